@@ -56,7 +56,7 @@ class State(Case):
         for tier in (None, "cpu", "nvme"):
             offload = {"offload_optimizer": {"device": "none", "nvme_path": str(self.path)}}
             engine = self.engine(made("gpt2"), zero_optimization={"stage": 2} | offload)
-            self.train(engine, range(2))
+            self.train(engine, range(2), KINDS["gpt2"].loss)
             if tier:
                 before = sum(planned for place, _, planned, _ in engine.memory() if place == "device")
                 engine.park(tier)
@@ -65,14 +65,14 @@ class State(Case):
                 self.assertIn((tier, "parked state"), [row[:2] for row in rows])
                 self.assertEqual([row[2] for row in rows], [row[3] for row in rows])
                 with self.assertRaisesRegex(zero.ZeroError, "the engine is parked"):
-                    self.train(engine, [2])
+                    self.train(engine, [2], KINDS["gpt2"].loss)
                 with self.assertRaisesRegex(RuntimeError, r"is used while the engine is parked: call engine.unpark\(\)"):
                     next(engine.model.parameters()).sum()
                 with self.assertRaisesRegex(zero.ZeroError, "the engine is parked"):
                     engine.state_dict()
                 held = torch.ones(1 << 20)  # where the memory was
                 engine.unpark()
-            self.train(engine, range(2, 4))
+            self.train(engine, range(2, 4), KINDS["gpt2"].loss)
             hashes.add(engine.hash())
             with self.assertRaisesRegex(RuntimeError, "is used outside of the forward"):
                 next(engine.model.parameters()).sum()
