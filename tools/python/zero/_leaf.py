@@ -63,7 +63,8 @@ class Leaf:
     def at(self, address: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         size = self.parameter.numel() * dtype.itemsize
         storage = torch._C._construct_storage_from_data_pointer(address, device, size)
-        return _torch.empty(0, dtype=dtype, device=device).set_(storage, 0, self.parameter.shape)
+        tensor: torch.Tensor = _torch.empty(0, dtype=dtype, device=device).set_(storage, 0, self.parameter.shape)
+        return tensor
 
     def park(self) -> None:
         _guard(self.storage, f"zero: parameter {self.name} is used while the engine is parked: call engine.unpark() first")
