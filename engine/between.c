@@ -27,17 +27,21 @@ zero_status engine_check_steps(zero_engine *e, const char *what) {
 
 /* ---- weights and states ---- */
 
+/* Everything is up to date on its tier. */
+static zero_status flush(zero_engine *e) {
+    zero_status status = pass_settle(&e->pass);
+    if (status || !e->config.nvme_shadow) return status;
+    return shadow_commit_now(&e->state);
+}
+
 zero_status zero_engine_flush(zero_engine *e) {
     zero_status status = engine_check(e, "zero_engine_flush");
     if (status) return status;
-    struct state *state = &e->state;
     if (e->pass.phase == PHASE_DECLARING || e->pass.phase == PHASE_USE)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_flush: call it after commit, and not between a unit's begin and end");
     status = pass_check_between(&e->pass, "zero_engine_flush");
-    if (!status) status = pass_settle(&e->pass);
-    if (status || !e->config.nvme_shadow) return status;
-    return shadow_commit_now(state);
+    return status ? status : flush(e);
 }
 
 zero_status engine_check_written(const zero_engine *e, const char *what) {
@@ -111,6 +115,30 @@ zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
                       SUM_VALUES_MAX);
     if (count && !values) return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: values is NULL");
     return ranks_sum(&e->ranks, values, count, "a sum of the host's");
+}
+
+/* ---- the device for something else ---- */
+
+zero_status zero_engine_park(zero_engine *e, zero_tier tier) {
+    zero_status status = engine_check_steps(e, "zero_engine_park");
+    if (!status) status = engine_check_written(e, "zero_engine_park");
+    if (!status) status = park_check(&e->park, tier);
+    if (!status) status = flush(e);
+    if (!status) status = park_out(&e->park, (enum tier_kind)tier);
+    if (!status) e->pass.phase = PHASE_PARKED;
+    return status;
+}
+
+zero_status zero_engine_unpark(zero_engine *e) {
+    failure_call("zero_engine_unpark", NULL);
+    zero_status status = engine_given(e, "zero_engine_unpark") ? ranks_check(&e->ranks) : ZERO_E_ARGUMENT;
+    if (status) return status;
+    if (e->pass.phase != PHASE_PARKED)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_unpark: the engine is not parked; call zero_engine_park first");
+    status = park_in(&e->park);
+    if (!status) e->pass.phase = PHASE_READY;
+    return status;
 }
 
 /* ---- checkpoints ---- */

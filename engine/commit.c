@@ -288,10 +288,7 @@ static zero_status prepare(zero_engine *e, struct zero_error *error) {
 
 /* The rooms take their parts of the plan's memory. */
 static void open_rooms(zero_engine *e) {
-    const struct blueprint_messages m = blueprint_messages(&e->blueprint);
-    uint8_t *messages = start_row(&e->run, &e->blueprint.plan, MEMORY_MESSAGES);
-    uint8_t *const bounce[2] = {messages + m.bounce[0], messages + m.bounce[1]};
-    state_open(&e->state, messages + m.piece, bounce);
+    state_place(&e->state, start_row(&e->run, &e->blueprint.plan, MEMORY_MESSAGES));
     run_begin(&e->run);
 }
 

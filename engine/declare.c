@@ -6,7 +6,7 @@
 #include "engine/given.h"
 
 static zero_status check_declaring(zero_engine *e, const char *what) {
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = pass_check(&e->pass, what);
     if (status || (e->pass.phase == PHASE_DECLARING && !e->planned)) return status;
     return refuse(ZERO_E_ORDER, "%s: the engine is %s; declare everything before zero_engine_%s", what,
                   e->planned ? "planned" : "committed", e->planned ? "plan" : "commit");

@@ -46,7 +46,7 @@ bool unit_given(const zero_unit *unit, const char *what) {
 
 zero_status engine_check(zero_engine *e, const char *what) {
     failure_call(what, NULL);
-    return engine_given(e, what) ? ranks_check(&e->ranks) : ZERO_E_ARGUMENT;
+    return engine_given(e, what) ? pass_check(&e->pass, what) : ZERO_E_ARGUMENT;
 }
 
 _Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
@@ -72,6 +72,10 @@ static void connect_rooms(zero_engine *e) {
     e->state.model = &e->model;
     e->state.peers = &e->peers;
     e->state.training = &e->training;
+    e->park.run = &e->run;
+    e->park.state = &e->state;
+    e->park.blueprint = &e->blueprint;
+    e->park.host = &e->host;
 }
 
 static void close_device(struct device *device) {
@@ -171,6 +175,7 @@ void zero_engine_destroy(zero_engine *e) {
     bool in_flight = e->run.executor && executor_in_flight(e->run.executor);
     scratches_close(&e->scratches);
     close_ranks(e);
+    park_close(&e->park);
     outliving_release(e->ranks.outliving, e->host.local, e->run.tier, e->run.device,
                       e->ranks.size > 1 && (failed || in_flight));
     executor_close(e->run.executor);

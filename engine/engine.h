@@ -5,6 +5,7 @@
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/open/host.h"
+#include "engine/park/park.h"
 #include "engine/pass/pass.h"
 #include "engine/peers/peers.h"
 #include "engine/scratch/scratch.h"
@@ -27,6 +28,7 @@ struct zero_engine {
     struct pass pass;           /* where the host is between begin and end */
     struct scratches scratches; /* the host program's data on the drive */
     struct state state;         /* what rests: weights, states, notes, saves */
+    struct park park;           /* where it rests while the device's memory is given back */
     struct trace_steps trace_steps;
     struct trace *trace;                              /* NULL: nothing is traced */
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* of ranks.data: by axes and stream; those in use */
@@ -41,7 +43,7 @@ struct zero_engine {
 bool engine_given(const zero_engine *engine, const char *what);
 bool unit_given(const zero_unit *unit, const char *what);
 
-/* The same, or the engine's sticky failure. */
+/* The same, or the engine's sticky failure; or a refusal with ZERO_E_ORDER while it is parked. */
 zero_status engine_check(zero_engine *engine, const char *what);
 
 /* The same, or a refusal with ZERO_E_ORDER: once the engine is planned or committed; before commit and inside a

@@ -61,6 +61,8 @@ zero_status zero_param_addresses(const zero_handle *param, zero_slot *out) {
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_param_addresses of \"%s\": out is NULL", p->name);
     if (param->engine->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_param_addresses: call it after zero_engine_commit");
+    zero_status status = pass_check(&param->engine->pass, "zero_param_addresses");
+    if (status) return status;
     slots_addresses(&param->engine->pass, p, out);
     return ZERO_OK;
 }

@@ -41,12 +41,13 @@ const char *zero_engine_setting(const zero_engine *e, const char *key) {
 /* A row of the plan. Measured: those of its bytes that its tier's extent, as allocated, has. */
 static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
     const struct plan *p = &e->blueprint.plan;
-    uint64_t allocated = e->run.tier[p->row_tier[row]]->allocated, begin = p->row_offset[row],
-             end = begin + p->row_bytes[row];
+    uint64_t allocated = e->run.tier[p->row_tier[row]]->allocated,
+             planned = park_row_bytes(&e->park, (enum memory_row)row),
+             begin = park_row_offset(&e->park, (enum memory_row)row), end = begin + planned;
     if (end > allocated) end = allocated > begin ? allocated : begin;
     return (zero_memory_row){.tier = (zero_tier)p->row_tier[row],
                              .name = memory_row_name((enum memory_row)row),
-                             .planned = p->row_bytes[row],
+                             .planned = planned,
                              .measured = end - begin};
 }
 
@@ -54,7 +55,7 @@ static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
 static zero_memory_row alignment_row(const zero_engine *e, int tier) {
     zero_memory_row out = {.tier = (zero_tier)tier,
                            .name = "alignment",
-                           .planned = e->blueprint.plan.tier_bytes[tier],
+                           .planned = park_tier_bytes(&e->park, (enum tier_kind)tier),
                            .measured = e->run.tier[tier]->allocated};
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
         if ((int)e->blueprint.plan.row_tier[row] != tier) continue;
@@ -79,13 +80,16 @@ zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory
     if (e->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_memory: call it after commit");
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
-        if (!e->blueprint.plan.row_bytes[row] || index-- > 0) continue;
+        if (!park_row_bytes(&e->park, (enum memory_row)row) || index-- > 0) continue;
         return give_row(out, plan_row(e, row));
     }
     for (int t = 0; t < TIERS; t++) {
         if (!e->run.tier[t]->allocated || index-- > 0) continue;
         return give_row(out, alignment_row(e, t));
     }
+    zero_memory_row row;
+    for (uint32_t i = 0; park_store_row(&e->park, i, &row); i++)
+        if (index-- == 0) return give_row(out, row);
     if (index >= e->reservations.count)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
     const struct reservation *r = &e->reservations.item[index];
@@ -114,7 +118,7 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
     struct traffic t = e->run.executor ? executor_traffic(e->run.executor) : (struct traffic){0};
     double update_s = e->run.executor ? executor_update_seconds(e->run.executor) : 0;
     const struct tier *drives[] = {e->run.tier[TIER_NVME], e->scratches.tier};
-    uint64_t read = 0, written = 0;
+    uint64_t read = e->park.read_bytes, written = e->park.written_bytes;
     for (int i = 0; i < 2; i++)
         if (drives[i]) read += drives[i]->read_bytes, written += drives[i]->written_bytes;
     turn_give(lock);

@@ -16,7 +16,7 @@
  *   between micro-steps: zero_micro_begin(ZERO_EVAL), forward_begin/end of the units; also between a forward and its backward, which
  *     zero_micro_resume leads back to
  *   zero_micro_cancel drops a pass
- *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load
+ *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load; zero_engine_park and _unpark
  *   zero_engine_destroy
  *
  * A pass may skip units (a backward needs its forward), but not reorder them, unless zero_engine_free_order was called. A call out of
@@ -384,9 +384,9 @@ zero_status zero_unit_hold(zero_unit *unit);
 int zero_unit_trains(const zero_unit *unit);
 
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen, or in several spans) in every use, until
- * zero_engine_destroy. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
+ * zero_engine_destroy or zero_engine_park. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
  * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a gradient may have a
- * second address (zero_unit_next_micro). ZERO_E_ORDER before commit. Local. */
+ * second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is parked. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* The input of an update: the configuration's optimizer.params, by group, after a schedule. */
@@ -622,6 +622,22 @@ zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 /* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put
  * since then is committed with the next step. Collective. */
 zero_status zero_engine_flush(zero_engine *engine);
+
+/* Gives the device's memory back between two steps, for a program that uses the device for something else meanwhile, and takes it
+ * again. Collective.
+ *
+ * _park: flushes; then what rests in the device's memory (weights, optimizer states) goes to `tier`: ZERO_CPU (pinned where the device
+ * is a GPU) or ZERO_NVME (nameless files in the configuration's nvme_path, with checksums that are verified on the way back). While
+ * the engine is parked, every call but _unpark, zero_engine_destroy and those that only read what this rank knows returns ZERO_E_ORDER,
+ * and zero_engine_memory reports what is taken then. On CPUs a small part of the device's memory stays: messages of the ranks.
+ * ZERO_E_ARGUMENT: another tier, or no nvme_path; ZERO_E_ORDER: not between steps; ZERO_E_BUDGET, ZERO_E_MEMORY, ZERO_E_IO: the tier
+ * has no room, or failed. All ranks then answer the same, and nothing has changed.
+ * _unpark: the training goes on with the same bits. Addresses in slots and those of zero_param_addresses may be others than before:
+ * ask again, and make graphs of a GPU that hold them anew. Handles stay valid. ZERO_E_BUDGET, ZERO_E_MEMORY: the device has too little
+ * free memory; ZERO_E_IO: the drive failed, or what it returned is damaged. All ranks then answer the same, and the engine stays
+ * parked: give memory back, and call it again. */
+zero_status zero_engine_park(zero_engine *engine, zero_tier tier);
+zero_status zero_engine_unpark(zero_engine *engine);
 
 /* Multiply the loss by this factor before backward. The engine divides it out of everything that it reports and applies. It is 1
  * unless compute is fp16, and only zero_engine_step changes it. Local. */

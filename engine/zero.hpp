@@ -286,6 +286,9 @@ class engine {
         return info;
     }
     void flush() { check(zero_engine_flush(state_->checked())); }
+    /* Between steps: the device for something else. Addresses may be others afterwards; parameters read them in each use. */
+    void park(zero_tier tier) { check(zero_engine_park(state_->checked(), tier)); }
+    void unpark() { check(zero_engine_unpark(state_->checked())); }
     /* The sum over ranks. */
     double sum(double value) {
         check(zero_engine_sum(state_->checked(), &value, 1));

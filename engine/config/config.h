@@ -271,6 +271,8 @@ const char *config_schedule_length(const struct config *config);
  * there, else activation_checkpointing.nvme_path. Of a count of 0: there are none. */
 const struct config_paths *config_drive_paths(const struct config *config);
 const struct config_paths *config_scratch_paths(const struct config *config);
+/* Those of a parked engine (zero_engine_park), which may use a drive where nothing is offloaded to one. */
+const struct config_paths *config_park_paths(const struct config *config);
 
 /* After config_resolve: the tier of this kind that is used. */
 const struct tier_ops *config_tier(const struct config *config, enum tier_kind kind);

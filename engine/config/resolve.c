@@ -66,6 +66,10 @@ const struct config_paths *config_scratch_paths(const struct config *c) {
     return offloads ? config_drive_paths(c) : &c->recompute.paths;
 }
 
+const struct config_paths *config_park_paths(const struct config *c) {
+    return c->optimizer_paths.count ? &c->optimizer_paths : &c->param_paths;
+}
+
 const struct tier_ops *config_tier(const struct config *c, enum tier_kind kind) {
     if (c->optimizer_tier == (int)kind) return tier_of(c, c->optimizer_device);
     return tier_table[c->param_tier == (int)kind ? c->param_device : (int)kind];

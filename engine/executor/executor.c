@@ -143,6 +143,14 @@ struct zero_error *executor_error(struct executor *e) {
     return &e->error;
 }
 
+void executor_place(struct executor *e, void *const memory[TIERS], void *space,
+                    struct agreement *agreements) {
+    memcpy(e->o.memory, memory, sizeof e->o.memory);
+    e->o.space = space;
+    e->mine = agreements;
+    e->all = agreements + 1;
+}
+
 /* ---- emission ---- */
 
 static bool meets_live(const struct executor *e, uint32_t buffer) {

@@ -149,6 +149,10 @@ zero_status executor_open(const struct executor_options *options, struct executo
 void executor_close(struct executor *executor);
 struct zero_error *executor_error(struct executor *executor);
 
+/* The memory of these three options is elsewhere from now on, with its content. Between steps, with nothing in flight. */
+void executor_place(struct executor *executor, void *const memory[TIERS], void *space,
+                    struct agreement *agreements);
+
 /* ---- events; executor_has_room() must be true before each ---- */
 
 bool executor_has_room(const struct executor *executor);
@@ -227,7 +231,7 @@ bool executor_waits_for_host(const struct executor *executor);
  * NULL: the buffer has no address, or the host's memory takes its place (engine/model/lent.h). The element type is that
  * of region_precision. */
 void *executor_address(const struct executor *executor, struct buffer_ref ref);
-/* The address that the buffer has whenever it has one: the same from executor_open to executor_close. NULL: never. */
+/* The address that the buffer has whenever it has one: the same until executor_place. NULL: never. */
 void *executor_lasting_address(const struct executor *executor, struct buffer_ref ref);
 /* The addresses of the optimizer's data in memory, in the types of region_precision, from element `first` of the shard on:
  * state k, and the master weights. The device has arrays of its own (chunk_layout_device).

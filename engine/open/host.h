@@ -2,6 +2,8 @@
 #ifndef ZERO_ENGINE_OPEN_HOST_H
 #define ZERO_ENGINE_OPEN_HOST_H
 
+#include <stdbool.h>
+
 #include "engine/open/device_memory.h"
 #include "engine/open/host_memory.h"
 #include "engine/zero.h"

@@ -112,30 +112,42 @@ zero_status start_scratches(struct scratches *scratches, const struct running *r
 }
 
 /* The parts of the device's address space. */
-static void empty_parts(struct running *run, const struct plan *plan) {
-    uint8_t *space = run->tier[TIER_DEVICE]->space;
+static void empty_parts(struct running *run, const struct plan *plan, uint8_t *space) {
     for (uint32_t i = 0; i < plan->buffers; i++)
         if (plan_in_space(plan, i))
             run->device->ops->empty(run->device, space + plan->buffer[i].offset, plan->buffer[i].bytes);
 }
 
+zero_status start_memory(struct running *run, const struct blueprint *b, enum tier_kind kind,
+                         struct tier **out, struct zero_error *error) {
+    const struct plan *plan = &b->plan;
+    struct tier_options options = {.bytes = plan_extent_bytes(plan, kind),
+                                   .device = run->device,
+                                   .space_bytes = kind == TIER_DEVICE ? plan->space_bytes : 0,
+                                   .space_used_bytes = plan->row_bytes[MEMORY_GATHERED]};
+    zero_status status = tier_open(config_tier(b->o.config, kind), &options, out, error);
+    if (!status && (*out)->space) empty_parts(run, plan, (*out)->space);
+    return status;
+}
+
 static zero_status allocate(struct running *run, const struct start_options *o, struct zero_error *error) {
-    const struct plan *plan = &o->blueprint->plan;
-    for (int t = 0; t < TIER_NVME; t++) {
-        struct tier_options options = {.bytes = plan_extent_bytes(plan, (enum tier_kind)t),
-                                       .device = run->device,
-                                       .space_bytes = t == TIER_DEVICE ? plan->space_bytes : 0,
-                                       .space_used_bytes = plan->row_bytes[MEMORY_GATHERED]};
-        zero_status status =
-            tier_open(config_tier(o->blueprint->o.config, (enum tier_kind)t), &options, &run->tier[t], error);
-        if (status) return status;
-    }
-    empty_parts(run, plan);
-    log_pinned(run);
-    return open_drive(run, o, error);
+    zero_status status = start_memory(run, o->blueprint, TIER_DEVICE, &run->tier[TIER_DEVICE], error);
+    if (!status) status = start_memory(run, o->blueprint, TIER_CPU, &run->tier[TIER_CPU], error);
+    if (!status) log_pinned(run);
+    return status ? status : open_drive(run, o, error);
 }
 
 /* ---- the executor ---- */
+
+void start_place(struct running *run, const struct blueprint *b, uint8_t *messages) {
+    struct blueprint_messages m = blueprint_messages(b);
+    void *memory[TIERS];
+    for (int t = 0; t < TIERS; t++) memory[t] = run->tier[t]->ops->address(run->tier[t]);
+    executor_place(run->executor, memory, run->tier[TIER_DEVICE]->space,
+                   (struct agreement *)(void *)(messages + m.agreements));
+    run->ranks->message = messages + m.message;
+    run->ranks->text = messages + m.piece;
+}
 
 static zero_status open_executor(struct running *run, const struct start_options *o,
                                  struct zero_error *error) {
@@ -149,14 +161,12 @@ static zero_status open_executor(struct running *run, const struct start_options
     e.rank = run->ranks->data_rank;
     e.threads = o->host->threads;
     e.watch = o->watch;
-    for (int t = 0; t < TIERS; t++) e.memory[t] = run->tier[t]->ops->address(run->tier[t]);
-    e.space = run->tier[TIER_DEVICE]->space;
     if (b->plan.tier_bytes[TIER_NVME]) e.drive = run->tier[TIER_NVME];
     e.agreements = (struct agreement *)(void *)(messages + m.agreements);
     if (run->discrete) e.norms = (double *)(void *)(messages + m.norms);
-    run->ranks->message = messages + m.message;
-    run->ranks->text = messages + m.piece;
-    return executor_open(&e, &run->executor, error);
+    zero_status status = executor_open(&e, &run->executor, error);
+    if (!status) start_place(run, b, messages);
+    return status;
 }
 
 /* All kernels that the steps may need. */

@@ -27,6 +27,13 @@ zero_status start_run(struct running *run, const struct start_options *options, 
 zero_status start_scratches(struct scratches *scratches, const struct running *run,
                             const struct start_options *options, struct zero_error *error);
 
+/* Opens a tier in memory, as planned. */
+zero_status start_memory(struct running *run, const struct blueprint *blueprint, enum tier_kind kind,
+                         struct tier **out, struct zero_error *error);
+
+/* Executor and ranks find their memory: where the tiers of `run` are, and the row of messages. */
+void start_place(struct running *run, const struct blueprint *blueprint, uint8_t *messages);
+
 /* The address of a row of the plan. */
 uint8_t *start_row(const struct running *run, const struct plan *plan, enum memory_row row);
 

@@ -102,7 +102,7 @@ static void forget(struct pass *pass, bool step) {
 }
 
 static zero_status check_cancel(const struct pass *pass) {
-    zero_status status = ranks_check(pass->run->ranks);
+    zero_status status = pass_check(pass, "zero_micro_cancel");
     if (status) return status;
     if (pass->phase == PHASE_DECLARING || (pass->phase == PHASE_READY && !pass->micro && !pass->suspended))
         return refuse(

@@ -26,8 +26,16 @@ bool pass_updates(const struct pass *pass) {
            (policy->turned || pass->backwards > pass->made_before);
 }
 
-zero_status pass_check_outside(const struct pass *pass, const char *what) {
+zero_status pass_check(const struct pass *pass, const char *what) {
     zero_status status = ranks_check(pass->run->ranks);
+    if (status || pass->phase != PHASE_PARKED) return status;
+    return refuse(ZERO_E_ORDER,
+                  "%s: the engine is parked, and its memory is given back: call zero_engine_unpark first",
+                  what);
+}
+
+zero_status pass_check_outside(const struct pass *pass, const char *what) {
+    zero_status status = pass_check(pass, what);
     if (status) return status;
     if (pass->phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);
@@ -51,7 +59,7 @@ zero_status pass_settle(struct pass *pass) {
 /* ---- passes ---- */
 
 zero_status pass_begin(struct pass *pass, zero_mode mode) {
-    zero_status status = ranks_check(pass->run->ranks);
+    zero_status status = pass_check(pass, "zero_micro_begin");
     if (status) return status;
     if (pass->phase == PHASE_USE)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: unit \"%s\" is still in use; end it first",
@@ -130,7 +138,7 @@ static zero_status check_bound(const struct pass *pass, const zero_unit *unit, c
 
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
                                bool backward, uint32_t position) {
-    zero_status status = ranks_check(pass->run->ranks);
+    zero_status status = pass_check(pass, what);
     if (status) return status;
     if (pass->phase == PHASE_USE && pass->nested == NESTED_USES_MAX)
         return refuse(ZERO_E_ORDER,
@@ -245,7 +253,7 @@ static zero_status check_micros(const struct pass *pass, const zero_unit *unit, 
 }
 
 static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const char *what) {
-    zero_status status = ranks_check(pass->run->ranks);
+    zero_status status = pass_check(pass, what);
     if (status) return status;
     if (pass->phase != PHASE_USE || pass->unit != unit || pass->backward != backward)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its begin has not been called, or it has ended", what,
@@ -264,7 +272,7 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
 
 static zero_status check_next_micro(const struct pass *pass, const zero_unit *unit) {
     static const char what[] = "zero_unit_next_micro";
-    zero_status status = ranks_check(pass->run->ranks);
+    zero_status status = pass_check(pass, what);
     if (status) return status;
     if (pass->phase != PHASE_USE || pass->unit != unit)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": call it between begin and end of the unit", what,
@@ -403,7 +411,7 @@ static struct gradient_take_argument given_gradient(const void *user, uint32_t i
 
 /* In a backward of the parameter's unit; of any unit, where it is held. */
 static zero_status check_giving(const struct pass *pass, const struct zero_unit *unit, const char *what) {
-    zero_status status = ranks_check(pass->run->ranks);
+    zero_status status = pass_check(pass, what);
     if (status) return status;
     if (pass->phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);

@@ -2,6 +2,7 @@
  *
  *   DECLARING --commit--> READY --pass_begin--> PASS --forward/backward begin--> USE --end--> PASS
  *   PASS --step, settle--> READY
+ *   READY --park--> PARKED --unpark--> READY
  *
  * A pass is a micro-step's forward and backward, or a forward to evaluate. A use is the host's time with one unit: its
  * parameters are gathered, and their slots say where they are. */
@@ -19,7 +20,7 @@ struct open_use {
     bool backward;
 };
 
-enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE };
+enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE, PHASE_PARKED };
 
 struct pass {
     struct running *run;
@@ -43,8 +44,10 @@ struct pass {
     double compute_s; /* spent in uses */
 };
 
-/* Refuse with ZERO_E_ORDER in the name of the call `what`: before commit and inside a use; and _between also where the open
- * pass would lose a forward. A sticky failure comes first. */
+/* The sticky failure; or refuses with ZERO_E_ORDER, in the name of the call `what`, while the engine is parked. */
+zero_status pass_check(const struct pass *pass, const char *what);
+
+/* The same; and refuse with ZERO_E_ORDER before commit and inside a use; and _between also where the open pass would lose a forward. */
 zero_status pass_check_outside(const struct pass *pass, const char *what);
 zero_status pass_check_between(const struct pass *pass, const char *what);
 

@@ -35,14 +35,25 @@ const char *memory_row_name(enum memory_row row) {
 }
 
 static uint32_t add_buffer(struct plan *plan, enum memory_row row, uint64_t bytes) {
-    plan->buffer[plan->buffers] = (struct plan_buffer){plan->row_bytes[row], bytes, (uint8_t)row};
+    plan->buffer[plan->buffers] =
+        (struct plan_buffer){.offset = plan->row_bytes[row], .bytes = bytes, .row = (uint8_t)row};
     plan->row_bytes[row] += (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     return plan->buffers++;
 }
 
+/* The rows whose content is needed from step to step. Each step makes its gradients anew, and a pass hpZ's second shards. */
+static const bool row_rests[MEMORY_ROWS] = {
+    [MEMORY_PARAMETERS] = true,     [MEMORY_STATE0] = true,
+    [MEMORY_STATE1] = true,         [MEMORY_MASTERS] = true,
+    [MEMORY_DEVICE_STATE0] = true,  [MEMORY_DEVICE_STATE1] = true,
+    [MEMORY_DEVICE_MASTERS] = true, [MEMORY_OFFLOADED_PARAMETERS] = true,
+};
+
 static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum memory_row row,
                 uint64_t bytes) {
-    plan->fixed[kind * plan->fixed_width + index] = add_buffer(plan, row, bytes);
+    uint32_t buffer = add_buffer(plan, row, bytes);
+    plan->buffer[buffer].rests = row_rests[row] && kind != BUFFER_PARAM_SECOND;
+    plan->fixed[kind * plan->fixed_width + index] = buffer;
 }
 
 /* Buffers that live for one use of their unit: those of every other unit share memory, so that one is used up while the next is made.
@@ -258,8 +269,8 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
                                            ? lay_out_apart(plan, intervals)
                                            : intervals_lay_out(intervals, &plan->lasting_bytes);
     for (uint32_t i = 0; i < count; i++)
-        plan->buffer[plan->buffers++] =
-            (struct plan_buffer){intervals->item[i].offset, intervals->item[i].bytes, MEMORY_GATHERED};
+        plan->buffer[plan->buffers++] = (struct plan_buffer){
+            .offset = intervals->item[i].offset, .bytes = intervals->item[i].bytes, .row = MEMORY_GATHERED};
     for (uint32_t i = 0; i < dry_run_slots(plan->policy); i++)
         if (plan->slot[i] != NO_BUFFER) plan->slot[i] += first;
     for (uint32_t i = 0; i < count; i++)
@@ -439,6 +450,23 @@ uint64_t plan_extent_bytes(const struct plan *plan, enum tier_kind tier) {
 uint64_t plan_place(const struct plan *plan, uint32_t buffer) {
     const struct plan_buffer *b = &plan->buffer[buffer];
     return plan->row_offset[b->row] + b->offset;
+}
+
+/* The rows of a tier lie in their order, and so do the buffers of a row. Between two of them is alignment. */
+uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_range *out) {
+    uint32_t count = 0;
+    for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
+        bool follows = false; /* the last range, without a buffer between them that does not rest */
+        for (uint32_t i = 0; i < plan->buffers && plan->row_tier[row] == tier && row_rests[row]; i++) {
+            const struct plan_buffer *b = &plan->buffer[i];
+            if (b->row != row || !b->bytes) continue;
+            uint64_t place = plan_place(plan, i);
+            if (b->rests && !follows) out[count++] = (struct plan_range){.offset = place};
+            if (b->rests) out[count - 1].bytes = place + b->bytes - out[count - 1].offset;
+            follows = b->rests;
+        }
+    }
+    return count;
 }
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan) {

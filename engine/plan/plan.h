@@ -65,6 +65,7 @@ static inline bool plan_has_slots(uint32_t buffer_kind) {
 struct plan_buffer {
     uint64_t offset, bytes; /* offset in its row */
     uint8_t row;            /* enum memory_row */
+    bool rests;             /* its content is needed from step to step */
 };
 
 struct plan_options {
@@ -164,6 +165,13 @@ bool plan_in_space(const struct plan *plan, uint32_t buffer);
 
 /* The offset of a buffer in the extent of its tier. */
 uint64_t plan_place(const struct plan *plan, uint32_t buffer);
+
+/* The bytes of a tier's extent that are needed from step to step, as ranges in ascending order that do not touch each other. `out` has
+ * room for plan->buffers of them. Returns their number. */
+struct plan_range {
+    uint64_t offset, bytes;
+};
+uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_range *out);
 
 /* True if the host updates for a discrete device: the state is in the host's memory or on a drive, and the parameters
  * are on the device. The device updates the state that it has. */

@@ -1,9 +1,11 @@
 #include "engine/state/state.h"
 
-void state_open(struct state *state, uint8_t *piece, uint8_t *const bounce[2]) {
-    state->piece = piece;
-    state->host = (struct stored_view){state->run, state->blueprint, bounce[0], piece};
-    state->background = (struct stored_view){state->run, state->blueprint, bounce[1], NULL};
+void state_place(struct state *state, uint8_t *messages) {
+    const struct blueprint_messages m = blueprint_messages(state->blueprint);
+    state->piece = messages + m.piece;
+    state->host =
+        (struct stored_view){state->run, state->blueprint, messages + m.bounce[0], messages + m.piece};
+    state->background = (struct stored_view){state->run, state->blueprint, messages + m.bounce[1], NULL};
 }
 
 zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,

@@ -40,8 +40,8 @@ struct state {
     } shadow;
 };
 
-/* After the executor is open. `piece`: PIECE_BYTES; `bounce[2]`: the same each, where the device is discrete. */
-void state_open(struct state *state, uint8_t *piece, uint8_t *const bounce[2]);
+/* After the executor is open, and whenever the plan's row of messages, which has the room's memory, is elsewhere. */
+void state_place(struct state *state, uint8_t *messages);
 
 /* Elements [first, first + count) of a region, as stored_state.h has them. A failure is the engine's: sticky. */
 zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,

@@ -33,7 +33,8 @@ static void idle_keys(void) {
          "checkpoint.async_bytes: no effect while checkpoint.async is false\n"
          "aio.queue_depth: no effect while nothing is on NVMe\n"
          "zero_optimization.offload_optimizer.buffer_count: no effect while its device is \"none\"\n"
-         "zero_optimization.offload_param.nvme_path: no effect while its device is \"none\"\n"},
+         "zero_optimization.offload_param.nvme_path: no effect but for zero_engine_park while its device is "
+         "\"none\"\n"},
         {", \"aio\": {\"queue_depth\": 3}, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "
          "\"nvme\", "
          "\"nvme_path\": \"/x\", \"buffer_count\": 2}}",

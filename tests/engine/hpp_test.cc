@@ -178,6 +178,19 @@ void state_and_notes() {
 }
 
 /* One rank fails in its model: the others learn that it has left, and run throws what it threw. */
+void parked_between_steps() {
+    host h;
+    std::string hash = h.engine.hash(), said;
+    h.engine.park(ZERO_CPU);
+    CHECK(thrown([&] { h.engine.hash(); }, &said) == ZERO_E_ORDER);
+    CHECK(contains(said, "call zero_engine_unpark first"));
+    h.engine.unpark();
+    CHECK(h.engine.hash() == hash);
+    h.forward();
+    h.backward();
+    h.engine.step();
+}
+
 void ranks_are_threads() {
     std::atomic<int> left{0};
     zero::local(2).run([&](const zero_runtime &runtime) {
@@ -215,6 +228,7 @@ int main() {
     an_exception_in_a_use(true);
     an_exception_in_a_fill();
     state_and_notes();
+    parked_between_steps();
     ranks_are_threads();
     return failures != 0;
 }

@@ -556,6 +556,13 @@ static zero_status fill(struct rank *r) {
     return zero_engine_fill(r->engine, NULL, NULL);
 }
 
+/* A gradient's second address may be another one afterwards. */
+static zero_status between(struct rank *r, uint32_t steps) {
+    if (!r->setup->between) return ZERO_OK;
+    memset(r->second, 0, sizeof r->second);
+    return r->setup->between(r->engine, steps, r->setup->user);
+}
+
 zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, struct toy_result *out) {
     struct device *lender;
     struct rank *r = rank_create(engine, &lender);
@@ -569,8 +576,10 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
     if (!status && setup->begin) setup->begin(engine);
     if (!status) status = zero_engine_commit(engine, &out->plan);
     if (!status) status = fill(r);
+    if (!status) status = between(r, 0);
     for (uint32_t step = 0; step < setup->steps && !status; step++) {
         status = one_step(r, step);
+        if (!status) status = between(r, step + 1);
         if (step == 0) status = status ? status : count(r, &out->first);
     }
     if (!status) status = count(r, &out->last);

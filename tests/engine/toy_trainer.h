@@ -77,6 +77,8 @@ struct toy_setup {
     const char *device_comm; /* replaces `comm` when the same test runs on a device; or NULL */
     /* Called on every rank before a step, when the gradients are complete; or NULL. */
     zero_status (*before)(zero_engine *engine, uint32_t step, void *user);
+    /* Called on every rank between steps, when so many are done: from 0, after the fill, to `steps`; or NULL. */
+    zero_status (*between)(zero_engine *engine, uint32_t steps, void *user);
     /* Called on every rank after the training; or NULL. */
     void (*after)(zero_engine *engine, void *user);
     void *user;

@@ -50,6 +50,37 @@ class State(Case):
         engine.backward(loss)
         self.assertTrue(engine.step().skipped)
 
+    def test_parked(self):
+        """A park between steps changes no bit, wherever the parameters' memory is afterwards."""
+        hashes = set()
+        for tier in (None, "cpu", "nvme"):
+            offload = {"offload_optimizer": {"device": "none", "nvme_path": str(self.path)}}
+            engine = self.engine(made("gpt2"), zero_optimization={"stage": 2} | offload)
+            self.train(engine, range(2), KINDS["gpt2"].loss)
+            if tier:
+                before = sum(planned for place, _, planned, _ in engine.memory() if place == "device")
+                engine.park(tier)
+                rows = engine.memory()
+                self.assertLess(10 * sum(planned for place, _, planned, _ in rows if place == "device"), before)
+                self.assertIn((tier, "parked state"), [row[:2] for row in rows])
+                self.assertEqual([row[2] for row in rows], [row[3] for row in rows])
+                with self.assertRaisesRegex(zero.ZeroError, "the engine is parked"):
+                    self.train(engine, [2], KINDS["gpt2"].loss)
+                with self.assertRaisesRegex(RuntimeError, r"is used while the engine is parked: call engine.unpark\(\)"):
+                    next(engine.model.parameters()).sum()
+                with self.assertRaisesRegex(zero.ZeroError, "the engine is parked"):
+                    engine.state_dict()
+                held = torch.ones(1 << 20)  # where the memory was
+                engine.unpark()
+            self.train(engine, range(2, 4), KINDS["gpt2"].loss)
+            hashes.add(engine.hash())
+            with self.assertRaisesRegex(RuntimeError, "is used outside of the forward"):
+                next(engine.model.parameters()).sum()
+        self.assertEqual(len(hashes), 1)
+        del held
+        with self.assertRaisesRegex(ValueError, 'engine.park: tier is .gpu.; give "cpu" or "nvme"'):
+            engine.park("gpu")
+
     def test_tiers(self):
         hashes = {}
         for half in ({}, {"bf16": {"enabled": True}}):

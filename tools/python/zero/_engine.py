@@ -414,6 +414,24 @@ class Engine:
         lib.zero_engine_hash(self._handle, out)
         return out.value.decode()
 
+    # ---- the device for something else ----
+
+    def park(self, tier: str = "cpu") -> None:
+        """Gives the engine's memory on the device back between two steps: what rests there goes to host memory ("cpu") or to a
+        drive ("nvme", in the configuration's nvme_path), until unpark(). Collective."""
+        if tier not in _TIERS[1:]:
+            raise ValueError(f'zero: engine.park: tier is {tier!r}; give "cpu" or "nvme"')
+        self._prepare()
+        lib.zero_engine_park(self._handle, _TIERS.index(tier))
+        for leaf in self._passes.leaves:
+            leaf.park()
+
+    def unpark(self) -> None:
+        """Takes the memory again. Training goes on with the same bits; parameters may be at other addresses. Collective."""
+        lib.zero_engine_unpark(self._handle)
+        for leaf in self._passes.leaves:
+            leaf.unpark()
+
     # ---- reports ----
 
     def plan(self) -> dict[str, Any]:

@@ -34,8 +34,7 @@ class Leaf:
     def attach(self, dtype: torch.dtype, device: torch.device) -> None:
         """The engine's memory in place of the parameter's own."""
         slot, p = lib.zero_param_addresses(self.handle), self.parameter
-        storage = torch._C._construct_storage_from_data_pointer(slot.param, device, p.numel() * dtype.itemsize)
-        self.tensor = _torch.empty(0, dtype=dtype, device=device).set_(storage, 0, p.shape)
+        self.tensor = self.at(slot.param, dtype, device)
         if p.device == device:
             p.data = self.tensor
         else:  # of the meta device: another tensor takes the parameter's identity
@@ -59,6 +58,23 @@ class Leaf:
             "where the engine has released it; look at it with engine.full_parameters(), or give fully_shard units in "
             "which it is used"
         )
+        _guard(self.storage, self.message)
+
+    def at(self, address: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        size = self.parameter.numel() * dtype.itemsize
+        storage = torch._C._construct_storage_from_data_pointer(address, device, size)
+        tensor: torch.Tensor = _torch.empty(0, dtype=dtype, device=device).set_(storage, 0, self.parameter.shape)
+        return tensor
+
+    def park(self) -> None:
+        _guard(self.storage, f"zero: parameter {self.name} is used while the engine is parked: call engine.unpark() first")
+
+    def unpark(self) -> None:
+        """The engine's memory may be at another address."""
+        assert self.tensor is not None
+        address = lib.zero_param_addresses(self.handle).param
+        self.parameter.data = self.tensor = self.at(address, self.tensor.dtype, self.tensor.device)
+        self.storage = self.tensor.untyped_storage()._cdata
         _guard(self.storage, self.message)
 
     def show(self) -> None:
