@@ -143,12 +143,19 @@ zero_status park_out(struct park *p, enum tier_kind tier) {
     return status;
 }
 
+/* What the margin was kept for is there by now, and so is what the host program has reserved. */
+static zero_status check_free(const struct park *p, struct zero_error *error) {
+    struct device_room room = {0};
+    zero_status status = device_memory_measure(&room, p->run->device, error);
+    if (status) return status;
+    return device_memory_check(&room, p->run->device, plan_of(p)->tier_bytes[TIER_DEVICE], NULL, error);
+}
+
 zero_status park_in(struct park *p) {
     struct tier *whole = NULL;
     struct zero_error error;
     error_clear(&error);
-    zero_status status = device_memory_check(p->run->device, plan_of(p)->tier_bytes[TIER_DEVICE], 0,
-                                             &p->run->ranks->log, &error);
+    zero_status status = check_free(p, &error);
     if (!status) status = start_memory(p->run, p->blueprint, TIER_DEVICE, &whole, &error);
     if (!status) status = store_give(&p->store, whole->ops->address(whole), &error);
     status = agree(p, &error, p->tier, "zero_engine_unpark");
