@@ -38,11 +38,11 @@ static bool read_cpus(int node, cpu_set_t *out) {
     return CPU_COUNT(out) > 0;
 }
 
-bool numa_bind_thread(int node) {
+bool numa_bind_thread(int node, uint32_t least) {
     cpu_set_t cpus, mine;
     if (node < 0 || !read_cpus(node, &cpus) || sched_getaffinity(0, sizeof mine, &mine)) return false;
     CPU_AND(&cpus, &cpus, &mine);
-    return CPU_COUNT(&cpus) && sched_setaffinity(0, sizeof cpus, &cpus) == 0;
+    return CPU_COUNT(&cpus) >= (int)least && sched_setaffinity(0, sizeof cpus, &cpus) == 0;
 }
 
 struct toucher {
@@ -55,7 +55,7 @@ struct toucher {
 
 static void *touch(void *argument) {
     struct toucher *t = argument;
-    if (t->runs) numa_bind_thread(t->node);
+    if (t->runs) numa_bind_thread(t->node, 1);
     for (uint64_t at = 0; at < t->bytes; at += PAGE) t->from[at] = 0;
     return NULL;
 }

@@ -210,6 +210,7 @@ struct job *executor_take_job(struct executor *executor); /* with the lock. NULL
 void executor_run_job(struct job *job);
 /* A job is queued or runs, or the executor has not found out yet that it is done. */
 bool executor_works(const struct executor *executor);
+uint32_t executor_threads(const struct executor *executor); /* of a job: at least 1 */
 
 /* ---- progress ---- */
 

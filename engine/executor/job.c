@@ -46,6 +46,8 @@ struct job *executor_take_job(struct executor *e) {
 
 bool executor_works(const struct executor *e) { return e->jobs.ended != e->jobs.submitted; }
 
+uint32_t executor_threads(const struct executor *e) { return e->o.threads ? e->o.threads : 1; }
+
 void executor_run_job(struct job *job) {
     job->kernel->run(job->argument);
     atomic_store_explicit(&job->state, DONE, memory_order_release);

@@ -80,10 +80,10 @@ static void *run(void *argument) {
 
 static void wake_worker(void *user) { pthread_cond_signal(&((struct progress *)user)->queued); }
 
-/* Threads of OpenMP that it starts stay on the node, too. */
+/* Threads of OpenMP that it starts stay on the node, too. A rank that has more threads than the node has CPUs needs the others. */
 static void *work(void *argument) {
     struct progress *p = argument;
-    numa_bind_thread(p->node);
+    numa_bind_thread(p->node, executor_threads(p->executor));
     turn_take(p->lock);
     while (!p->stop) {
         struct job *job = executor_take_job(p->executor);
