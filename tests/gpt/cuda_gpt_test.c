@@ -210,6 +210,17 @@ static void moved(struct gpt_config config) {
     fixture_close(&f), fixture_close(&still);
 }
 
+static void what_is_slow(struct gpt_config config) {
+    CHECK_CONTAINS(gpt_cuda_slow(&config, ZERO_F32), "attention in fp32");
+    CHECK_CONTAINS(gpt_cuda_slow(&config, ZERO_BF16), "the width of a head");
+    config.head_width = 8;
+    CHECK_CONTAINS(gpt_cuda_slow(&config, ZERO_BF16), "of its MLP"); /* 37 */
+    config.inner = 40, config.vocab = 50257;
+    CHECK(!gpt_cuda_slow(&config, ZERO_BF16));
+    config.width = 28;
+    CHECK_CONTAINS(gpt_cuda_slow(&config, ZERO_F16), "the width of the model");
+}
+
 static void refused(struct gpt_config config, const char *part) {
     struct gpt *gpt = NULL;
     zero_engine *engine = fake_engine_create(ZERO_F32, 1, 1);
@@ -271,6 +282,7 @@ int main(void) {
     masked(gpt2, 2, 5);
     masked(llama, 1, 0.75);
     moved(gpt2);
+    what_is_slow(llama);
     refused(wide, "heads wider than 128 are computed on the CPU alone");
     struct gpt_config bounds = gpt2;
     bounds.documents = true;

@@ -151,10 +151,15 @@ uint32_t gpt_cuda_head(const struct gpt_config *config, zero_dtype dtype) {
 }
 
 const char *gpt_cuda_slow(const struct gpt_config *config, zero_dtype dtype) {
-    if (gpt_cuda_head(config, dtype)) return NULL;
-    return dtype == ZERO_F32 ? "attention in fp32 uses no tensor cores: bf16 or fp16 is several times faster"
-                             : "attention uses no tensor cores, because the width of a head is no multiple "
-                               "of 8: it is several times slower";
+    struct gpt_config c = gpt_complete(config);
+    if (dtype == ZERO_F32)
+        return "attention in fp32 uses no tensor cores: bf16 or fp16 is several times faster";
+    if (!gpt_cuda_head(&c, dtype))
+        return "attention uses no tensor cores and is several times slower: the width of a head is no "
+               "multiple of 8";
+    if (c.width % FLASH_MULTIPLE || c.inner % FLASH_MULTIPLE)
+        return "products are slower, because the width of the model or of its MLP is no multiple of 8";
+    return NULL;
 }
 
 const char *gpt_cuda_problem(const struct gpt_config *config) {

@@ -38,7 +38,7 @@ struct cuda_gpt {
     CUfunction function[GPT_KERNELS];
     struct cublaslt *products;
     zero_dtype type;
-    bool gelu_ends; /* products compute GELU in their ends */
+    bool gelu_ends;                /* products compute GELU in their ends */
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
     struct cuda_memory memory;
