@@ -2,14 +2,14 @@
 
 #include <string.h>
 
-static void wait_for(uint64_t *after, const uint64_t *points) {
-    for (int s = 0; s < STREAMS; s++)
-        if (after[s] < points[s]) after[s] = points[s];
+static void wait_for(uint64_t *after, uint64_t point) {
+    if (*after < point) *after = point;
 }
 
 static void need(const struct hazards *h, struct operation *op, uint32_t buffer, bool writes) {
-    wait_for(op->after, h->record[buffer].write);
-    if (writes) wait_for(op->after, h->record[buffer].read);
+    const struct hazard_record *r = &h->record[buffer];
+    wait_for(&op->after[r->writer], r->write);
+    for (int s = 0; s < STREAMS && writes; s++) wait_for(&op->after[s], r->read[s]);
 }
 
 static void need_all(const struct hazards *h, struct operation *op, uint32_t buffer, bool writes) {
@@ -33,6 +33,7 @@ void hazard_emit(struct hazards *h, struct operation *op, const uint32_t *read, 
     for (uint8_t i = 0; i < op->reads; i++) h->record[read[i]].read[op->stream] = op->end;
     for (uint8_t i = 0; i < op->writes; i++) {
         memset(&h->record[write[i]], 0, sizeof *h->record);
-        h->record[write[i]].write[op->stream] = op->end;
+        h->record[write[i]].write = op->end;
+        h->record[write[i]].writer = op->stream;
     }
 }

@@ -8,8 +8,9 @@
 #include "engine/base/operation.h"
 
 struct hazard_record {
-    uint64_t write[STREAMS]; /* the point of the last write; only the entry of the writing stream is set */
-    uint64_t read[STREAMS];  /* the last read since that write, per stream */
+    uint64_t write; /* the point of the last write, on the stream `writer` */
+    uint32_t writer;
+    uint64_t read[STREAMS]; /* the last read since that write, per stream */
 };
 
 struct hazard_overlaps { /* of buffer b: other[first[b]] .. other[first[b + 1]]; b itself is not listed */

@@ -60,16 +60,19 @@ static double least(const double *values, uint32_t count) {
 
 /* ---- memory ---- */
 
-enum { MEMORY_ELEMENTS = 8 << 20, MEMORY_ROUNDS = 9, ARRAYS = 4 };
+enum { MEMORY_ELEMENTS = 8 << 20, MEMORY_ELEMENTS_MIN = 1 << 16, MEMORY_ROUNDS = 9, ARRAYS = 4 };
+enum { BRIEF_BYTES = 256 << 20 }; /* of all threads */
 
 struct memory_task {
     double *seconds; /* index: rank */
+    size_t elements; /* of an array */
     bool failed;
 };
 
 /* The memory streams of AdamW in fp32: reads one array, reads and writes three. */
-static void update(float *restrict p, float *restrict m, float *restrict v, const float *restrict g) {
-    for (size_t i = 0; i < MEMORY_ELEMENTS; i++) {
+static void update(float *restrict p, float *restrict m, float *restrict v, const float *restrict g,
+                   size_t elements) {
+    for (size_t i = 0; i < elements; i++) {
         m[i] = 0.9f * m[i] + g[i];
         v[i] = 0.99f * v[i] + g[i] * g[i];
         p[i] -= 1e-3f * m[i] + 1e-6f * v[i];
@@ -82,16 +85,16 @@ static void memory_rank(struct measure_team *team, uint32_t rank, void *user) {
     double seconds[MEMORY_ROUNDS];
     bool failed = false;
     for (int k = 0; k < ARRAYS; k++) {
-        array[k] = malloc(MEMORY_ELEMENTS * sizeof(float) + 4096);
+        array[k] = malloc(t->elements * sizeof(float) + 4096);
         failed |= !array[k];
-        if (array[k]) memset(array[k], 0, MEMORY_ELEMENTS * sizeof(float) + 4096);
+        if (array[k]) memset(array[k], 0, t->elements * sizeof(float) + 4096);
     }
     if (failed) t->failed = true;
     measure_together(team);
     for (int i = 0; i < MEMORY_ROUNDS && !t->failed; i++) {
         uint64_t began = clock_now_ns();
         /* offsets keep the arrays in different sets of the cache */
-        update(array[0], array[1] + 64, array[2] + 128, array[3] + 192);
+        update(array[0], array[1] + 64, array[2] + 128, array[3] + 192, t->elements);
         seconds[i] = since(began);
     }
     if (!t->failed) t->seconds[rank] = least(seconds, MEMORY_ROUNDS);
@@ -100,14 +103,17 @@ static void memory_rank(struct measure_team *team, uint32_t rank, void *user) {
 
 zero_status measure_memory(const struct measure_options *o, double *out_per_s, struct zero_error *error) {
     uint32_t workers = o->ranks * o->threads;
-    struct memory_task task = {.seconds = calloc(workers, sizeof(double))};
+    struct memory_task task = {.seconds = calloc(workers, sizeof(double)), .elements = MEMORY_ELEMENTS};
+    size_t share = BRIEF_BYTES / (ARRAYS * sizeof(float)) / workers;
+    if (o->brief && share < task.elements)
+        task.elements = share > MEMORY_ELEMENTS_MIN ? share : MEMORY_ELEMENTS_MIN;
     if (!task.seconds) return error_set(error, ZERO_E_MEMORY, "no memory to measure with");
     zero_status status = measure_run(workers, memory_rank, &task, error);
     if (!status && task.failed)
         status = error_set(error, ZERO_E_MEMORY, "no memory to measure with: 128 MiB per thread");
     double sum = 0;
     for (uint32_t i = 0; i < workers && !status; i++)
-        sum += 7. * sizeof(float) * MEMORY_ELEMENTS / task.seconds[i];
+        sum += 7. * sizeof(float) * (double)task.elements / task.seconds[i];
     free(task.seconds);
     *out_per_s = sum / o->ranks;
     return status;
@@ -116,6 +122,9 @@ zero_status measure_memory(const struct measure_options *o, double *out_per_s, s
 /* ---- compute ---- */
 
 enum { COMPUTE_ROUNDS = 7, COMPUTE_ROUNDS_BRIEF = 3, COMPUTE_LAYERS = 3 };
+
+/* A brief measurement is of one layer, so that many ranks take little memory. */
+static uint32_t layers_of(const struct measure_options *o) { return o->brief ? 1 : COMPUTE_LAYERS; }
 
 struct compute_task {
     const struct measure_options *o;
@@ -169,7 +178,7 @@ static void time_steps(struct measure_team *team, struct compute_task *t, uint32
 static void compute_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct compute_task *t = user;
     struct gpt_config model = t->o->model;
-    model.layers = COMPUTE_LAYERS;
+    model.layers = layers_of(t->o);
     uint64_t count = (uint64_t)t->o->batch * model.context + 1;
     int32_t *tokens = malloc(count * sizeof *tokens);
     zero_local *alone = zero_local_create(1); /* independent of mpirun's environment */
@@ -204,7 +213,7 @@ zero_status measure_compute(const struct measure_options *o, zero_dtype dtype, d
     pthread_mutex_init(&task.mutex, NULL);
     zero_status status = measure_run(o->ranks, compute_rank, &task, error);
     struct gpt_config model = o->model;
-    model.layers = COMPUTE_LAYERS;
+    model.layers = layers_of(o);
     double flops = gpt_flops_per_token(&model) * o->batch * model.context, slowest = 0;
     for (uint32_t r = 0; r < o->ranks; r++)
         if (task.seconds[r] > slowest) slowest = task.seconds[r]; /* the other ranks wait for the slowest */

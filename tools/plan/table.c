@@ -267,7 +267,7 @@ void table_reason(const struct table *t, uint32_t row, char out[TABLE_NAME_BYTES
     double slower = 100 * (best->tokens_per_s / p->tokens_per_s - 1);
     int length = 0;
     if (p->fits && slower < 1)
-        snprintf(out, TABLE_NAME_BYTES, "as fast, and moves more");
+        snprintf(out, TABLE_NAME_BYTES, "as fast");
     else if (p->fits)
         snprintf(out, TABLE_NAME_BYTES, "slower by %.0f %%", slower);
     for (int k = 0; k < SHORTAGES && !p->fits; k++)

@@ -110,6 +110,12 @@ static const struct {
      "\"train_batch_size\": 4, \"nvme\": {\"shadow\": true}, " ALL_DRIVE,
      1,
      {.stage = 0, .optimizer = ZERO_NVME, .grads = DEVICE}},
+    {"gradients on the drive",
+     "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\", \"offload_optimizer\": "
+     "{\"device\": "
+     "\"auto\", \"nvme_path\": \"/d\"}, \"offload_gradients\": {\"device\": \"nvme\"}}",
+     1,
+     {.stage = 1, .optimizer = ZERO_NVME, .grads = 1 + ZERO_NVME}},
     {"coded weights",
      "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\", \"zero_quantized_weights\": "
      "true}",
