@@ -1,6 +1,6 @@
-/* Scratch on the drive: what was stored comes back, in any order, from one path or two, by io_uring or threads, beside state on the drive
- * and without any, and in a plan that is measured; nothing stays. A transfer that fails, and bytes that are not what was stored, end the
- * run on all ranks with a sentence that says where. Calls that cannot be are refused with the reason. */
+/* Scratch on the drive. What was stored comes back, in any order, from one path or two, by io_uring or threads, beside state on the
+ * drive and without any. The plan is what is measured, and nothing stays. A transfer that fails, and bytes that are not what was
+ * stored, end the run on all ranks with a sentence that says where. Calls that cannot be are refused with the reason. */
 #include <dirent.h>
 #include <pthread.h>
 #include <stdlib.h>

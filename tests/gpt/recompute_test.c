@@ -89,8 +89,8 @@ static void bytes(struct gpt_config config) {
     CHECK_INT(all[ZERO_CPU], 0);
 }
 
-/* On the drive: the stream before each segment but the last, and the memory of at most three of them: as many bytes for any number of
- * layers. Each is stored and fetched once, below the lowest trained block not at all, and in evaluations neither. */
+/* On the drive: the stream before each segment but the last. Each is stored once and fetched once per pass; below the lowest trained
+ * block, and in evaluations, none is. */
 static uint64_t page(uint64_t elements) { return (elements * 4 + 4095) / 4096 * 4096; }
 
 static void drive(struct gpt_config config, uint32_t trained) {
@@ -121,7 +121,7 @@ static void drive(struct gpt_config config, uint32_t trained) {
     }
 }
 
-/* Lists of addresses grow with the layers, and nothing else does. */
+/* The memory does not grow with the layers, but for lists of addresses. */
 static void any_depth(struct gpt_config config) {
     uint64_t cpu;
     config.recompute = 1, config.checkpoints = ZERO_NVME;

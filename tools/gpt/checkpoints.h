@@ -1,14 +1,18 @@
-/* Checkpoints on the drive: the inputs of segments leave while the forward goes on, and come back, read ahead, in the backward. So
+/* Checkpoints on the drive: the inputs of segments leave while the forward goes on. They come back, read ahead, in the backward. So
  * their memory does not depend on the number of layers.
  *
- * A pass uses these inputs in one order: in the forward those of segment 0, 1, ..., S - 1, each of micro-batch 0 ... M - 1; in the
- * backward those of S - 2, ..., 0, in the same order of micro-batches. The last segment's stay in memory between the two. The inputs are
- * numbered in this order, 0 ... (2 S - 1) M - 1, and number n is in slot n % slots. An input is of no more use when that of the same
- * micro-batch M numbers later has been made or used, so M slots and a few more are enough: a number may take its slot once number
- * - slots is used, and the slot's last transfer has ended.
+ * With S segments and M micro-batches, a pass uses the inputs in one order, and numbers them in it:
  *
- * Place of segment s and micro-batch m in the scratch: s * M + m. Each is stored once per pass and fetched once. Those of segments below
- * the lowest trained unit, and of evaluations, stay out. */
+ *   number          0 ...                                (S - 1) M ...      S M ...              ... (2 S - 1) M - 1
+ *   segment         0, 1, ... S - 2                      S - 1              S - 2, S - 3, ... 0
+ *                   made in the forward, and stored      stays in memory    fetched for the backward
+ *
+ * Each segment stands for M numbers, one for each micro-batch. Number n is in slot n % slots. In the forward, number n is of no more use
+ * once number n + M is made from it. So M slots and a few more are enough: number n may take its slot when number n - slots is used,
+ * and when the slot's last transfer has ended.
+ *
+ * Segment s of micro-batch m has place s * M + m of the scratch. Each place is stored once per pass, and fetched once. Segments below
+ * the lowest trained block are not stored, nor is anything in an evaluation. */
 #ifndef ZERO_TOOLS_GPT_CHECKPOINTS_H
 #define ZERO_TOOLS_GPT_CHECKPOINTS_H
 
@@ -24,8 +28,8 @@ struct checkpoints {
     uint64_t *place;          /* [slots]: of the slot's last transfer, or NO_PLACE */
 };
 
-/* Before commit: declares the scratch, if config->checkpoints asks for it. `trained`: the blocks that the backward runs. *out is NULL if
- * nothing goes to the drive. */
+/* Before commit: declares the scratch, if config->checkpoints asks for it. `trained`: the blocks that the backward runs. *out is NULL
+ * if nothing goes to the drive. */
 zero_status checkpoints_declare(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                                 uint32_t trained, zero_scratch **out);
 
@@ -37,12 +41,12 @@ void checkpoints_close(struct gpt *gpt);
 void checkpoints_pass(struct gpt *gpt);
 zero_status checkpoints_turn(struct gpt *gpt);
 
-/* Around what computes the stream before block `index` (the head: the number of layers) of micro-batch `micro`, in the forward: gives it a slot; lets
- * it leave. */
+/* `index`: of the block whose input it is; the number of layers stands for the head. In the forward, before the input is computed: gives
+ * it a slot. After that: lets it leave. */
 zero_status checkpoints_make(struct gpt *gpt, uint32_t index, uint32_t micro);
 zero_status checkpoints_made(struct gpt *gpt, uint32_t index, uint32_t micro);
 
-/* Before each use of it in the backward: waits until it is there. After the last one: its slot is free for what comes next. */
+/* In the backward, before each use: waits until the input is there. After the last use: its slot is free for what comes next. */
 zero_status checkpoints_need(struct gpt *gpt, uint32_t index, uint32_t micro);
 zero_status checkpoints_done(struct gpt *gpt, uint32_t index, uint32_t micro);
 

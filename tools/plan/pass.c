@@ -21,8 +21,8 @@ static void add(struct pass *p, uint32_t unit, uint32_t position, bool recompute
         .unit = unit, .position = position, .recomputes = recomputes, .compute_ns = compute_ns};
 }
 
-/* The input of unit `u` waits on the drive. Those of the last segment, or of the head in its place, stay; and those of segments below the
- * `lowest` trained unit are not needed. */
+/* The input of unit `u` waits on the drive. That of the last segment, or of the head in its place, stays in memory. Those of segments
+ * below the `lowest` trained unit are not needed. */
 static bool leaves(const struct pass_segments *s, uint32_t u, uint32_t lowest) {
     if (!s->leave || !s->blocks || u < s->first || u >= s->end || (u - s->first) % s->blocks) return false;
     return u + s->blocks > lowest && (s->in_use || u + s->blocks < s->end);
