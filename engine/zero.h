@@ -694,7 +694,8 @@ typedef struct zero_counters {
     double compute_s; /* between begin and end: on a GPU, the host's time to enqueue its work */
     double wait_s;    /* inside begin, end, step: the host's waiting for others */
     double update_s;  /* in the optimizer */
-    uint64_t drive_read_bytes, drive_write_bytes; /* of the nvme tier; without its first writing */
+    uint64_t drive_read_bytes,
+        drive_write_bytes; /* of the nvme tier; without its first writing; with parks that have ended */
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);
 
