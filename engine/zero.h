@@ -432,7 +432,7 @@ zero_status zero_engine_commit(zero_engine *engine, zero_plan *out);
 zero_status zero_engine_plan(zero_engine *engine, zero_plan *out);
 
 /* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add up to zero_plan.bytes;
- * measured is what was allocated (a reservation counts as declared). Local. */
+ * measured is what was allocated (a reservation counts as declared). Of a parked engine: what it takes meanwhile. Local. */
 typedef struct zero_memory_row {
     size_t struct_size;
     zero_tier tier;
