@@ -490,7 +490,7 @@ zero_status zero_engine_commit(zero_engine *engine, zero_plan *out);
 zero_status zero_engine_plan(zero_engine *engine, zero_plan *out);
 
 /* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add up to zero_plan.bytes;
- * measured is what was allocated (a reservation counts as declared). Local. */
+ * measured is what was allocated (a reservation counts as declared). Of a parked engine: what it takes meanwhile. Local. */
 typedef struct zero_memory_row {
     size_t struct_size;
     zero_tier tier;
@@ -753,8 +753,8 @@ typedef struct zero_counters {
     double compute_s; /* between begin and end: on a GPU, the host's time to enqueue its work */
     double wait_s;    /* inside begin, end, step: the host's waiting for others */
     double update_s;  /* in the optimizer */
-    uint64_t drive_read_bytes,
-        drive_write_bytes; /* of the nvme tier and of scratches; without their first writing */
+    /* Of the nvme tier, of scratches and of parks that have ended; without their first writing. */
+    uint64_t drive_read_bytes, drive_write_bytes;
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);
 

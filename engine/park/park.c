@@ -125,6 +125,16 @@ void park_close(struct park *p) {
     store_close(&p->store);
 }
 
+static void log_parked(const struct park *p, uint64_t before) {
+    const double gib = 1.0 / (1 << 30);
+    if (p->run->ranks->rank) return;
+    log_line(
+        &p->run->ranks->log, ZERO_LOG_INFO,
+        "parked: %.3f GiB of each rank's memory on the device are given back, and %.3f GiB rest in tier %s",
+        (double)(before - p->run->tier[TIER_DEVICE]->allocated) * gib, (double)p->store.bytes * gib,
+        p->store.tier->ops->name);
+}
+
 zero_status park_out(struct park *p, enum tier_kind tier) {
     const struct config *c = p->blueprint->o.config;
     struct tier *kept = NULL;
@@ -137,10 +147,15 @@ zero_status park_out(struct park *p, enum tier_kind tier) {
     if (!status) status = store_open(&p->store, tier, c, p->faults, &error);
     if (!status) status = store_take(&p->store, device_extent(p), &error);
     status = agree(p, &error, tier, "zero_engine_park");
-    if (!status) return install(p, kept, true), ZERO_OK;
-    close_tier(kept);
-    park_close(p);
-    return status;
+    if (status) {
+        close_tier(kept);
+        park_close(p);
+        return status;
+    }
+    uint64_t before = p->run->tier[TIER_DEVICE]->allocated;
+    install(p, kept, true);
+    log_parked(p, before);
+    return ZERO_OK;
 }
 
 /* What the margin was kept for is there by now, and so is what the host program has reserved. */

@@ -9,6 +9,7 @@
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
+#include "tests/engine/tcp_ranks.h"
 #include "tests/engine/toy_model.h"
 #include "tests/engine/toy_trainer.h"
 
@@ -139,9 +140,14 @@ static void order(zero_engine *e, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_park(e, ZERO_NVME), ZERO_OK); /* and is destroyed so */
 }
 
+/* Also before there are weights. */
 static void no_drive(zero_engine *e, uint32_t rank, void *user) {
     struct plain p;
-    CHECK_INT(plain_open(&p, e, model, PARAMS, NULL), ZERO_OK);
+    CHECK_INT(plain_declare(&p, e, model, PARAMS), ZERO_OK);
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_park(e, ZERO_CPU), ZERO_OK);
+    CHECK_INT(zero_engine_unpark(e), ZERO_OK);
+    CHECK_INT(zero_engine_fill(e, toy_fill, NULL), ZERO_OK);
     expect(zero_engine_park(e, ZERO_NVME), ZERO_E_ARGUMENT,
            "set zero_optimization.offload_optimizer.nvme_path, or give ZERO_CPU");
     CHECK_INT(zero_engine_park(e, ZERO_CPU), ZERO_OK);
@@ -274,6 +280,25 @@ static void never_parked(zero_engine *e, uint32_t rank, void *user) {
     if (rank == 0) memcpy(user, hash, sizeof hash);
 }
 
+/* Over TCP, ranks are processes. */
+static void in_process(const zero_runtime *runtime, void *user) {
+    static const char json[] = "{" KEYS "\"zero_optimization\": {\"stage\": 3, " NONE PIECES "}}";
+    zero_engine *engine = zero_engine_init_with(json, runtime);
+    struct plain p;
+    char hash[33];
+    if (!CHECK(engine)) return;
+    CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
+    for (int i = 0; i < TRIALS; i++) {
+        steps(&p, 1);
+        expect(zero_engine_park(engine, runtime->rank && i == 2 ? ZERO_NVME : ZERO_CPU),
+               i == 2 ? ZERO_E_ARGUMENT : ZERO_OK, NULL);
+        if (i != 2) CHECK_INT(zero_engine_unpark(engine), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_hash(engine, hash), ZERO_OK);
+    CHECK_STRING(hash, user);
+    zero_engine_destroy(engine);
+}
+
 static void drives(const char *json) {
     static struct drive d = {.faults = {.seed = 5}}, lost = {.faults = {.seed = 6}};
     char expected[33] = "";
@@ -282,6 +307,7 @@ static void drives(const char *json) {
     CHECK_STRING(d.hash[0], expected);
     CHECK_STRING(d.hash[1], expected);
     ranks_run(2, json, lost_write, &lost);
+    tcp_processes(2, 60, in_process, expected);
 }
 
 int main(void) {
