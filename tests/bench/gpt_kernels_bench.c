@@ -2,8 +2,9 @@
  *
  * Counted bytes are those that the arithmetic needs: what is read once and what is written once; the bound is the GPU's own copy in
  * the same run. Attention's operations are those of its products below the diagonal: 2 of them forward, 5 backward (Dao 2023,
- * FlashAttention-2, section 4.1), of which these kernels make 7. Times are the GPU's events around `rounds` launches, after one
- * that is not timed; the median of five such. Arrays hold random numbers: on zeros products take less power, and are faster.
+ * FlashAttention-2, section 4.1), of which these kernels make 7; zeros that fill up heads of 80 do not count. Times are the GPU's
+ * events around `rounds` launches, after one that is not timed; the median of five such. Arrays hold random numbers: on zeros
+ * products take less power, and are faster.
  *   gpt_kernels_bench [--rows N] [--columns N] [--vocab N] [--rounds N] [--json FILE]
  *     16,384 rows (sequences of 1,024) of 1,600 columns in heads of 64, vocabulary 50,257, 20 rounds; JSON: an array, appended */
 #include <math.h>
@@ -43,7 +44,8 @@ static void must(CUresult result, const char *what) {
 
 static uint64_t logit_rows(void) { return b.rows < LOGIT_ROWS ? b.rows : LOGIT_ROWS; }
 static uint64_t logit_stride(void) { return (b.vocab + 63) / 64 * 64; }
-static uint32_t heads(void) { return (uint32_t)(b.columns / HEAD); }
+static uint32_t heads_of(uint32_t width) { return (uint32_t)(b.columns / width); }
+static uint32_t heads(void) { return heads_of(HEAD); }
 
 static void copy(void) { cuda_copy(&c, b.array[1], b.array[0], b.rows * b.columns * 2); }
 
@@ -79,6 +81,10 @@ static void run_norm_sums(void) {
 static void run_bias_sums(void) {
     struct bias_sums_argument a = {b.array[3], b.array[0], (uint32_t)b.rows, (uint32_t)b.columns};
     cuda_launch(&c, KERNEL_bias_sums, sum_blocks(), sum_threads, &a);
+}
+static void run_round_sums(void) {
+    struct round_sums_argument a = {b.array[0], b.array[1], b.rows * b.columns, 1};
+    cuda_launch_flat(&c, KERNEL_round_sums, a.count / c.widest, &a);
 }
 static void run_gelu_forward(void) {
     struct gelu_forward_argument a = {b.array[1], b.array[0], 4 * b.rows * b.columns};
@@ -126,7 +132,7 @@ static void run_cross_entropy(void) {
     cuda_launch_blocks(&c, KERNEL_cross_entropy, a.rows, &a);
 }
 
-static struct attention_argument attention(void) {
+static struct attention_argument attention(uint32_t width) {
     return (struct attention_argument){b.array[0],
                                        b.array[1],
                                        b.statistics[0],
@@ -135,20 +141,30 @@ static struct attention_argument attention(void) {
                                        b.array[3],
                                        (uint32_t)(b.rows / b.length),
                                        (uint32_t)b.length,
-                                       heads(),
-                                       heads(),
-                                       HEAD,
+                                       heads_of(width),
+                                       heads_of(width),
+                                       width,
                                        0.125f};
 }
-static void attend(enum gpt_kernel kernel, uint32_t rows) {
-    struct attention_argument a = attention();
+static void attend(uint32_t width, enum gpt_kernel kernel, uint32_t rows) {
+    struct attention_argument a = attention(width);
     cuda_launch(&c, kernel, (struct grid){(a.length + rows - 1) / rows, a.heads, a.batch},
                 (struct grid){4 * WARP, 1, 1}, &a);
 }
-static void run_attention_forward(void) { attend(KERNEL_flash_forward_64, FLASH_QUERIES_64); }
+static void run_attention_forward(void) { attend(HEAD, KERNEL_flash_forward_64, FLASH_QUERIES_64); }
 static void run_attention_backward(void) {
-    attend(KERNEL_flash_query_backward_64, FLASH_QUERIES_64);
-    attend(KERNEL_flash_key_backward_64, FLASH_ROWS);
+    attend(HEAD, KERNEL_flash_query_backward_64, FLASH_QUERIES_64);
+    attend(HEAD, KERNEL_flash_key_backward_64, FLASH_ROWS);
+}
+static void run_forward_80(void) { attend(80, KERNEL_flash_forward_96, FLASH_ROWS); }
+static void run_backward_80(void) {
+    attend(80, KERNEL_flash_query_backward_96, FLASH_ROWS);
+    attend(80, KERNEL_flash_key_backward_96, FLASH_ROWS);
+}
+static void run_forward_128(void) { attend(128, KERNEL_flash_forward_128, FLASH_ROWS); }
+static void run_backward_128(void) {
+    attend(128, KERNEL_flash_query_backward_128, FLASH_ROWS);
+    attend(128, KERNEL_flash_key_backward_128, FLASH_ROWS);
 }
 
 /* ---- what is measured ---- */
@@ -199,18 +215,28 @@ static void measure(const struct measured *m) {
     b.any = true;
 }
 
+/* The operations of queries times keys, or of weights times values. */
+static double product_of(uint32_t width) {
+    return 2 * (double)(b.rows * heads_of(width) * width) * (double)b.length / 2;
+}
+
 static void measure_all(void) {
     double each = (double)(b.rows * b.columns), inner = 4 * each, logits = (double)(logit_rows() * b.vocab);
-    double product = 2 * each * (double)b.length / 2; /* of queries and keys, or of weights and values */
+    double product = product_of(HEAD);
     const struct measured all[] = {
         /* Attention before others leave their results, which are less random, in its arrays. */
         {"copy", copy, 4 * each, 0},
         {"attention forward", run_attention_forward, 0, 2 * product},
         {"attention backward", run_attention_backward, 0, 5 * product},
+        {"forward, heads 80", run_forward_80, 0, 2 * product_of(80)},
+        {"backward, heads 80", run_backward_80, 0, 5 * product_of(80)},
+        {"forward, heads 128", run_forward_128, 0, 2 * product_of(128)},
+        {"backward, heads 128", run_backward_128, 0, 5 * product_of(128)},
         {"norm forward", run_norm_forward, 4 * each, 0},
         {"norm backward", run_norm_backward, 10 * each, 0},
         {"norm sums", run_norm_sums, 6 * each, 0},
         {"bias sums", run_bias_sums, 2 * each, 0},
+        {"round sums", run_round_sums, 8 * each, 0},
         {"GELU forward", run_gelu_forward, 4 * inner, 0},
         {"GELU backward", run_gelu_backward, 6 * inner, 0},
         {"SwiGLU forward", run_swiglu_forward, 6 * inner, 0},
@@ -220,7 +246,8 @@ static void measure_all(void) {
         {"embedding backward", run_embedding_backward, 4 * each, 0},
         {"cross-entropy", run_cross_entropy, 4 * logits, 0},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) measure(&all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].bytes > 0 || all[i].operations > 0) measure(&all[i]); /* else no head is so narrow */
 }
 
 /* ---- the program ---- */

@@ -10,7 +10,7 @@ expect 0 "$zero" plan good.json --gpu cpu --ranks 2 && says out "Take stage" && 
 expect 0 "$zero" plan --model 70b --ranks 8 --gpu h100-80g --net 400Gb --nvme 7GB/s --price 2.5
 says out "Assumes products in bf16 at 524 TFLOP/s of a peak of 989 TFLOP/s" && says out "a rank sends 360 GB/s inside its node"
 says out "short of" && says out "->     3" && says out "per G tokens"
-expect 0 "$zero" plan --model 1T --ranks 512 --gpu b200 --micro-batch 1 --seq 1024 --all && says out "512 ranks on 64 nodes"
+expect 0 "$zero" plan --model 175B --ranks 512 --gpu b200 --micro-batch 1 --seq 1024 --all && says out "512 ranks on 64 nodes"
 expect 0 "$zero" plan --model gpt2 --gpu h200 --json && says out '"rows": ['
 grep -q '"stage": 3, "offload_optimizer": "nvme", "offload_param": "cpu", "recompute": true' out || fail "a row is missing"
 # What a step sends does not depend on the machine: 2 (N - 1) / N bytes of gradients and as many of parameters.
@@ -76,6 +76,8 @@ done
 expect 2 "$zero" plan --model gpt2 && says err "--gpu is missing; there are h100-80g"
 expect 2 "$zero" plan --gpu cpu && says err "no model: give --model NAME"
 expect 2 "$zero" plan --model gpt5 --gpu cpu && says err 'no model has the name "gpt5"'
+llama_config | sed 's/"head_dim": 10/"head_dim": 256/' >heads.json
+expect 2 "$zero" plan heads.json --gpu h100-80g && says err "heads wider than 128 are computed on the CPU alone"
 expect 2 "$zero" plan --model gpt2 --gpu h100 && says err "is none of the devices"
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --net fast && says err '"fast" is none of the links'
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --nvme slow && says err '"slow" is none of the drives'
