@@ -29,6 +29,13 @@ for stage in 0 1 2 3; do
     (($(grep -c "^slow      attention in fp32 uses no tensor cores" out) == 1)) || fail "not once what is slow: $(cat out)"
 done
 
+# What is "auto" is chosen for a GPU that is described, because only CPUs are measured.
+on_gpu cuda '"auto"' "" --ranks 2 --gpu h100-80g
+says out "chosen    stage" && says out "2 ranks of h100-80g"
+[[ $(weights) == "$hash" ]] || fail "chosen: $(weights), at stage 0 $hash"
+status=2 on_gpu cuda '"auto"' "" --ranks 2 && says err "only CPUs are measured: give --gpu NAME"
+status=2 on_gpu cuda '"auto"' "" --gpu cpu && says err "cpu is a CPU, and this run computes on a GPU"
+
 # Ranks that are processes with a GPU each: NCCL between them, whose ids go over TCP or MPI; the same hash.
 small() { # STAGE
     config "$1" ', "device": {"type": "cuda"}' | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
