@@ -56,11 +56,13 @@ void overflow_report(struct state *state, const struct agreement *all, struct ov
     if (!last) return;
     uint32_t unit = (uint32_t)last - 1;
     out->unit = state->model->unit[unit]->name;
-    bool gone = state->blueprint->policy.update_in_backward; /* other gradients have its place */
+    const struct policy *policy = &state->blueprint->policy;
+    bool gone = policy->update_in_backward && !policy->repeats; /* other gradients have its place */
+    bool fails = policy->update_in_backward && !state->blueprint->plan.shadow;
     if (!gone && find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
     log_line(&state->ranks->log, ZERO_LOG_WARN,
              "step %" PRIu64 " %s on all ranks: gradients of unit \"%s\" are inf or NaN%s",
-             state->training->steps + 1, gone ? "fails" : "skipped", out->unit, out->detail);
+             state->training->steps + 1, fails ? "fails" : "skipped", out->unit, out->detail);
 }
 
 zero_status overflow_check_limit(struct state *state, const struct overflow *overflow) {
