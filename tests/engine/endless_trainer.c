@@ -27,9 +27,10 @@ int main(int argc, char **argv) {
     write_pid(argv[2], "pid");
     zero_engine *engine = zero_engine_init(argv[1]);
     zero_status status = engine ? plain_open(&p, engine, model, 3, NULL) : ZERO_E_CONFIG;
-    if (!status) status = plain_step(&p, 1, NULL);
+    uint32_t micros = status ? 1 : (uint32_t)zero_engine_use_micros(engine);
+    if (!status) status = plain_step(&p, micros, NULL);
     if (!status) write_pid(argv[2], "ready");
-    while (!status) status = plain_step(&p, 1, NULL);
+    while (!status) status = plain_step(&p, micros, NULL);
     fprintf(stderr, "%s\n", zero_last_error());
     zero_engine_destroy(engine);
     return 1;
