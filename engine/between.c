@@ -69,6 +69,7 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     if (!status) status = fill_all(&e->state, fill, user);
     if (status) return status;
     training_restart(&e->training);
+    shadow_written(&e->state);
     return weights_are_there(e);
 }
 
@@ -176,8 +177,10 @@ zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir
     status = shadow_check_overwriting(&e->state, what);
     if (!status) status = pass_settle(&e->pass);
     if (!status) status = state_load(&e->state, storage, dir, weights_only);
-    if (!status) e->state.unseen = false;
-    return status;
+    if (status) return status;
+    e->state.unseen = false;
+    shadow_written(&e->state);
+    return ZERO_OK;
 }
 
 zero_status zero_engine_load(zero_engine *e, const char *dir) {

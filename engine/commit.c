@@ -113,6 +113,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                          p->row_bytes[MEMORY_DIRECTIONS],
         .drive_read_bytes = plan_read_bytes(p) + reservations_read_bytes(&e->reservations),
         .drive_write_bytes = plan_write_bytes(p) + reservations_written_bytes(&e->reservations),
+        .repeat_read_bytes = plan_repeat_read_bytes(p),
+        .repeat_write_bytes = plan_repeat_write_bytes(p),
         .drive_life_steps = drive_life_steps(e),
         .master_bytes = p->row_bytes[MEMORY_MASTERS] + p->row_bytes[MEMORY_DEVICE_MASTERS]};
     plan.state_bytes = plan.resident_state_bytes + p->row_bytes[MEMORY_RECORDS];
@@ -133,6 +135,19 @@ static void log_live(const zero_engine *e) {
              e->blueprint.plan.live_most > c->live_max
                  ? ", more than zero_optimization.stage3_max_live_parameters: a single unit needs that many"
                  : "");
+}
+
+/* Logs what a clipped step costs that was updated in the backward. */
+static void log_repeats(const zero_engine *e) {
+    const struct plan *p = &e->blueprint.plan;
+    const double mib = 1.0 / (1 << 20);
+    if (e->ranks.rank || !e->blueprint.policy.repeats) return;
+    log_line(
+        &e->ranks.log, ZERO_LOG_INFO,
+        "zero_optimization.update_in_backward: a step whose norm is above gradient_clipping %g is updated "
+        "twice: a rank then reads %.1f MiB more from the drive, and writes %.1f MiB more",
+        e->config.gradient_clipping, (double)plan_repeat_read_bytes(p) * mib,
+        (double)plan_repeat_write_bytes(p) * mib);
 }
 
 /* Logs the memory of free order within a bound. */
@@ -332,6 +347,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     e->pass.threads = e->host.threads;
     log_training(e);
     log_live(e);
+    log_repeats(e);
     log_bound(e);
     log_frozen(e);
     log_tiers(e);

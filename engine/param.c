@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "engine/pass/slots.h"
 #include "engine/state/get_put.h"
+#include "engine/state/shadow.h"
 
 /* ---- handles ---- */
 
@@ -139,6 +140,7 @@ static zero_status put(zero_engine *e, const char *what, const struct model_para
     if (!status) status = check_range(e, what, p, kind, in, first, count, &range);
     if (!status) status = pass_settle(&e->pass);
     if (!status) status = range_put(&e->state, &range, in);
+    if (!status) shadow_written(&e->state);
     return kind == ZERO_PARAM && !status ? run_weights_written(&e->run) : status;
 }
 
@@ -254,6 +256,7 @@ zero_status zero_engine_written(zero_engine *e) {
     if (!status) status = pass_settle(&e->pass);
     if (status) return status;
     e->state.unseen = false;
+    shadow_written(&e->state);
     /* The ranks that put nothing forget what they fetched ahead, too: all emit the same. */
     turn_take(&e->ranks.lock);
     executor_refetch(e->run.executor);

@@ -30,7 +30,8 @@ zero_status zero_micro_cancel(zero_engine *e) {
 }
 
 /* With updates in the backward and a shadow: the first update writes over the step before the last one, so the last one is committed
- * first. Its notes are set by now, and its chunks were stored under the forward. */
+ * first. Its notes are set by now, and its chunks were stored under the forward. The same for what the host wrote: the updates may have to
+ * be made again from it. */
 static zero_status commit_before_updates(zero_engine *e) {
     const struct pass *pass = &e->pass;
     const struct policy *policy = &e->blueprint.policy;

@@ -479,6 +479,8 @@ typedef struct zero_plan {
     /* fp32 weights beside narrower parameters, in memory. Those on a drive are in state_bytes. */
     uint64_t master_bytes;
     uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
+    /* zero_optimization.update_in_backward with gradient_clipping: what a step moves on top whose norm is above it. */
+    uint64_t repeat_read_bytes, repeat_write_bytes;
 } zero_plan;
 
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how many bytes the budget is
@@ -610,17 +612,22 @@ typedef struct zero_step_info {
      * one; else NULL. Lives as long as the engine. */
     const char *overflow_unit;
     double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
+    /* zero_optimization.update_in_backward: the norm was above gradient_clipping, so the updates of the backward were made again,
+     * clipped. repeated_total: such steps of this engine; no checkpoint has it. */
+    int repeated;
+    uint64_t repeated_total;
 } zero_step_info;
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
  * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow; or max_skipped_steps steps in a row were
  * skipped: on the rank that stores the gradient (the others hear of it, ZERO_E_PEER, in this call or a later one).
  * With zero_optimization.update_in_backward the last micro-step's backward has updated, with the settings that were there when its pass
- * began: this ends the step. ZERO_E_OVERFLOW then: a gradient of the step is inf or NaN. Collective. */
+ * began. With nvme.shadow this makes them again where it clips, and takes them back where it skips; without, ZERO_E_OVERFLOW then: a
+ * gradient of the step is inf or NaN. Collective. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
 /* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put
- * since then is committed with the next step. Collective. */
+ * since then is committed with the next step; with zero_optimization.update_in_backward already before that. Collective. */
 zero_status zero_engine_flush(zero_engine *engine);
 
 /* Gives the device's memory back between two steps, for a program that uses the device for something else meanwhile, and takes it

@@ -49,7 +49,7 @@ static void set_pipe(struct operation *op, enum stream stream, int64_t value) {
 /* ---- state ---- */
 
 /* Fetches the first `until` chunks of the step, as far as they were not fetched yet: one run per region. */
-static void fetch(struct offload *o, uint64_t until, struct operation_list *out) {
+static void fetch(struct offload *o, uint64_t until, uint8_t outcome, struct operation_list *out) {
     for (uint32_t k = 0; k < o->refreshes && o->ahead < until; k++) {
         const struct offload_region *r = &o->region[o->refresh[k]];
         uint32_t first = offload_staged_first(r);
@@ -59,7 +59,9 @@ static void fetch(struct offload *o, uint64_t until, struct operation_list *out)
         uint64_t sequence = o->steps * o->total + o->ahead;
         set_run(op, (uint32_t)(first + (o->ahead - r->base)), stop - o->ahead, sequence);
         set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)o->lag);
-        if (r->grads) op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, o->refresh[k]};
+        op->outcome = outcome;
+        if (r->grads && outcome != OUTCOME_SKIPPED)
+            op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, o->refresh[k]};
         o->fetches += op->items;
         o->ahead = stop;
     }
@@ -100,7 +102,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     if (device) update_in_memory(o, update, 0, device, out);
     if (first > device || (!device && !staged)) update_in_memory(o, update, device, first, out);
     if (!staged) return;
-    fetch(o, r->base + staged, out);
+    fetch(o, r->base + staged, update->outcome, out);
     uint64_t sequence = o->steps * o->total + r->base, fetched_before = o->fetches - o->ahead;
     struct operation *op = append(out, update);
     set_run(op, first, staged, sequence);
@@ -109,6 +111,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     o->updates += staged;
     o->updated = r->base + staged;
     op = append_new(out, OP_STORE, OBJECT_STATE, STREAM_STORE, update->region);
+    op->outcome = update->outcome;
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_UPDATE, (int64_t)(o->updates - staged + 1));
     if (r->params) op->write[op->writes++] = (struct buffer_ref){BUFFER_PARAM_SHARD, update->region};
@@ -218,7 +221,7 @@ static void expand(struct offload *o, const struct operation *op, struct operati
     } else if (makes_gradient(op) && o->region[op->region].grads) {
         (o->region[op->region].held ? expand_held : expand_reduction)(o, op, out);
     } else {
-        if (op->kind == OP_COMPUTE && op->final) fetch(o, fetchable(o), out);
+        if (op->kind == OP_COMPUTE && op->final) fetch(o, fetchable(o), OUTCOME_UPDATED, out);
         append(out, op);
     }
 }

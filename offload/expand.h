@@ -15,7 +15,8 @@
  *
  * where s = applied steps * chunks per step + the chunk's place in the step. So reads, updates and writes overlap, as
  * far as there are slots. Reads of state need no gradient: the backward already reads the first chunks, one per slot.
- * After a skipped step, the chunks that were fetched ahead stay in their slots.
+ * After a skipped step, the chunks that were fetched ahead stay in their slots. Updates that are made again, or taken back, are another
+ * step here: all chunks go through the ring once more.
  *
  * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
  * drive and a whole region is as large as a shard. A ring's slots are used in turn:
@@ -62,7 +63,7 @@ struct offload {
     uint64_t lag;   /* the smaller of slots and total */
 
     /* The state. */
-    uint64_t steps;                         /* steps applied */
+    uint64_t steps;                         /* how often all chunks went through the ring */
     uint64_t ahead;                         /* chunks of the next step that were fetched already */
     uint64_t updated;                       /* chunks of this step whose update was expanded */
     uint64_t fetches;                       /* all chunks of state fetched so far: points of STREAM_FETCH */
@@ -87,7 +88,7 @@ void offload_expand(struct offload *offload, const struct operation *op, struct 
 bool offload_stores_gradient(const struct offload_region *region, const struct operation *op);
 bool offload_fetches_gradient(const struct offload_region *region, const struct operation *op);
 
-/* Call it when all updates of a step were expanded. */
+/* Call it when all updates of a step were expanded, and before and after those that are made again. */
 void offload_applied(struct offload *offload);
 
 /* The host wrote state to the drive, outside the pipeline, with nothing in flight. The chunks that were fetched ahead

@@ -54,8 +54,8 @@ static void resolve(const struct policy *p, struct region *r) {
         (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens && !p->bound) ||
         (r->grad_lent && alone);
     r->grad_turns = p->vertical && !stays_partial && !r->grad_kept;
-    r->grad_brief =
-        p->update_in_backward && !gathered && !r->grad_in_place && (stays_partial || policy_passes(p) == 1);
+    r->grad_brief = p->update_in_backward && !p->repeats && !gathered && !r->grad_in_place &&
+                    (stays_partial || policy_passes(p) == 1);
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = r->grad_second =
         r->updated = false;
 }
@@ -202,13 +202,15 @@ uint32_t policy_operations_max(const struct policy *p) { return (p->directions ?
 
 /* ---- updates ---- */
 
-static void update(struct policy *p, uint16_t region, struct operation_list *out) {
+/* What takes an update back needs no gradient. */
+static void update(struct policy *p, uint16_t region, enum outcome outcome, struct operation_list *out) {
     struct region *r = &p->region[region];
     bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
     struct buffer_ref from = {whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region};
     if (r->matrices) from = matrix_direct(p, region, out);
     struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
-    emit_reads(op, (enum buffer_kind)from.kind, from.region);
+    op->outcome = (uint8_t)outcome;
+    if (outcome != OUTCOME_SKIPPED) emit_reads(op, (enum buffer_kind)from.kind, from.region);
     emit_writes(op, rests_replicated(r) ? BUFFER_PARAM_FULL : BUFFER_PARAM_SHARD, region);
     emit_writes(op, BUFFER_STATE, region);
     if (!rests_replicated(r) || placement_is(r->state, REPLICATE, REPLICATE)) return;
@@ -229,7 +231,7 @@ static void update_after(struct policy *p, uint16_t region, uint32_t position, s
     if (!p->update_in_backward || !p->last || !p->turned || r->frozen || r->updated) return;
     if (!policy_backward(p, position) || policy_used_later(p, region, position, true, NULL)) return;
     complete(p, region, out);
-    update(p, region, out);
+    update(p, region, OUTCOME_UPDATED, out);
     r->updated = true;
 }
 
@@ -367,11 +369,15 @@ void policy_agree(struct policy *p, struct operation_list *out) {
     op->joins = 1u << STREAM_REDUCE | 1u << STREAM_GATHER;
 }
 
-void policy_apply(struct policy *p, bool skip, struct operation_list *out) {
+bool policy_updated(const struct policy *p) { return p->refreshes && p->region[p->refresh[0]].updated; }
+
+void policy_apply(struct policy *p, enum outcome outcome, struct operation_list *out) {
     for (uint32_t k = 0; k < p->refreshes; k++) {
         struct region *r = &p->region[p->refresh[k]];
+        enum outcome what = r->updated ? outcome : OUTCOME_UPDATED;
         r->partial = r->reduced = false;
-        if (!skip && !r->updated) update(p, p->refresh[k], out);
+        if (r->updated ? outcome != OUTCOME_UPDATED : outcome != OUTCOME_SKIPPED)
+            update(p, p->refresh[k], what, out);
         r->updated = false;
     }
 }

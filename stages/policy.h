@@ -14,7 +14,9 @@
  * same calls in the same order for each region.
  *
  * With updates in the backward, a region's last reduction of the step is followed by its update at once: after its last backward, which
- * is that of its first use. The order of refresh is then reversed, so that it is the order of these updates.
+ * is that of its first use. The order of refresh is then reversed, so that it is the order of these updates. They know neither the norm
+ * of all gradients nor whether the step will be skipped. The step's outcome says whether they are made again, from what was before
+ * them and with the gradients that were kept, or taken back.
  *
  *   region, parameters:   rest --want--> full --settle--> rest or between --want--> full --> rest
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
@@ -102,6 +104,8 @@ struct policy {
     /* A region is updated in the last micro-step's backward, as soon as its gradient is final. Not in free order, and no gradient is
      * lent. */
     bool update_in_backward;
+    /* With update_in_backward: a step's updates may be made again. So its reduced gradients stay until the step. */
+    bool repeats;
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. Without `bound`,
      * what a pass has gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;
@@ -228,8 +232,11 @@ void policy_complete(struct policy *policy, struct operation_list *out);
 /* The first half of the step: completes all gradients, then emits AGREE. */
 void policy_agree(struct policy *policy, struct operation_list *out);
 
-/* The second half of the step, after the agreement. `skip`: drops the gradients and updates nothing. */
-void policy_apply(struct policy *policy, bool skip, struct operation_list *out);
+/* The backward of this step has updated every region. */
+bool policy_updated(const struct policy *policy);
+
+/* The second half of the step, after the agreement. The gradients are dropped. */
+void policy_apply(struct policy *policy, enum outcome outcome, struct operation_list *out);
 
 /* The program wrote parameters at rest (fill, put, load): regions that rest replicated become stale. */
 void policy_written(struct policy *policy, struct operation_list *out);

@@ -33,6 +33,13 @@ enum operation_kind {
         OP_KINDS
 };
 
+/* What becomes of a step, once all ranks have agreed on the norm of its gradients. */
+enum outcome {
+    OUTCOME_UPDATED,
+    OUTCOME_REPEATED, /* the updates of its backward did not clip, and are made again from what was before them */
+    OUTCOME_SKIPPED /* nothing is updated, and the updates of its backward are taken back */
+};
+
 enum object { OBJECT_PARAM, OBJECT_GRAD, OBJECT_STATE, OBJECT_NORM, OBJECT_DIRECTION, OBJECTS };
 
 enum stream {
@@ -107,6 +114,9 @@ struct operation {
     /* REDUCE: the next reduction sums this one's shard over the replicate axis, in the same event; this is that sum. On
      * a drive, the first makes the sum chunk by chunk, and the second becomes nothing (offload/expand.h). */
     bool summed, sums;
+    /* UPDATE, and FETCH and STORE of its chunks (enum outcome): other than OUTCOME_UPDATED, it begins with what was before the
+     * step's first update. OUTCOME_SKIPPED: it brings only the parameters back. */
+    uint8_t outcome;
     uint8_t reads, writes;
     uint16_t joins; /* bit per stream: everything emitted on this stream so far must have retired */
     /* Bit per stream: the pipe lets items wait for what they need of this stream, one by one. */

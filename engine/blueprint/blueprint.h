@@ -21,6 +21,7 @@ struct blueprint_terms {
     uint32_t micro_steps, depth, backward_depth;
     bool vertical; /* struct policy, as the next one */
     bool update_in_backward;
+    bool repeats;
     uint64_t live_max, ahead_max; /* struct policy */
     struct precision precision;
     uint32_t param_bits,

@@ -267,19 +267,21 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
     return ZERO_OK;
 }
 
-/* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. */
+/* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. A shadow has what was before
+ * it. */
 static zero_status check_updates(struct config *c, struct zero_error *error) {
     static const char path[] = "zero_optimization.update_in_backward";
-    if (!c->update_in_backward) return ZERO_OK;
+    if (!c->update_in_backward || c->nvme_shadow) return ZERO_OK;
     if (c->compute_dtype == DTYPE_F16)
         return error_set(error, ZERO_E_CONFIG,
                          "%s: a step whose fp16 gradients overflow is skipped, and updates would have begun: "
-                         "compute in bf16, or remove it",
+                         "set nvme.shadow, which can take them back, or compute in bf16, or remove it",
                          path);
     if (c->gradient_clipping > 0)
         return error_set(error, ZERO_E_CONFIG,
                          "%s: clipping to %g needs the norm of all gradients before the first update: set "
-                         "gradient_clipping to 0, or remove it",
+                         "gradient_clipping to 0, or nvme.shadow, with which a clipped step is updated "
+                         "again, or remove it",
                          path, c->gradient_clipping);
     return ZERO_OK;
 }

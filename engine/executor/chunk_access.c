@@ -242,7 +242,7 @@ void executor_refetch(struct executor *e) { offload_drop(&e->offload); }
 zero_status executor_clear_chunks(struct executor *e) {
     zero_status status = access_flush(e);
     for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++)
-        e->stored[i].generation = 0, e->stored[i].has_params = false;
+        e->stored[i].state.generation = 0, e->stored[i].has_params = false;
     executor_chunk_forget(e);
     offload_drop(&e->offload);
     return status;
@@ -267,6 +267,25 @@ static zero_status empty(struct executor *e) {
     zero_status status = access_flush(e);
     executor_chunk_forget(e);
     return status;
+}
+
+/* In the order of refresh, so that the chunks are read ahead. */
+zero_status executor_complete_epoch(struct executor *e) {
+    const struct policy *p = e->o.shape.policy;
+    const struct chunk_layout *layout = &e->o.plan->layout;
+    zero_status status = e->error.code;
+    bool sweeps = false;
+    for (uint32_t k = 0; k < p->refreshes && !status; k++)
+        for (uint32_t i = 0; i < layout->region[p->refresh[k]].chunks && !status; i++) {
+            struct chunk c = chunk_layout_at(layout, p->refresh[k], i);
+            uint8_t *slot;
+            if (!c.state || e->stored[c.index].state.generation == e->epoch) continue;
+            if (!sweeps) executor_sweep(e, p->refresh, p->refreshes, CHUNK_STATE);
+            sweeps = true;
+            status = executor_chunk(e, p->refresh[k], i, CHUNK_STATE, &slot);
+            if (!status) executor_chunk_written(e, CHUNK_STATE);
+        }
+    return sweeps && !status ? access_flush(e) : status;
 }
 
 zero_status executor_commit(struct executor *e, const void *page) {
@@ -295,8 +314,7 @@ zero_status executor_forget_commits(struct executor *e) {
 zero_status executor_resume(struct executor *e, uint64_t epoch) {
     zero_status status = empty(e);
     for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++) {
-        e->stored[i].generation = epoch;
-        e->stored[i].resumed = true;
+        e->stored[i].state = (struct version){.generation = epoch, .resumed = true};
     }
     e->epoch = epoch + 1;
     offload_drop(&e->offload);

@@ -182,7 +182,8 @@ static void hash_in(uint64_t *hash, uint64_t value) {
 
 static void trace(struct executor *e, const struct operation *op) {
     hash_in(&e->trace, (uint64_t)op->kind | (uint64_t)op->object << 8 | (uint64_t)op->stream << 16 |
-                           (uint64_t)op->axes << 24 | (uint64_t)op->region << 32 | (uint64_t)op->use << 48);
+                           (uint64_t)op->axes << 24 | (uint64_t)op->outcome << 28 |
+                           (uint64_t)op->region << 32 | (uint64_t)op->use << 48);
     hash_in(&e->trace, (uint64_t)op->first << 32 | op->chunks);
     hash_in(&e->trace, op->pipe.used ? (uint64_t)op->pipe.value << 3 | op->pipe.stream : 0);
     for (int s = 0; s < STREAMS; s++) hash_in(&e->trace, op->after[s]);
@@ -355,12 +356,16 @@ void executor_settle(struct executor *e, const struct update_settings *settings)
     e->settled = true;
 }
 
-zero_status executor_apply(struct executor *e, bool skip, const struct update_settings *settings) {
-    if (!executor_updates_in_backward(e)) executor_settle(e, settings);
+zero_status executor_apply(struct executor *e, enum outcome outcome, const struct update_settings *settings) {
+    bool early = executor_updates_in_backward(e), repeats = outcome == OUTCOME_REPEATED,
+         once_more = policy_updated(e->o.shape.policy) && outcome != OUTCOME_UPDATED;
+    /* Updates of the backward that are still to come take the new settings, too: what they make is not used. */
+    if (!early || repeats) executor_settle(e, settings);
     e->settled = false;
-    policy_apply(e->o.shape.policy, skip, &e->list);
+    if (once_more) offload_applied(&e->offload);
+    policy_apply(e->o.shape.policy, outcome, &e->list);
     zero_status status = emit_list(e);
-    if (!skip) offload_applied(&e->offload);
+    if (once_more || outcome != OUTCOME_SKIPPED) offload_applied(&e->offload);
     executor_chunk_forget(e);
     return status;
 }

@@ -188,8 +188,10 @@ struct update_settings {
 /* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
 bool executor_updates_in_backward(const struct executor *executor);
 void executor_settle(struct executor *executor, const struct update_settings *settings);
-/* With updates in the backward, `settings` are those of executor_settle. */
-zero_status executor_apply(struct executor *executor, bool skip, const struct update_settings *settings);
+/* With updates in the backward, `settings` are those of OUTCOME_REPEATED; the others have had those of executor_settle. Then
+ * OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow: what was before the updates is in the other place of each chunk. */
+zero_status executor_apply(struct executor *executor, enum outcome outcome,
+                           const struct update_settings *settings);
 zero_status executor_written(struct executor *executor);
 zero_status executor_flush(struct executor *executor);
 
@@ -281,6 +283,9 @@ zero_status executor_clear_chunks(struct executor *executor);
 bool executor_stored(const struct executor *executor);
 uint64_t executor_epoch(const struct executor *executor); /* of the chunks stored now; 1 at first */
 void executor_begin_epoch(struct executor *executor, uint64_t epoch); /* before anything is stored */
+/* Stores the chunks of earlier epochs again, with what they have. Before a commit, where the host alone stored chunks in the present
+ * epoch. The staging slots must be idle. */
+zero_status executor_complete_epoch(struct executor *executor);
 /* Writes the caller's page of CHUNK_ALIGN_BYTES, which says that the present epoch is complete. Chunks stored from
  * now on belong to the next epoch, and do not overwrite this epoch. */
 zero_status executor_commit(struct executor *executor, const void *page);

@@ -66,17 +66,22 @@ struct timeline {
     uint64_t item_mask, retired, started, emitted; /* in points: retired <= started <= emitted */
 };
 
+/* A chunk's state on the drive. */
+struct version {
+    /* How often it was stored or, with a shadow, the epoch in which it was stored. 0: never stored, so the state is zero. */
+    uint64_t generation;
+    uint64_t checksum;
+    bool resumed; /* an earlier process stored it: only the record's tag has the checksum */
+};
+
 /* The record of a chunk on the drive. */
 struct stored {
-    /* Of the chunk's state: how often it was stored or, with a shadow, the epoch in which it was stored. 0: never
-     * stored, so the state is zero. */
-    uint64_t generation;
-    uint64_t checksum;    /* of the state */
-    uint64_t param_check; /* checksum of the chunk's parameters */
-    uint64_t grad_check;  /* and of its gradient */
-    bool has_params;      /* the parameters were stored; false: they are zero */
-    bool has_grads;       /* the same of the gradient */
-    bool resumed;         /* an earlier process stored the state: only the record's tag has the checksum */
+    struct version state;
+    struct version before; /* with a shadow: in the other place, from an earlier epoch */
+    uint64_t param_check;  /* checksum of the chunk's parameters */
+    uint64_t grad_check;   /* and of its gradient */
+    bool has_params;       /* the parameters were stored; false: they are zero */
+    bool has_grads;        /* the same of the gradient */
 };
 
 /* A slot with a chunk for the host between steps, or for a save in the background. */

@@ -36,7 +36,7 @@ static zero_status end(struct host_moves *m) {
 
 static zero_status agree(struct host_moves *m) { return executor_agree(m->executor, m->mine, &m->agreed); }
 
-static zero_status apply(struct host_moves *m) { return executor_apply(m->executor, m->skip, &m->update); }
+static zero_status apply(struct host_moves *m) { return executor_apply(m->executor, m->outcome, &m->update); }
 
 static const struct {
     bool (*ready)(const struct host_moves *);

@@ -52,7 +52,7 @@ struct host_moves {
     bool commits;
     const struct agreement *mine; /* AGREE: this rank's contribution */
     struct point agreed;          /* set by AGREE */
-    bool skip;                    /* APPLY: executor_apply */
+    enum outcome outcome;         /* APPLY: executor_apply */
     /* APPLY: executor_apply. With updates in the backward, PASS: executor_settle, where the last pass of a step begins. */
     struct update_settings update;
     bool settles; /* SETTLE: plan_settles */

@@ -13,9 +13,8 @@ uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct op
 
 uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *op, uint32_t item) {
     if (op->kind != OP_FETCH && op->kind != OP_STORE) return 0;
-    struct chunk c = chunk_layout_at(&plan->layout, op->region, op->first + item);
+    struct chunk c = chunk_layout_moved(&plan->layout, op, item);
     if (op->object == OBJECT_PARAM) return c.param_bytes;
     if (op->object == OBJECT_GRAD) return c.grad_bytes;
-    uint64_t gradient = op->kind == OP_FETCH && c.grads ? c.grad_bytes : 0;
-    return c.state * c.record_bytes + c.params * c.param_bytes + gradient;
+    return c.state * c.record_bytes + c.params * c.param_bytes + c.grads * c.grad_bytes;
 }

@@ -34,7 +34,7 @@ uint8_t *access_slot(const struct executor *e) {
 /* With a shadow, epochs alternate between two places. */
 static uint64_t record_place(const struct executor *e, const struct chunk *c) {
     uint64_t row = e->o.plan->row_offset[MEMORY_RECORDS] + c->record;
-    bool second = e->o.plan->shadow && e->stored[c->index].generation % 2;
+    bool second = e->o.plan->shadow && e->stored[c->index].state.generation % 2;
     return row + second * e->o.plan->layout.record_row_bytes;
 }
 
@@ -76,7 +76,7 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
 /* After a resume, only the drive has the checksum. */
 static zero_status check_record(struct executor *e, uint32_t region, const struct chunk *c,
                                 const uint8_t *slot) {
-    struct stored *stored = &e->stored[c->index];
+    const struct version *stored = &e->stored[c->index].state;
     struct chunk_tag expected = {tag_magic, c->index, stored->generation, stored->checksum}, found;
     if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
     memcpy(&found, slot + c->tag, sizeof found);
@@ -156,7 +156,7 @@ static zero_status write_grads(struct executor *e, struct item *item, uint32_t r
 zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                           uint8_t *slot) {
     zero_status status = ZERO_OK;
-    if (c->state && !e->stored[c->index].generation)
+    if (c->state && !e->stored[c->index].state.generation)
         clear(e, slot, c->tag);
     else if (c->state)
         status = transfer_post(e, item, false, record_place(e, c), c->record_bytes, slot);
@@ -171,10 +171,12 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
     uint8_t *params = slot + c->slot_param;
     zero_status status = ZERO_OK;
     if (c->state) {
-        stored->generation = e->o.plan->shadow ? e->epoch : stored->generation + 1;
-        stored->checksum = checksum_of(e, slot, c->tag);
-        stored->resumed = false;
-        struct chunk_tag tag = {tag_magic, c->index, stored->generation, stored->checksum};
+        struct version *state = &stored->state;
+        if (state->generation != e->epoch) stored->before = *state;
+        state->generation = e->o.plan->shadow ? e->epoch : state->generation + 1;
+        state->checksum = checksum_of(e, slot, c->tag);
+        state->resumed = false;
+        struct chunk_tag tag = {tag_magic, c->index, state->generation, state->checksum};
         if (!e->o.without_data) memcpy(slot + c->tag, &tag, sizeof tag);
         status = transfer_post(e, item, true, record_place(e, c), c->record_bytes, slot);
     }
@@ -190,8 +192,7 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
 /* ---- operations ---- */
 
 static struct chunk item_chunk(const struct executor *e, const struct item *item) {
-    const struct operation *op = &item->task->op;
-    return chunk_layout_at(&e->o.plan->layout, op->region, op->first + item->index);
+    return chunk_layout_moved(&e->o.plan->layout, &item->task->op, item->index);
 }
 
 /* The address of an item's chunk: parameters and gradients that move alone have rings of their own, but for a gradient that a use has
@@ -211,6 +212,8 @@ zero_status fetch_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     item->awaits = AWAITS_DRIVE;
     uint8_t *memory = item_memory(e, item);
+    /* The update that is not to count was stored: the pipe of the slots has waited for it. */
+    if (op->outcome != OUTCOME_UPDATED) e->stored[c.index].state = e->stored[c.index].before;
     if (op->object == OBJECT_PARAM) return read_params(e, item, op->region, &c, memory);
     if (op->object == OBJECT_GRAD) return read_grads(e, item, op->region, &c, memory);
     return transfer_read(e, item, op->region, &c, memory);

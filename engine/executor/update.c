@@ -7,12 +7,16 @@
  * Where an optimizer updates whole matrices, its first part writes directions in the place of the masters, and its last part
  * reads them in the place of the gradient.
  *
+ * An update that is made again begins with the record from before the step's first update. Its masters are also the parameters' old values,
+ * and an update that is taken back brings only these.
+ *
  * Of a shard whose state is on the device in part, the gradient is in the host's memory. The device reads it there, and
  * parameters that are there, too: both reach pinned memory. */
 #include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/executor/steps.h"
+#include "kernels/cast.h"
 #include "kernels/work.h"
 
 struct update_argument {
@@ -25,7 +29,8 @@ struct update_argument {
     /* Regions in the host's own arrays, in place of the addresses above; or NULL. The gradient is lent only with the parameters. */
     const struct model_region *lent_params, *lent_grads;
     uint32_t region, scalars;
-    uint8_t phase; /* enum phase */
+    uint8_t phase;   /* enum phase */
+    uint8_t outcome; /* enum outcome */
     bool by_device;
 };
 
@@ -150,10 +155,20 @@ static zero_status run_now(const struct update_argument *a, const struct optimiz
     return ZERO_OK;
 }
 
+/* The parameters get the values that they had before the step. */
+static void take_back(const struct update_argument *a) {
+    const struct precision p = types_of(a);
+    if (a->copy)
+        memcpy(a->master, a->copy, (a->end - a->begin) * sizeof(float));
+    else if (a->outcome == OUTCOME_SKIPPED)
+        cast(a->out, p.compute, a->master, DTYPE_F32, a->end - a->begin);
+}
+
 static void run_update(void *argument) {
     const struct update_argument *a = argument;
     uint64_t started = clock_now_ns();
-    each_run(a, run_now, NULL);
+    if (a->outcome != OUTCOME_UPDATED) take_back(a);
+    if (a->outcome != OUTCOME_SKIPPED) each_run(a, run_now, NULL);
     if (a->copy && a->lent_params)
         lent_read(a->lent_params, LENT_PARAMS, sizeof(float), shard_first(a->executor, a->region) + a->begin,
                   a->end - a->begin, a->copy);
@@ -208,17 +223,20 @@ static struct update_argument argument_of(struct executor *e, const struct item 
     const struct precision p = precision_of(&e->o.shape, op->region);
     struct chunk_range range = chunk_layout_updated(&e->o.plan->layout, op, item->index);
     const void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
+    bool back = op->outcome == OUTCOME_SKIPPED;
     struct update_argument a = {
         .executor = e,
         .begin = range.first,
         .end = range.first + range.count,
         .by_device = e->o.shape.discrete && (range.device || !plan_host_updates(e->o.plan)),
-        .gradient =
-            left && !range.device ? left : array_of(e, op, op->read[0], item->task->read[0], p.reduced),
+        .gradient = back                    ? NULL
+                    : left && !range.device ? left
+                                            : array_of(e, op, op->read[0], item->task->read[0], p.reduced),
         .lent_params = lent_region(e, op->write[0]),
         .lent_grads = lent_region(e, op->read[0]),
         .region = op->region,
         .phase = (uint8_t)phase_of(op),
+        .outcome = op->outcome,
         .scalars = item->task->scalars};
     if (a.lent_grads) a.gradient = NULL;
     if (op->write[0].kind != BUFFER_STATE && !a.lent_params)
@@ -256,9 +274,10 @@ zero_status leave_whole(struct executor *e, struct item *item) {
 
 /* Copies the parameters to staging if the update changes them in place. */
 zero_status bring_for_update(struct executor *e, struct item *item) {
-    const struct precision p = precision_of(&e->o.shape, item->task->op.region);
+    const struct operation *op = &item->task->op;
+    const struct precision p = precision_of(&e->o.shape, op->region);
     struct update_argument a = argument_of(e, item);
-    bool in_place = !precision_keeps_masters(&p) || p.split;
+    bool in_place = op->outcome == OUTCOME_UPDATED && (!precision_keeps_masters(&p) || p.split);
     if (!in_place || !updates_through_staging(e, &a)) return ZERO_OK;
     return copy(e, item, DEVICE_OUT, staging_of(e, item), a.out, (a.end - a.begin) * dtype_bytes(p.compute));
 }
@@ -276,15 +295,20 @@ static struct device_work update_work(const struct update_argument *a) {
     const struct precision p = types_of(a);
     uint64_t count = a->end - a->begin;
     struct device_work work = {.reads = 1, .writes = 1};
-    work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p.reduced)};
+    if (a->outcome == OUTCOME_SKIPPED)
+        work.reads = 0;
+    else
+        work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p.reduced)};
     work.write[0] = (struct device_span){a->master, count * master_bytes(&p)};
     struct device_span out = {a->out, count * dtype_bytes(p.compute)};
     for (uint32_t k = 0; k < states_of(a); k++)
         work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p.state)};
     if (a->out && p.split) work.write[work.writes++] = out; /* the master's upper half */
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
+    struct device_span copy = {a->copy, count * sizeof(float)};
+    if (a->copy && a->outcome != OUTCOME_UPDATED) work.read[work.reads++] = copy;
     if (a->out && !p.split) work.write[work.writes++] = out;
-    if (a->copy) work.write[work.writes++] = (struct device_span){a->copy, count * sizeof(float)};
+    if (a->copy) work.write[work.writes++] = copy;
     return work;
 }
 

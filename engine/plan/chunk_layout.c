@@ -60,6 +60,16 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
     return c;
 }
 
+struct chunk chunk_layout_moved(const struct chunk_layout *layout, const struct operation *op,
+                                uint32_t item) {
+    struct chunk c = chunk_layout_at(layout, op->region, op->first + item);
+    bool fetches = op->kind == OP_FETCH;
+    if (!fetches || op->outcome == OUTCOME_SKIPPED) c.grads = false;
+    if (fetches && op->outcome != OUTCOME_UPDATED) c.params = false;
+    if (!fetches && op->outcome == OUTCOME_SKIPPED) c.state = false;
+    return c;
+}
+
 uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t region) {
     return min64(layout->region[region].resident * layout->chunk_elements, layout->elements[region]);
 }

@@ -102,6 +102,10 @@ void chunk_layout_free(struct chunk_layout *layout);
 
 struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region, uint32_t chunk);
 
+/* The same, with those parts alone that an item of a FETCH or STORE of state moves. Where an update is made again or taken back, the
+ * parameters come from the masters in the record. */
+struct chunk chunk_layout_moved(const struct chunk_layout *layout, const struct operation *op, uint32_t item);
+
 /* The elements of the shard whose state is in memory; and, of these, the first whose state is on the device. */
 uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t region);
 uint64_t chunk_layout_device(const struct chunk_layout *layout, uint32_t region);

@@ -234,7 +234,9 @@ static void fix_staging(struct plan *plan) {
     plan->row_bytes[MEMORY_COMMITS] = plan->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
     if (!layout->record_row_bytes && !layout->grad_bytes && plan->param_tier != TIER_NVME && !plan->shadow)
         return;
-    plan->row_bytes[MEMORY_SLOTS] = (layout->slots + 1) * layout->slot_bytes;
+    uint64_t page = plan->shadow ? CHUNK_ALIGN_BYTES : 0; /* a commit goes through the slot for access */
+    plan->row_bytes[MEMORY_SLOTS] =
+        layout->slots * layout->slot_bytes + (layout->slot_bytes > page ? layout->slot_bytes : page);
     fix_held(plan);
     if (layout->grads.slots)
         fix(plan, BUFFER_GRAD_STAGED, 0, MEMORY_GRAD_STAGING, layout->grads.slots * layout->grads.slot_bytes);

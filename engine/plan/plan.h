@@ -134,6 +134,15 @@ static inline uint64_t plan_write_bytes(const struct plan *plan) {
     return plan->layout.step_bytes + plan->grad_store_bytes;
 }
 
+/* On top of these: where the step's updates are made again (stages/policy.h). */
+static inline uint64_t plan_repeat_read_bytes(const struct plan *plan) {
+    return plan->policy->repeats ? plan->layout.record_row_bytes + plan->layout.grad_bytes : 0;
+}
+
+static inline uint64_t plan_repeat_write_bytes(const struct plan *plan) {
+    return plan->policy->repeats ? plan->layout.step_bytes : 0;
+}
+
 /* True if a step ends its refresh before it returns: a refresh in memory has nothing to overlap with. A refresh from
  * a drive, or with a discrete device, continues under the next forward. */
 static inline bool plan_settles(const struct plan *plan) {

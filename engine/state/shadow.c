@@ -38,11 +38,16 @@ bool shadow_commits(const struct state *state) {
     return state->blueprint->o.config->nvme_shadow && state->shadow.uncommitted;
 }
 
+void shadow_written(struct state *state) {
+    state->shadow.uncommitted |= state->blueprint->policy.update_in_backward;
+}
+
 static bool stored(const void *executor) { return executor_stored(executor); }
 
 zero_status shadow_sync(struct state *state) {
     if (!shadow_commits(state)) return ZERO_OK;
     zero_status status = run_wait(state->run, stored, state->run->executor);
+    if (!status) status = RUN_EVENT(state->run, executor_complete_epoch(state->run->executor));
     if (status) return status;
     struct zero_error error;
     error_clear(&error);

@@ -11,8 +11,12 @@ zero_status shadow_open(struct state *state);
 /* ZERO_E_ORDER: an earlier run's shadow would be lost, and the host has not discarded it. `what`: the call, for the sentence. */
 zero_status shadow_check_overwriting(const struct state *state, const char *what);
 
-/* A step was applied since the last commit. */
+/* A step was applied since the last commit, or shadow_written was called. */
 bool shadow_commits(const struct state *state);
+
+/* The host wrote state. Updates in the backward then need a commit before the first of them: they go to each chunk's other place, and what
+ * the host wrote must not be there. All ranks alike. */
+void shadow_written(struct state *state);
 
 /* Before the agreement of the next step, or of a flush: what this rank stored is safe. */
 zero_status shadow_sync(struct state *state);

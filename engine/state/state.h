@@ -36,7 +36,7 @@ struct state {
         char text[400];   /* and the sentence that says so */
         bool guarded;     /* this run's files hold it still */
         bool discarded;   /* the host lets it go */
-        bool uncommitted; /* steps were applied since the last commit */
+        bool uncommitted; /* since the last commit steps were applied, or shadow_written was called */
     } shadow;
 };
 

@@ -62,13 +62,15 @@ void overflow_report(struct state *state, const struct agreement *all, struct ov
         }
     if (!last) return;
     uint32_t unit = (uint32_t)last - 1;
+    const struct policy *policy = &state->blueprint->policy;
     bool own = model == ranks->model_rank;
+    bool gone = policy->update_in_backward && !policy->repeats; /* other gradients have its place */
+    bool fails = policy->update_in_backward && !state->blueprint->plan.shadow;
     out->unit = own ? state->model->unit[unit]->name : peers_unit(state->peers, model, unit);
-    bool gone = state->blueprint->policy.update_in_backward; /* other gradients have its place */
     if (own && !gone && find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
     log_line(&state->ranks->log, ZERO_LOG_WARN,
              "step %" PRIu64 " %s on all ranks: gradients of unit \"%s\" are inf or NaN%s",
-             state->training->steps + 1, gone ? "fails" : "skipped", out->unit, out->detail);
+             state->training->steps + 1, fails ? "fails" : "skipped", out->unit, out->detail);
 }
 
 zero_status overflow_check_limit(struct state *state, const struct overflow *overflow) {

@@ -87,11 +87,11 @@ static double gradient_scale(const struct state *state, double mean, double norm
 
 /* `scalars` keep those of `setting`. */
 static struct update_settings settings_of(const struct state *state, const struct lr_setting *setting,
-                                          uint64_t step, double scale, struct optimizer_scalars *scalars) {
+                                          uint64_t step, float scale, struct optimizer_scalars *scalars) {
     uint64_t seed = state->blueprint->o.config->seed;
     settings_scalars(state->training, setting, step, scalars);
     return (struct update_settings){
-        .scale = (float)scale,
+        .scale = scale,
         .scalars = scalars,
         .count = 2 * state->training->groups.count,
         .rounding_key = hash_bytes(hash_bytes(HASH_START, &seed, sizeof seed), &step, sizeof step)};
@@ -105,9 +105,13 @@ zero_status step_prepare(struct state *state) {
     settings_next(state->training, u->setting);
     if (settings_check(state->training, u->setting, &error)) return ranks_fail(state->ranks, &error);
     double mean = training_mean(state->training, state->blueprint->terms.gradient_factor);
-    state->run->moves.update = settings_of(state, u->setting, state->training->steps + 1, mean, u->scalars);
+    state->run->moves.update =
+        settings_of(state, u->setting, state->training->steps + 1, (float)mean, u->scalars);
     return ZERO_OK;
 }
+
+/* The updates of the backward can be made again, or taken back: the shadow has what was before them. */
+static bool goes_back(const struct state *state) { return state->blueprint->plan.shadow; }
 
 /* The updates have begun, so the step cannot be skipped any more. */
 static zero_status check_updated(struct state *state, const struct agreement *all) {
@@ -122,9 +126,8 @@ static zero_status check_updated(struct state *state, const struct agreement *al
     error_set(&error, ZERO_E_OVERFLOW,
               "step %" PRIu64
               ": %s, and zero_optimization.update_in_backward has updated weights with them: go on from the "
-              "last checkpoint%s, or remove that key, and such steps are skipped",
-              state->training->steps + 1, where,
-              state->blueprint->o.config->nvme_shadow ? " or from the shadow" : "");
+              "last checkpoint, and remove that key or set nvme.shadow, and such steps are skipped",
+              state->training->steps + 1, where);
     return ranks_fail_alike(state->ranks, &error);
 }
 
@@ -136,7 +139,10 @@ static zero_status prepare_update(struct stepping *s, const struct agreement *al
     info->grad_norm = total_norm(state, all) * mean;
     fill_settings(state, all[0].setting, info);
     info->skipped = !isfinite(info->grad_norm);
-    if (info->skipped && updates_in_backward(state)) return check_updated(state, all);
+    if (info->skipped && updates_in_backward(state) && !goes_back(state)) return check_updated(state, all);
+    /* The updates of the backward took the mean alone. */
+    float scale = (float)gradient_scale(state, mean, info->grad_norm);
+    info->repeated = updates_in_backward(state) && !info->skipped && scale != (float)mean;
     struct overflow overflow;
     if (info->skipped) {
         state->training->skipped++;
@@ -154,10 +160,9 @@ static zero_status prepare_update(struct stepping *s, const struct agreement *al
     state->run->weights_version++;
     info->step = state->training->steps;
     info->skipped_total = state->training->skipped;
-    moves->skip = info->skipped;
-    if (!updates_in_backward(state))
-        moves->update = settings_of(state, all[0].setting, state->training->steps,
-                                    gradient_scale(state, mean, info->grad_norm), s->scalars);
+    info->repeated_total = state->training->repeated += (uint64_t)info->repeated;
+    moves->outcome = info->skipped ? OUTCOME_SKIPPED : info->repeated ? OUTCOME_REPEATED : OUTCOME_UPDATED;
+    moves->update = settings_of(state, all[0].setting, state->training->steps, scale, s->scalars);
     return ZERO_OK;
 }
 

@@ -15,6 +15,7 @@ struct training {
     const struct log *log;
     uint32_t rank, size;
     uint64_t steps, skipped;           /* updates done, and steps that an overflow skipped */
+    uint64_t repeated;                 /* steps of this engine whose updates were made again */
     uint64_t skipped_in_a_row;         /* since the last update, or since this engine was opened */
     struct loss_scale loss_scale;      /* 1 unless compute is fp16 */
     const struct optimizer *optimizer; /* a row of the table, or user_optimizer's */

@@ -69,6 +69,25 @@ static void plain(void) {
         for (uint32_t ranks = 1; ranks <= 4; ranks *= 2) run("plain", setup(stage, ranks));
 }
 
+/* A step that is updated again, and one that is taken back: the old weights reach the device, too. */
+static void updates_with_a_shadow(uint32_t stage) {
+    static const char format[] =
+        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/shadow\"}, "
+        "\"sub_group_size\": 1024%s%s%s";
+    const char *own = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp/zero_devices_test";
+    char tiers[2400];
+    for (int narrow = 0; narrow < 2; narrow++) {
+        struct toy_setup s = setup(stage, 2);
+        bool params = stage == 3 && narrow;
+        snprintf(tiers, sizeof tiers, format, own,
+                 params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"" : "",
+                 params ? own : "", params ? "/shadow\"}" : "");
+        s.updates = s.shadow = 1, s.nan_step = 1, s.tiers = tiers;
+        s.compute = !narrow ? ZERO_F32 : stage % 2 ? ZERO_F16 : ZERO_BF16, s.scale_power = 6;
+        run("updates in the backward, with a shadow", s);
+    }
+}
+
 static void types(void) {
     for (uint32_t stage = 0; stage < 4; stage++) {
         struct toy_setup s = setup(stage, 2);
@@ -97,6 +116,7 @@ static void types(void) {
         s = setup(stage, 2);
         s.updates = 1, s.clip = 0, s.compute = ZERO_BF16, s.tiers = tiers[stage];
         run("updates in the backward", s);
+        updates_with_a_shadow(stage);
     }
 }
 

@@ -24,12 +24,12 @@ static void write_pid(const char *directory, const char *name) {
 
 enum { PLACE = 65536, PLACES = 4 };
 
-static zero_status step(struct plain *p, zero_scratch *scratch) {
+static zero_status step(struct plain *p, uint32_t micros, zero_scratch *scratch) {
     static _Alignas(4096) unsigned char memory[PLACES][PLACE];
     zero_status status = ZERO_OK;
     for (uint64_t i = 0; i < PLACES && !status; i++) status = zero_scratch_store(scratch, i, memory[i]);
     for (uint64_t i = 0; i < PLACES && !status; i++) status = zero_scratch_fetch(scratch, i, memory[i]);
-    if (!status) status = plain_step(p, 1, NULL);
+    if (!status) status = plain_step(p, micros, NULL);
     for (uint64_t i = 0; i < PLACES && !status; i++) status = zero_scratch_wait(scratch, i);
     return status;
 }
@@ -44,9 +44,10 @@ int main(int argc, char **argv) {
     zero_scratch *scratch;
     zero_status status = engine ? zero_engine_add_scratch(engine, &needs, &scratch) : ZERO_E_CONFIG;
     if (!status) status = plain_open(&p, engine, model, 3, NULL);
-    if (!status) status = step(&p, scratch);
+    uint32_t micros = status ? 1 : (uint32_t)zero_engine_use_micros(engine);
+    if (!status) status = step(&p, micros, scratch);
     if (!status) write_pid(argv[2], "ready");
-    while (!status) status = step(&p, scratch);
+    while (!status) status = step(&p, micros, scratch);
     fprintf(stderr, "%s\n", zero_last_error());
     zero_engine_destroy(engine);
     return 1;

@@ -18,7 +18,7 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 21 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 22 };
 
 struct value {
     const char *name;
@@ -35,17 +35,21 @@ struct value {
     const char *no_matrices; /* with an optimizer of whole matrices refused, where it is not "" */
     float factor;
     int sum;
-    int vertical;       /* the head is not tied */
-    uint32_t cpu_bytes; /* memory.cpu has so many bytes more than the least */
+    int vertical;          /* the head is not tied */
+    int clipped;           /* with updates in the backward, and a shadow */
+    const char *no_shadow; /* refused with one */
+    uint32_t cpu_bytes;    /* memory.cpu has so many bytes more than the least */
 };
 
 /* An evaluation between forward and backward; passes that are begun and cancelled. */
 enum { EVALUATED = 1, CANCELLED = 2 };
 
+#define CLIP 0.05 /* some norms are above it, some below */
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
 #define WHOLE_GRADIENTS "gradients are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 #define TIERED "{\"device\": \"tiered\", \"nvme_path\": \"/tmp\", \"ratio\": 0.6}"
+#define NO_DRIVE "nvme.shadow: it keeps optimizer state on a drive"
 #define NO_GRADIENTS ", \"offload_gradients\": {\"device\": \"none\"}"
 
 enum {
@@ -92,31 +96,33 @@ static const struct axis {
                        {.name = "3, every", .number = 3, .mode = "every"},
                        {.name = "last, vert.", .number = 3, .mode = "last", .vertical = 1},
                        {.name = "every, vert.", .number = 3, .mode = "every", .vertical = 1}}},
-    [TIER] = {"tier",
-              {{.name = "device", .zero = ""},
-               {.name = "cpu", .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
-               {.name = "nvme",
-                .no_matrices = "on a drive",
-                .zero = ", \"offload_optimizer\": " NVME NO_GRADIENTS},
-               {.name = "all on nvme",
-                .stage3 = 1,
-                .why = WHOLE_PARAMETERS,
-                .no_matrices = "on a drive",
-                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME NO_GRADIENTS},
-               {.name = "grads too",
-                .sharded = 1,
-                .why = WHOLE_GRADIENTS,
-                .no_matrices = "on a drive",
-                .zero = ", \"offload_optimizer\": " NVME ", \"offload_gradients\": {\"device\": \"nvme\"}"},
-               {.name = "no memory",
-                .stage3 = 1,
-                .why = WHOLE_PARAMETERS,
-                .no_matrices = "on a drive",
-                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME},
-               {.name = "tiered",
-                .zero = ", \"offload_optimizer\": " TIERED,
-                .no_matrices = "tiered",
-                .cpu_bytes = 40700}}},
+    [TIER] =
+        {"tier",
+         {{.name = "device", .zero = "", .no_shadow = NO_DRIVE},
+          {.name = "cpu", .no_shadow = NO_DRIVE, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
+          {.name = "nvme",
+           .no_matrices = "on a drive",
+           .zero = ", \"offload_optimizer\": " NVME NO_GRADIENTS},
+          {.name = "all on nvme",
+           .stage3 = 1,
+           .why = WHOLE_PARAMETERS,
+           .no_matrices = "on a drive",
+           .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME NO_GRADIENTS},
+          {.name = "grads too",
+           .sharded = 1,
+           .why = WHOLE_GRADIENTS,
+           .no_matrices = "on a drive",
+           .zero = ", \"offload_optimizer\": " NVME ", \"offload_gradients\": {\"device\": \"nvme\"}"},
+          {.name = "no memory",
+           .stage3 = 1,
+           .why = WHOLE_PARAMETERS,
+           .no_matrices = "on a drive",
+           .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME},
+          {.name = "tiered",
+           .zero = ", \"offload_optimizer\": " TIERED,
+           .no_matrices = "tiered",
+           .no_shadow = "nvme.shadow keeps all optimizer state on the drive",
+           .cpu_bytes = 40700}}},
     [SCALING] = {"scaling",
                  {{.name = "mean"},
                   {.name = "prescaled", .extra = ", \"prescale_gradients\": true", .factor = 1.0f / RANKS},
@@ -141,9 +147,10 @@ static const struct axis {
                  {.name = "both", .number = EVALUATED | CANCELLED}}},
     [KEPT] = {"kept in fp32", /* the embedding, with the head that is tied to it; a.g; b.w; fix.f */
               {{.name = "none"}, {.name = "some", .number = 1 << 0 | 1 << 4 | 1 << 5 | 1 << 11}}},
-    [UPDATES] = {"updates", /* in the backward, without clipping */
+    [UPDATES] = {"updates", /* in the backward, without clipping; or with it, and a shadow */
                  {{.name = "at the step"},
-                  {.name = "in backward", .number = 1, .no_matrices = "in the backward"}}},
+                  {.name = "in backward", .number = 1, .no_matrices = "in the backward"},
+                  {.name = "again", .number = 1, .clipped = 1, .no_matrices = "in the backward"}}},
     [OPTIMIZER] = {"optimizer", {{.name = "AdamW"}, {.name = "Muon", .number = 1}}},
 };
 
@@ -167,15 +174,28 @@ static const char *refusal(const struct cell *c) {
         if ((value_of(c, a)->stage3 && value_of(c, STAGE)->number != 3) ||
             (value_of(c, a)->sharded && value_of(c, STAGE)->number == 0))
             return value_of(c, a)->why;
+    int clipped = value_of(c, UPDATES)->clipped, skips = value_of(c, TYPE)->number == ZERO_F16;
+    if (clipped && value_of(c, TIER)->no_shadow) return value_of(c, TIER)->no_shadow;
+    if (skips && value_of(c, UPDATES)->number && !clipped)
+        return "a step whose fp16 gradients overflow is skipped";
     for (int a = 0; a < AXES_COUNT; a++)
         if (value_of(c, OPTIMIZER)->number && value_of(c, a)->no_matrices) return value_of(c, a)->no_matrices;
-    int skips = value_of(c, TYPE)->number == ZERO_F16;
-    return skips && value_of(c, UPDATES)->number ? "a step whose fp16 gradients overflow is skipped" : NULL;
+    return NULL;
 }
 
 struct keys {
-    char zero[512], comm[128], extra[320], groups[160];
+    char zero[2048], comm[128], extra[320], groups[160];
 };
+
+/* A shadow's files have names, so they are in a directory of this test. */
+static void add_keys(const char *add, int shadow, char *keys) {
+    const char *own = getenv("TEST_TMPDIR"), *path;
+    for (; add && shadow && own && (path = strstr(add, "/tmp")); add = path + strlen("/tmp")) {
+        strncat(keys, add, (size_t)(path - add));
+        strcat(keys, own);
+    }
+    strcat(keys, add ? add : "");
+}
 
 static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys) {
     *s = toy_setup_default();
@@ -192,12 +212,13 @@ static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys)
     s->frozen = value_of(c, FROZEN)->number;
     s->kept = value_of(c, KEPT)->number;
     s->updates = value_of(c, UPDATES)->number;
-    if (s->updates) s->clip = 0;
+    s->shadow = value_of(c, UPDATES)->clipped;
+    if (s->updates) s->clip = s->shadow ? CLIP : 0;
     s->interrupt = value_of(c, PASSES)->number & EVALUATED;
     s->cancels = value_of(c, PASSES)->number & CANCELLED ? 1 + c->value[STAGE] : 0;
     memset(keys, 0, sizeof *keys);
     for (int a = 0; a < AXES_COUNT; a++) {
-        strcat(keys->zero, value_of(c, a)->zero ? value_of(c, a)->zero : "");
+        add_keys(value_of(c, a)->zero, s->shadow, keys->zero);
         strcat(keys->comm, value_of(c, a)->comm ? value_of(c, a)->comm : "");
         strcat(keys->groups, value_of(c, a)->groups ? value_of(c, a)->groups : "");
         strcat(keys->extra, value_of(c, a)->extra ? value_of(c, a)->extra : "");
@@ -219,7 +240,7 @@ static void print_cell(const struct cell *c, const char *outcome) {
 /* ---- classes: what the oracle made of the like ---- */
 
 static const struct toy_result *expected(const struct cell *c, const struct toy_setup *s) {
-    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2][2][2][2];
+    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2][2][3][2];
     struct toy_result **k =
         &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]][c->value[FROZEN]]
               [s->shard_ranks > 0][c->value[KEPT]][c->value[UPDATES]][c->value[OPTIMIZER]];
@@ -243,6 +264,9 @@ static void limit_memory(const struct cell *c, struct toy_setup *s, struct keys 
                  strtoull(need + strlen(says), NULL, 10) + more);
 }
 
+static uint64_t
+    repeated[2]; /* steps that were updated in the backward alone, and those that were updated again */
+
 static int run(const struct cell *c) {
     static struct toy_result got;
     struct toy_setup s;
@@ -262,6 +286,11 @@ static int run(const struct cell *c) {
     const struct toy_result *e = expected(c, &s);
     int same = CHECK_STRING(got.error, "") && CHECK_INT(got.status, ZERO_OK) &&
                CHECK_BYTES(got.weights, e->weights, sizeof got.weights) && CHECK_INT(got.skipped, e->skipped);
+    for (uint32_t i = 0, above = 0; i < STEPS && same && s.shadow; i++) {
+        above += got.norm[i] > CLIP;
+        repeated[got.norm[i] > CLIP]++;
+        if (i + 1 == STEPS) same = CHECK_INT(got.repeated, above);
+    }
     for (uint32_t i = 0; i < STEPS && same; i++)
         same = CHECK_DOUBLE(got.norm[i], e->norm[i], 1e-12) & CHECK_DOUBLE(got.loss[i], e->loss[i], 1e-12);
     for (int t = 0; t < ZERO_TIERS && same; t++) {
@@ -366,6 +395,7 @@ int main(int argc, char **argv) {
     for (const struct cell *c = whole ? NULL : next_of_pairs(); c; c = next_of_pairs()) run(c), runs++;
     if (seeds_divisor() == 1)
         losses(); /* numbers: a sanitizer sees nothing there that the cells do not show it */
+    CHECK(repeated[false] && repeated[true]);
     printf("%d of %u cells\n", runs, cell_count);
     return check_end();
 }

@@ -2,7 +2,7 @@
  * weights and moments as a run without faults, or with a failure that both ranks report and that stays. It never ends
  * with other bits, and it always ends.
  * offload_fault_test [FIRST SEED] [SEEDS]: of 200 schedules or more, each class of fault occurs in at least one of
- * 20. */
+ * 20, and each way of training in at least one of 40. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -57,6 +57,23 @@ static const struct format {
 
 enum { FORMATS = sizeof formats / sizeof *formats };
 
+/* Which of these keys a schedule has. Sums over two micro-steps, and clipping, change what is trained. */
+enum way {
+    TIERED,    /* state on the device, in host memory and on the drive */
+    SUMS,      /* two micro-steps, */
+    VERTICAL,  /* in one use */
+    UPDATES,   /* in the backward, without clipping */
+    SHADOW,    /* on the drive, */
+    REPEATS,   /* with updates in the backward, which are made again: every norm is above the bound */
+    PIECES,    /* the smallest */
+    GRADIENTS, /* on the drive */
+    WAYS
+};
+
+static const char *const way_names[WAYS] = {
+    "tiered",   "two micro-steps",    "vertical",     "updates in the backward",
+    "a shadow", "updates made again", "small pieces", "gradients on the drive"};
+
 struct schedule {
     uint64_t seed;
     uint32_t stage, rank; /* rank: whose drive */
@@ -66,7 +83,10 @@ struct schedule {
     bool params, state, grads; /* which of them are on the drive */
     uint32_t paths, block_bytes, depth, slots;
     bool uring, evaluates, flushes;
-    bool meddles;         /* changes what is trained: the script */
+    bool meddles;    /* changes what is trained: the script */
+    bool ways[WAYS]; /* enum way */
+    bool clips;
+    uint32_t piece_bytes; /* 0: the default */
     bool reloads;         /* saves a checkpoint and loads it */
     uint32_t harmed_from; /* the step before which `harm` begins; 0: with the fill */
     double harm[FAULTS];
@@ -87,6 +107,21 @@ static void draw_faults(struct schedule *s, uint64_t *state) {
     for (uint32_t i = 0; i < harms; i++) s->harm[harmful[pick(state, HARMFUL)]] = rates[pick(state, 4)];
     for (uint32_t i = 0; i < BENIGN; i++)
         if (pick(state, 2)) s->faults.probability[benign[i]] = 0.02;
+}
+
+/* A part of the state in memory has little room there. A shadow has all of it on the drive, with whole masters. */
+static void draw_ways(struct schedule *s, uint64_t *state) {
+    bool *ways = s->ways, fp16 = strcmp(formats[s->format].name, "fp16") == 0;
+    ways[TIERED] = s->resident && pick(state, 2);
+    ways[SUMS] = !s->resident && pick(state, 3) == 0;
+    ways[VERTICAL] = ways[SUMS] && pick(state, 2);
+    ways[SHADOW] = s->state && !s->resident && !s->shared && pick(state, 4) == 0;
+    ways[UPDATES] = !ways[SHADOW] && !fp16 && pick(state, 4) == 0;
+    ways[REPEATS] = ways[SHADOW] && pick(state, 3);
+    ways[PIECES] = pick(state, 3) == 0;
+    ways[GRADIENTS] = s->grads;
+    if (ways[PIECES]) s->piece_bytes = 65536; /* the least */
+    s->clips = !ways[UPDATES];
 }
 
 static void draw(uint64_t seed, struct schedule *s) {
@@ -110,6 +145,7 @@ static void draw(uint64_t seed, struct schedule *s) {
     s->grads = s->state && s->stage && pick(&state, 2);
     if (s->grads && s->resident && s->slots > 2) s->slots = 2;
     s->shared = s->state && pick(&state, 4) == 0;
+    draw_ways(s, &state);
 }
 
 static void begin_harm(struct schedule *s) {
@@ -129,6 +165,8 @@ static void describe(const struct schedule *s, FILE *file) {
         s->state ? "state " : "", s->params ? "parameters" : "", s->grads ? " gradients" : "", s->rank,
         s->paths, s->block_bytes, s->depth, s->slots, s->uring ? "" : ", no io_uring",
         s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "", s->meddles ? ", meddles" : "");
+    for (int w = 0; w < WAYS; w++)
+        if (s->ways[w]) fprintf(file, " %s;", way_names[w]);
     fprintf(file, "%s", s->reloads ? " saves and loads;" : "");
     fprintf(file, " harm from step %u;", s->harmed_from);
     for (int f = 0; f < FAULTS; f++)
@@ -138,31 +176,51 @@ static void describe(const struct schedule *s, FILE *file) {
     fputc('\n', file);
 }
 
+/* A shadow's files stay, and are as large as its state. */
+static const char *folder(const struct schedule *s) { return s->ways[SHADOW] ? "shadow" : "swap"; }
+
+static void remove_shadow(const struct schedule *s) {
+    char command[2200];
+    snprintf(command, sizeof command, "rm -rf '%s/shadow.a' '%s/shadow.b'", directory(), directory());
+    if (s->ways[SHADOW]) CHECK_INT(system(command), 0);
+}
+
 static void configure(const struct schedule *s, char *json, size_t capacity) {
-    char path[1024], offload[3000];
-    int used = snprintf(path, sizeof path, "[\"%s/swap.a\"", directory());
-    snprintf(path + used, sizeof path - (size_t)used, s->paths > 1 ? ", \"%s/swap.b\"]" : "]", directory());
+    char path[1200], offload[3000], pieces[64] = "";
+    int used = snprintf(path, sizeof path, "[\"%s/%s.a\"", directory(), folder(s));
+    used += s->paths > 1
+                ? snprintf(path + used, sizeof path - (size_t)used, ", \"%s/%s.b\"", directory(), folder(s))
+                : 0;
+    snprintf(path + used, sizeof path - (size_t)used, "]");
+    if (s->piece_bytes) snprintf(pieces, sizeof pieces, ", \"piece_bytes\": %u", s->piece_bytes);
     used = snprintf(offload, sizeof offload, "\"stage\": %u", s->stage);
     for (int k = 0; k < 2; k++)
         if (k ? s->params : s->state)
-            used += snprintf(
-                offload + used, sizeof offload - (size_t)used,
-                ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": %s, \"buffer_count\": %u%s}",
-                k ? "param" : "optimizer", path, s->slots, !k && s->shared ? ", \"ratio\": 0.8" : "");
-    snprintf(offload + used, sizeof offload - (size_t)used, ", \"offload_gradients\": {\"device\": \"%s\"}",
-             s->grads ? "nvme" : "none");
-    snprintf(json, capacity,
-             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
-             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
-             "\"zero_optimization\": {%s, \"stage3_param_persistence_threshold\": 100, "
-             "\"sub_group_size\": 1024}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}, "
-             "\"nvme\": {\"io_uring\": \"%s\", \"masters\": \"%s\"}, \"comm\": {\"timeout_s\": 60}%s%s}",
-             offload, s->block_bytes, s->depth, s->uring ? "auto" : "never",
-             s->state ? formats[s->format].masters : "auto",
-             !s->resident ? ""
-             : s->grads   ? ", \"memory\": {\"cpu\": \"640KiB\"}"
-                          : ", \"memory\": {\"cpu\": \"400KiB\"}",
-             formats[s->format].json);
+            used +=
+                snprintf(offload + used, sizeof offload - (size_t)used,
+                         ", \"offload_%s\": {\"device\": \"%s\", \"nvme_path\": %s, \"buffer_count\": %u%s}",
+                         k ? "param" : "optimizer", !k && s->ways[TIERED] ? "tiered" : "nvme", path, s->slots,
+                         !k && (s->shared || s->ways[TIERED]) ? ", \"ratio\": 0.8" : "");
+    snprintf(offload + used, sizeof offload - (size_t)used,
+             ", \"offload_gradients\": {\"device\": \"%s\"}%s%s%s", s->grads ? "nvme" : "none", pieces,
+             s->ways[VERTICAL] ? ", \"micro_order\": \"vertical\"" : "",
+             s->ways[UPDATES] || s->ways[REPEATS] ? ", \"update_in_backward\": true" : "");
+    snprintf(
+        json, capacity,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %u, "
+        "\"gradient_accumulation_mode\": \"every\", \"gradient_clipping\": %d, \"threads\": 1, "
+        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+        "\"zero_optimization\": {%s, \"stage3_param_persistence_threshold\": 100, "
+        "\"sub_group_size\": 1024}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}, "
+        "\"nvme\": {\"io_uring\": \"%s\", \"masters\": \"%s\", \"shadow\": %s}, \"comm\": {\"timeout_s\": "
+        "60}%s%s}",
+        1 + s->ways[SUMS], s->clips, offload, s->block_bytes, s->depth, s->uring ? "auto" : "never",
+        s->state && !s->ways[SHADOW] ? formats[s->format].masters : "auto",
+        s->ways[SHADOW] ? "true" : "false",
+        !s->resident ? ""
+        : s->grads   ? ", \"memory\": {\"cpu\": \"640KiB\"}"
+                     : ", \"memory\": {\"cpu\": \"400KiB\"}",
+        formats[s->format].json);
 }
 
 /* ---- one rank's training ---- */
@@ -210,7 +268,9 @@ static zero_status train(struct plain *p, struct schedule *s, struct result *r) 
     zero_status status = ZERO_OK;
     for (int step = 0; step < STEPS && !status; step++) {
         if (step == (int)s->harmed_from && zero_engine_rank(p->engine) == s->rank) begin_harm(s);
-        status = plain_step(p, 1, NULL);
+        zero_step_info info = {.struct_size = sizeof info};
+        status = plain_step(p, 1 + s->ways[SUMS], &info);
+        if (!status) CHECK_INT(info.repeated, s->ways[REPEATS]);
         if (!status) status = zero_engine_sum(p->engine, &sum, 1);
         if (s->evaluates && !status) status = plain_pass(p, ZERO_EVAL, 0);
         if (s->flushes && !status) status = zero_engine_flush(p->engine);
@@ -245,7 +305,11 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     check_seed(s->seed);
     if (engine && rank == s->rank) engine_plant_faults(engine, &s->faults);
     if (rank == s->rank && !s->harmed_from) begin_harm(s);
-    r->status = engine ? plain_open(&p, engine, model, PARAMS, NULL) : ZERO_E_CONFIG;
+    r->status = engine ? plain_declare(&p, engine, model, PARAMS) : ZERO_E_CONFIG;
+    if (!r->status) r->status = zero_engine_commit(engine, NULL);
+    if (!r->status)
+        r->status = zero_engine_discard_shadow(engine); /* a flipped bit of none may look like one */
+    if (!r->status) r->status = zero_engine_fill(engine, toy_fill, NULL);
     /* A page holds twice as many of the narrower elements; with gradients a chunk has a block of the norm. */
     if (engine && s->state && !s->resident)
         CHECK(engine_blueprint(engine)->plan.layout.chunks >= CHUNKS_MIN / (s->grads    ? 4
@@ -312,25 +376,37 @@ static void watch(uint64_t seed) {
 /* ---- many seeds ---- */
 
 static void run_schedule(struct schedule *s, struct run *run) {
-    char json[4096];
+    char json[5000];
     memset(run, 0, sizeof *run);
     run->schedule = s;
     configure(s, json, sizeof json);
     watch(s->seed);
     disk = disk_create();
+    remove_shadow(s);
     ranks_run(RANKS, json, body, run);
     disk_free(disk);
 }
 
-/* In memory, without a drive. */
-static void run_expected(bool meddles, uint32_t format, struct run *run, struct result *out) {
-    struct schedule s = {.paths = 1, .block_bytes = 4096, .depth = 1, .meddles = meddles, .format = format};
+/* In memory, without a drive and without the newer keys; once for all schedules that train the same. */
+static const struct result *expected(const struct schedule *of, struct run *run) {
+    static struct result *known[SCRIPTS][FORMATS][2][2];
+    struct schedule s = {.paths = 1,
+                         .block_bytes = 4096,
+                         .depth = 1,
+                         .meddles = of->meddles,
+                         .format = of->format,
+                         .clips = of->clips};
+    s.ways[SUMS] = of->ways[SUMS];
+    struct result **k = &known[s.meddles][s.format][s.ways[SUMS]][s.clips];
+    if (*k) return *k;
+    *k = malloc(sizeof **k);
     run_schedule(&s, run);
     CHECK_STRING(run->result[0].error, "");
-    *out = run->result[0];
+    **k = run->result[0];
+    return *k;
 }
 
-static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS]) {
+static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS], const uint64_t ways[WAYS]) {
     printf("%" PRIu64 " schedules, %" PRIu64 " of which failed on both ranks, %" PRIu64
            " with a part of the state resident; fired:\n",
            seeds, failed, resident);
@@ -340,25 +416,29 @@ static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS]
         if (seeds >= 200 && !CHECK(total[f] >= seeds / 20))
             fprintf(stderr, "%s fired too seldom\n", fault_names[f]);
     }
+    printf("schedules with:\n");
+    for (int w = 0; w < WAYS; w++) {
+        printf("  %-24s %8" PRIu64 "\n", way_names[w], ways[w]);
+        if (seeds >= 200) CHECK(ways[w] >= seeds / 40);
+    }
 }
 
 int main(int argc, char **argv) {
-    static struct result expected[SCRIPTS][FORMATS];
-    static struct run run;
+    static struct run run, reference;
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
              count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(200), failed = 0,
-             total[FAULTS] = {0};
-    for (int script = 0; script < SCRIPTS; script++)
-        for (uint32_t f = 0; f < FORMATS; f++) run_expected(script, f, &run, &expected[script][f]);
+             total[FAULTS] = {0}, ways[WAYS] = {0};
     for (uint64_t seed = first; seed < first + count; seed++) {
         struct schedule s;
         check_seed(seed);
         draw(seed, &s);
+        const struct result *e = expected(&s, &reference);
         run_schedule(&s, &run);
-        if (!right(&run, &expected[s.meddles][s.format])) describe(&s, stderr);
+        if (!right(&run, e)) describe(&s, stderr);
+        for (int w = 0; w < WAYS; w++) ways[w] += s.ways[w];
         failed += run.result[0].status != ZERO_OK;
         for (int f = 0; f < FAULTS; f++) total[f] += atomic_load(&s.faults.fired[f]);
     }
-    report(count, failed, total);
+    report(count, failed, total, ways);
     return check_end();
 }

@@ -31,21 +31,28 @@ have() { [[ -s $1.0 && -s $1.1 ]]; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 left() { find swap.a swap.b -mindepth 1 2>/dev/null; }
 
-configure() { # STAGE
+configure() { # STAGE KEYS: 0 to 4
     local drive='"device": "nvme", "nvme_path": ["'$work/swap.a'", "'$work/swap.b'"]' param=''
     (($1 == 3)) && param=', "offload_param": {'$drive'}'
     (($1 >= 2)) && param+=', "offload_gradients": {"device": "nvme"}'
+    local more='' state=$drive
+    case $2 in
+    1) more=', "gradient_accumulation_steps": 2' param+=', "micro_order": "vertical"' ;;
+    2) more=', "gradient_clipping": 0' param+=', "update_in_backward": true' ;;
+    3) more=', "memory": {"cpu": "560KiB"}' state='"ratio": 0.8, '${drive/nvme/tiered} ;;
+    4) param+=', "piece_bytes": 65536' ;;
+    esac
     cat >c.json <<JSON
-{"train_micro_batch_size_per_gpu": 1, "threads": 1, "comm": {"timeout_s": 1},
+{"train_micro_batch_size_per_gpu": 1, "threads": 1, "comm": {"timeout_s": 1}$more,
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
- "zero_optimization": {"stage": $1, "sub_group_size": 1024, "offload_optimizer": {$drive}$param}}
+ "zero_optimization": {"stage": $1, "sub_group_size": 1024, "offload_optimizer": {$state}$param}}
 JSON
 }
 
 for ((i = shard; i < times; i += shards)); do
     ((++kills))
     rm -f pid.* ready.*
-    configure $((i % 4))
+    configure $((i % 4)) $((i / 4 % 5))
     recovery=() moment=pid victim=$((RANDOM % 2))
     ((i % 2)) && recovery=(--enable-recovery) moment=ready
     mpirun "${recovery[@]+"${recovery[@]}"}" --bind-to none --oversubscribe -np 2 "$program" c.json . >log 2>&1 &

@@ -1,10 +1,14 @@
 /* With a shadow a run may end at any moment: a new run continues from the last step that was complete on all ranks, and
- * ends with the bits of a run that never stopped.
- * shadow_test [SEEDS]: seeds of faults on one rank's drive */
+ * ends with the bits of a run that never stopped. Also where steps are updated in the backward, and then again because they are clipped, or
+ * not at all because they are skipped.
+ * shadow_test [SEEDS] [KILLS]: seeds of faults on one rank's drive; calls between which kill -9 ends the run */
+#include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/inside.h"
@@ -13,9 +17,10 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
+#include "tests/engine/toy_number.h"
 #include "tests/seeds.h"
 
-enum { STEPS = 6, WORLD_MAX = 2, LR_STEP = 1 };
+enum { STEPS = 6, WORLD_MAX = 2, LR_STEP = 1, SPOILED = 2 };
 
 static const struct plain_param model[] = {
     {"a", "a.w", 13001, 0, NULL},          {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
@@ -27,14 +32,18 @@ enum { PARAMS = sizeof model / sizeof *model };
 /* One life of the ranks: it starts or recovers, trains, and stops without any notice. */
 struct life {
     bool recovers, flushes, in_pass; /* in_pass: stops in the midst of the pass after `stop` */
+    bool spoils;                     /* a step is skipped */
     bool segment;                    /* its first units are declared to be computed again together */
     uint64_t stop;                   /* steps done when it ends */
-    struct faults *faults;           /* on the last rank's drive; NULL: none */
+    uint32_t calls,
+        last_call;         /* of rank 0 in passes and steps; the last one ends the process. 0: none does */
+    struct faults *faults; /* on the last rank's drive; NULL: none */
     zero_status status;
     char error[600], hash[STEPS + 1][33];
     uint64_t began; /* the step that it went on from */
     uint64_t found; /* the step that it found */
-    double norm;
+    double norm[STEPS + 1];
+    uint64_t repeated, skipped;
 };
 
 /* Looks at the shadow of an earlier life before this one begins: its note belongs to the last complete step. */
@@ -45,6 +54,35 @@ static void look(const zero_engine *engine, struct life *life) {
     CHECK((note != NULL) == (found && step));
     if (note) CHECK_INT(strtoull(note, NULL, 10), step);
     if (zero_engine_rank(engine) == 0) life->found = found ? step : 0;
+}
+
+/* Between two calls; the other ranks are wherever they are. */
+static zero_status go_on(zero_engine *engine, struct life *life, zero_status status) {
+    if (zero_engine_rank(engine) == 0 && ++life->calls == life->last_call) raise(SIGKILL);
+    return status;
+}
+
+/* On the last rank the gradient of the first parameter is not a number, where the training has skipped no step yet. */
+static void spoil(zero_engine *engine, struct plain *p, uint64_t step) {
+    bool odd = zero_engine_rank(engine) == zero_engine_size(engine) - 1;
+    if (odd && step == SPOILED && !zero_engine_note(engine, "skipped"))
+        toy_store(zero_param_dtype(zero_engine_param(engine, "a.w")), p->slot[0].grad, 0, NAN);
+}
+
+static zero_status one_step(zero_engine *engine, struct plain *p, struct life *life, uint64_t step,
+                            zero_step_info *info) {
+    zero_status status = go_on(engine, life, zero_micro_begin(engine, ZERO_TRAIN));
+    for (uint32_t u = 0; u < p->units && !status; u++) {
+        status = go_on(engine, life, zero_forward_begin(p->unit[u]));
+        if (!status) status = go_on(engine, life, zero_forward_end(p->unit[u]));
+    }
+    for (uint32_t u = p->units; u-- > 0 && !status;) {
+        status = go_on(engine, life, zero_backward_begin(p->unit[u]));
+        if (!status) plain_give(p, u, 0);
+        if (!status && u == 0 && life->spoils) spoil(engine, p, step);
+        if (!status) status = go_on(engine, life, zero_backward_end(p->unit[u]));
+    }
+    return status ? status : go_on(engine, life, zero_engine_step(engine, info));
 }
 
 static void body(zero_engine *engine, uint32_t rank, void *user) {
@@ -71,21 +109,25 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
         status = zero_engine_hash(engine, life->hash[step]);
     else if (!status)
         status = zero_engine_hash(engine, (char[33]){0});
-    for (; step < life->stop && !status; step++) {
+    while (step < life->stop && !status) {
         zero_step_info info = {.struct_size = sizeof info};
         /* The host changes the learning rate once: who recovers later has not done so. */
         if (step == LR_STEP) status = zero_engine_set_lr(engine, 0, 0.004);
-        if (!status) status = plain_step(&p, 1, &info);
+        if (!status) status = one_step(engine, &p, life, step, &info);
+        if (!status) step = info.step; /* as before, if it was skipped */
         char note[24];
-        snprintf(note, sizeof note, "%" PRIu64, step + 1);
-        if (!status) status = zero_engine_set_note(engine, "at", note);
+        snprintf(note, sizeof note, "%" PRIu64, step);
+        if (!status && step) status = zero_engine_set_note(engine, "at", note);
+        if (!status && info.skipped) status = zero_engine_set_note(engine, "skipped", "yes");
         if (!status && life->flushes) {
             char hash[33];
-            status = zero_engine_flush(engine);
+            status = go_on(engine, life, zero_engine_flush(engine));
             if (!status) status = zero_engine_hash(engine, hash);
-            if (!status && rank == 0) strcpy(life->hash[step + 1], hash);
+            if (!status && rank == 0) strcpy(life->hash[step], hash);
         }
-        if (rank == 0) life->norm = info.grad_norm;
+        if (rank || status) continue;
+        life->norm[step] = info.grad_norm;
+        life->repeated = info.repeated_total, life->skipped = info.skipped_total;
     }
     if (life->in_pass && !status) status = zero_micro_begin(engine, ZERO_TRAIN);
     if (life->in_pass && !status) status = plain_forward(&p, 0);
@@ -103,8 +145,14 @@ struct setting {
     const char *type;
     const char *path;
     const char *mesh; /* more keys of zero_optimization, each after a comma; or NULL */
-    bool updates;     /* in the backward, without clipping */
+    bool updates;     /* in the backward */
+    double clip;
+    bool spoils; /* a step is skipped once */
 };
+
+static const char *const types[] = {
+    "", ", \"bf16\": {\"enabled\": true}",
+    ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 4, \"loss_scale_window\": 2}"};
 
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
 
@@ -112,18 +160,20 @@ static void live(const struct setting *s, bool shadow, struct life *life) {
     char json[3000], path[1000];
     snprintf(path, sizeof path, "[\"%s/%s.a\", \"%s/%s.b\"]", directory(), s->path, directory(), s->path);
     snprintf(json, sizeof json,
-             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": %d, \"threads\": 1, "
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": %.17g, \"threads\": 1, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
              "%s}%s%s%s%s%s}, "
              "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
-             !s->updates, s->stage, path,
+             s->clip, s->stage, path,
              s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
              s->params ? path : "", s->params ? "}" : "", s->mesh ? s->mesh : "",
-             s->updates ? ", \"update_in_backward\": true" : "", shadow ? "true" : "false", s->type);
+             s->updates && shadow ? ", \"update_in_backward\": true" : "", shadow ? "true" : "false",
+             s->type);
     life->status = ZERO_OK;
     life->error[0] = 0;
+    life->spoils = s->spoils;
     ranks_run(s->ranks, json, body, life);
 }
 
@@ -172,10 +222,7 @@ static void stops(const struct setting *s) {
 
 /* Under a sanitizer, each in one type. */
 static void every_setting(void) {
-    static const char *const types[] = {
-        "", ", \"bf16\": {\"enabled\": true}",
-        ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 4, \"loss_scale_window\": 2}"};
-    struct setting s = {.path = "stops"};
+    struct setting s = {.path = "stops", .clip = 1};
     for (s.stage = 0; s.stage <= 3; s.stage++)
         for (s.ranks = 1; s.ranks <= WORLD_MAX; s.ranks++)
             for (int t = 0; t < 3; t++)
@@ -190,7 +237,7 @@ static void every_setting(void) {
 
 /* Groups of two of four ranks: each rank's file has its shard, a replica's like the other's. */
 static void meshes(void) {
-    struct setting s = {.ranks = 4, .type = ", \"bf16\": {\"enabled\": true}", .path = "mesh"};
+    struct setting s = {.ranks = 4, .type = ", \"bf16\": {\"enabled\": true}", .path = "mesh", .clip = 1};
     for (s.stage = 0; s.stage <= 3; s.stage++) {
         s.mesh = ", \"mics_shard_size\": 2", s.params = s.stage == 3;
         begin_anew(s.path);
@@ -210,7 +257,7 @@ static void meshes(void) {
     live(&s, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
     /* Recomputed segments do not change the layout. */
-    struct setting again = {.stage = 3, .ranks = 2, .type = "", .path = "again"};
+    struct setting again = {.stage = 3, .ranks = 2, .type = "", .path = "again", .clip = 1};
     static struct life expected;
     begin_anew(again.path);
     reference(&again, &expected);
@@ -224,14 +271,90 @@ static void meshes(void) {
     CHECK_STRING(life.hash[STEPS], expected.hash[STEPS]);
 }
 
+/* The bound on the norm is that of a step in the midst of a run. */
+static void clip_some(struct setting *s) {
+    static struct life expected;
+    s->clip = 1;
+    reference(s, &expected);
+    s->clip = expected.norm[STEPS / 2];
+}
+
 /* A step is committed before the first update of the next one, with the notes that follow it. */
 static void updates_in_backward(void) {
     struct setting s = {.ranks = 2, .path = "updates", .updates = true};
-    for (s.stage = 0; s.stage <= 3; s.stage++) {
-        s.type = s.stage % 2 ? ", \"bf16\": {\"enabled\": true}" : "", s.params = s.stage == 3;
-        begin_anew(s.path);
-        stops(&s);
+    static struct life life;
+    for (s.stage = 0; s.stage <= 3; s.stage++)
+        for (int clips = 0; clips < 2; clips++) {
+            s.type = types[(s.stage + (uint32_t)clips) % 3], s.params = s.stage == 3;
+            begin_anew(s.path);
+            s.clip = 0;
+            s.spoils = clips;
+            if (clips) clip_some(&s);
+            stops(&s);
+            life = (struct life){.stop = STEPS};
+            live(&s, true, &life);
+            CHECK_STRING(life.error, "");
+            CHECK(clips ? life.repeated > 0 && life.repeated < STEPS : life.repeated == 0);
+            CHECK_INT(life.skipped, clips);
+        }
+}
+
+/* ---- kill -9 ---- */
+
+enum { KILL_SETTINGS = 6 };
+
+static bool killed(const struct setting *s, uint32_t call) {
+    pid_t child = fork();
+    int status = 0;
+    if (!CHECK(child >= 0)) return false;
+    if (!child) {
+        static struct life life;
+        life = (struct life){.stop = STEPS, .last_call = call, .flushes = call % 4 == 0};
+        live(s, true, &life);
+        _exit(1); /* the call did not come */
     }
+    return CHECK_INT(waitpid(child, &status, 0), child) && CHECK_INT(WIFSIGNALED(status), 1) &&
+           CHECK_INT(WTERMSIG(status), SIGKILL);
+}
+
+/* Any call of a run may be its last one, in a step that is updated once, twice or not at all. */
+static void kills(uint64_t times) {
+    static struct life expected[KILL_SETTINGS];
+    static struct setting settings[KILL_SETTINGS];
+    uint64_t at_step[STEPS + 1] = {0};
+    for (uint32_t k = 0; k < KILL_SETTINGS; k++) {
+        struct setting *s = &settings[k];
+        *s = (struct setting){.stage = (3 + k) % 4,
+                              .ranks = 2,
+                              .type = types[k % 3],
+                              .path = "killed",
+                              .params = (3 + k) % 4 == 3,
+                              .updates = k != 4,
+                              .spoils = k != 3,
+                              .mesh = k % 2 ? ", \"offload_gradients\": {\"device\": \"nvme\"}" : NULL};
+        if (s->stage == 0) s->mesh = NULL;
+        clip_some(s);
+        reference(s, &expected[k]);
+    }
+    for (uint64_t i = 0; i < times; i++) {
+        const struct setting *s = &settings[i % KILL_SETTINGS];
+        static struct life life;
+        uint32_t calls = 19 * STEPS; /* at least: a step of four units */
+        begin_anew(s->path);
+        if (!killed(s, 1 + (uint32_t)(i * 37 % calls))) continue;
+        life = (struct life){.recovers = true, .flushes = true, .stop = STEPS};
+        live(s, true, &life);
+        if (life.status && CHECK_CONTAINS(life.error, "no whole step") && CHECK(i * 37 % calls < 2 * 19))
+            continue;
+        if (!CHECK_STRING(life.error, "") || !CHECK_INT(life.found, life.began) ||
+            !CHECK_STRING(life.hash[life.began], expected[i % KILL_SETTINGS].hash[life.began]) ||
+            !CHECK_STRING(life.hash[STEPS], expected[i % KILL_SETTINGS].hash[STEPS]))
+            fprintf(stderr, "killed in call %d of setting %d\n", (int)(1 + i * 37 % calls),
+                    (int)(i % KILL_SETTINGS));
+        at_step[life.began]++;
+    }
+    for (int k = 0; k <= STEPS; k++) fprintf(stderr, "%d went on from step %d\n", (int)at_step[k], k);
+    for (int k = 0; k < STEPS && times >= 50; k++) CHECK(at_step[k] > 0);
 }
 
 static void notes_too_long(zero_engine *engine, uint32_t rank, void *user) {
@@ -302,7 +425,7 @@ static void notes_of_a_checkpoint(void) {
 /* Recovery invents nothing: there is no run, or the shadow is another model's, or the run began anew and committed
  * nothing. */
 static void nothing_to_recover(void) {
-    struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing"}, other = s;
+    struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing", .clip = 1}, other = s;
     static struct life life;
     life = (struct life){.recovers = true, .stop = 1};
     live(&s, true, &life);
@@ -339,7 +462,7 @@ static void nothing_to_recover(void) {
 
 /* A file that other users can read may belong to another user. */
 static void strangers_files(void) {
-    struct setting s = {.stage = 1, .ranks = 1, .type = "", .path = "stranger"};
+    struct setting s = {.stage = 1, .ranks = 1, .type = "", .path = "stranger", .clip = 1};
     static struct life life;
     char path[1200];
     begin_anew(s.path);
@@ -413,13 +536,15 @@ static void fails(uint64_t seed, const struct life *expected, const struct setti
 }
 
 static void drives_that_fail(uint64_t seeds) {
-    struct setting s = {.stage = 2, .ranks = 2, .type = "", .path = "fails"};
-    static struct life expected;
+    struct setting s[2] = {{.stage = 2, .ranks = 2, .type = "", .path = "fails", .clip = 1}};
+    static struct life expected[2];
     uint32_t recovered[2] = {0};
-    reference(&s, &expected);
+    s[1] = s[0], s[1].updates = s[1].spoils = true;
+    clip_some(&s[1]);
+    for (int k = 0; k < 2; k++) reference(&s[k], &expected[k]);
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         check_seed(seed);
-        fails(seed, &expected, &s, recovered);
+        fails(seed, &expected[seed % 2], &s[seed % 2], recovered);
     }
     fprintf(stderr, "%u runs failed and went on from the step before, %u had lost it and said so\n",
             recovered[0], recovered[1]);
@@ -440,6 +565,7 @@ int main(int argc, char **argv) {
     notes_of_a_checkpoint();
     strangers_files();
     all_frozen();
+    kills(argc > 2 ? strtoull(argv[2], NULL, 10) : 50 / seeds_divisor());
     drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : seeds_count(60));
     return check_end();
 }

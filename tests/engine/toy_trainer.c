@@ -74,11 +74,12 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                     "\"gradient_clipping\": %g, \"gradient_accumulation_mode\": \"%s\", \"optimizer\": %s, "
                     "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": %u, "
                     "%s%s%s}, "
-                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g%s}, \"threads\": 1%s%s%s}",
+                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g%s}, \"threads\": 1%s%s%s%s}",
                     s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold,
                     s->tiers ? s->tiers : offload, s->vertical ? ", \"micro_order\": \"vertical\"" : "",
                     s->updates ? ", \"update_in_backward\": true" : "", s->depth, s->timeout_s,
-                    s->comm ? s->comm : "", precision_keys(s, keys), groups, s->extra ? s->extra : "");
+                    s->comm ? s->comm : "", precision_keys(s, keys), groups,
+                    s->shadow ? ", \"nvme\": {\"shadow\": true}" : "", s->extra ? s->extra : "");
 }
 
 static int lends(const struct toy_setup *s) { return s->memory == TOY_SPANS || s->memory == TOY_SPANS_ADD; }
@@ -505,6 +506,7 @@ static zero_status one_step(struct rank *r, uint32_t step) {
     r->out->norm[step] = info.grad_norm;
     r->out->scale[step] = info.loss_scale;
     r->out->skipped = info.skipped_total;
+    r->out->repeated = info.repeated_total;
     if (!status && s->evaluate) status = one_pass(r, 1, ZERO_EVAL, &ignored);
     return status;
 }
@@ -622,11 +624,12 @@ static struct device *open_device(const struct toy_setup *setup, uint32_t rank) 
 
 static void *run_rank(void *argument) {
     struct thread *t = argument;
-    char json[2048];
+    char json[4096];
     toy_config(t->setup, json, sizeof json);
     zero_runtime runtime = {.struct_size = sizeof runtime,
                             .local = t->local,
                             .local_rank = t->rank,
+                            .discard_shadow = t->setup->shadow,
                             .device = open_device(t->setup, t->rank)};
     zero_engine *engine = zero_engine_init_with(json, &runtime);
     if (engine) {

@@ -33,7 +33,8 @@ struct toy_setup {
     const char *mode; /* "last", "every", "auto" */
     int vertical; /* each use has all micro-batches of a step. The head is not tied then; units are not skipped */
     int untied;            /* the same model, horizontally */
-    int updates;           /* in the backward; needs clip 0 */
+    int updates;           /* in the backward; needs clip 0, or a shadow */
+    int shadow;            /* the state on a drive has one, and writes over an earlier one */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     int muon;              /* Muon updates matrices, and that AdamW the rest; `optimizer` is NULL */
     const char *groups;    /* param_groups, each after a comma; or NULL */
@@ -88,7 +89,7 @@ struct toy_result {
     zero_status status;
     char error[512], hash[33];
     double loss[TOY_STEPS_MAX], norm[TOY_STEPS_MAX], scale[TOY_STEPS_MAX];
-    uint64_t skipped;
+    uint64_t skipped, repeated;
     float weights[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
     uint32_t threads;
     zero_plan plan;

@@ -1,7 +1,9 @@
 /* Updates in the backward: weights, losses and norms after 20 steps are those of updates at the step, at every stage, in each order of
  * micro-steps and mode, on every tier, with recomputation, ties, a schedule and interrupted passes. What is planned is taken and moved,
- * and gradients take less of it. A gradient that is not a number ends the run. What cannot be exact is refused in a sentence. */
+ * and gradients take less of it. With a shadow, steps that are clipped and steps that are skipped end in the same weights too. Without one,
+ * a gradient that is not a number ends the run. What cannot be exact is refused in a sentence. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/check.h"
@@ -13,6 +15,9 @@
 #define STATE "\"offload_optimizer\": " NVME
 #define ALL STATE ", \"offload_param\": " NVME
 #define SMALL ", \"sub_group_size\": 100"
+
+#define CLIP 0.05
+#define PAGE 4096 /* of a commit; no plan has it */
 
 static struct toy_result late, early;
 
@@ -84,6 +89,78 @@ static void others(void) {
     }
 }
 
+/* ---- with a shadow: made again where the norm is above the bound, taken back where it is none ---- */
+
+static uint32_t above(const struct toy_result *r, const struct toy_setup *s) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->steps; i++) count += r->norm[i] > s->clip; /* not where it is no number */
+    return count;
+}
+
+static const char *directory(void) {
+    return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp/zero_updates_test";
+}
+
+/* The keys, with a path of this test alone. */
+static const char *drive(const char *keys) {
+    static char text[2000];
+    char *at = text, *end = text + sizeof text;
+    for (const char *path; (path = strstr(keys, "/tmp")); keys = path + strlen("/tmp"))
+        at += snprintf(at, (size_t)(end - at), "%.*s%s", (int)(path - keys), keys, directory());
+    snprintf(at, (size_t)(end - at), "%s", keys);
+    return text;
+}
+
+static void shadowed(struct toy_setup s) {
+    s.shadow = 1;
+    int good = same(s) && CHECK_INT(early.skipped, late.skipped);
+    if (good && s.clip > 0) good = CHECK_INT(early.repeated, above(&late, &s));
+    good &= CHECK_INT(late.repeated, 0);
+    if (!good) fprintf(stderr, "clipped to %g, with a shadow\n", s.clip);
+}
+
+/* The bound is within the norms of the first steps: some are above, some below. */
+static void with_a_shadow(void) {
+    static const char *const tiers[] = {STATE SMALL, ALL SMALL,
+                                        STATE SMALL ", \"offload_gradients\": {\"device\": \"nvme\"}",
+                                        STATE SMALL ", \"offload_gradients\": {\"device\": \"none\"}"};
+    static const zero_dtype types[] = {ZERO_F32, ZERO_BF16, ZERO_F16};
+    struct toy_setup s = setup();
+    uint64_t repeated = 0, kept = 0;
+    s.scale_power = 6, s.steps = 6;
+    for (s.stage = 0; s.stage <= 3; s.stage++)
+        for (uint32_t k = 0; k < 4; k++) {
+            if ((k == 1 && s.stage < 3) || (k == 2 && s.stage == 0)) continue;
+            for (uint32_t order = 0; order < 3; order++) {
+                s.tiers = drive(tiers[k]), s.compute = types[(s.stage + k + order) % 3];
+                s.vertical = order == 2, s.mode = order % 2 ? "every" : "last", s.micro_steps = 1 + order;
+                s.recompute = (s.stage + k) % 4, s.flush = k % 2, s.clip = CLIP;
+                s.nan_step = -1;
+                shadowed(s);
+                repeated += early.repeated, kept += s.steps - early.repeated;
+                s.nan_step = (int)order; /* the first step, or one after a clipped one */
+                shadowed(s);
+                s.clip = 0;
+                shadowed(s);
+                CHECK_INT(early.repeated, 0);
+                CHECK_INT(early.skipped, 1);
+            }
+        }
+    CHECK(repeated > 0 && kept > 0);
+}
+
+static void meshes_with_a_shadow(void) {
+    struct toy_setup s = setup();
+    s.ranks = 4, s.shard_ranks = 2, s.frozen = 1 << 5, s.kept = 1 << 4, s.compute = ZERO_BF16;
+    s.clip = CLIP, s.nan_step = 2;
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.tiers = drive(STATE SMALL ", \"mics_shard_size\": 2");
+        shadowed(s);
+    }
+    s.stage = 3, s.tiers = drive(ALL SMALL ", \"zero_hpz_partition_size\": 2");
+    shadowed(s);
+}
+
 /* ---- memory and traffic ---- */
 
 /* One micro-step: no reduced gradient outlives its unit, in memory or on the drive. */
@@ -99,6 +176,23 @@ static void takes_less(void) {
               (s.steps - 1) * early.plan.drive_write_bytes);
 }
 
+/* Every step is made again. */
+static void moves_more(void) {
+    struct toy_setup s = setup();
+    s.stage = 3, s.threshold = 0, s.steps = 4, s.flush = 1, s.shadow = 1, s.clip = 1e-6;
+    for (int grads = 0; grads < 2; grads++) {
+        s.tiers = drive(grads ? ALL SMALL ", \"offload_gradients\": {\"device\": \"nvme\"}"
+                              : ALL SMALL ", \"offload_gradients\": {\"device\": \"none\"}");
+        if (!same(s)) return;
+        CHECK_INT(early.repeated, s.steps);
+        CHECK_INT(late.plan.repeat_write_bytes, 0);
+        CHECK_INT(early.last.drive_read_bytes - early.first.drive_read_bytes,
+                  (s.steps - 1) * (early.plan.drive_read_bytes + early.plan.repeat_read_bytes));
+        CHECK_INT(early.last.drive_write_bytes - early.first.drive_write_bytes,
+                  (s.steps - 1) * (early.plan.drive_write_bytes + early.plan.repeat_write_bytes + PAGE));
+    }
+}
+
 /* ---- the end of a run ---- */
 
 static void not_a_number(void) {
@@ -109,8 +203,65 @@ static void not_a_number(void) {
         CHECK_INT(early.status, ZERO_E_OVERFLOW);
         CHECK_CONTAINS(early.error, "step 3: on rank ");
         CHECK_CONTAINS(early.error, "gradients of unit \"");
-        CHECK_CONTAINS(early.error, "go on from the last checkpoint");
+        CHECK_CONTAINS(early.error, "go on from the last checkpoint, and remove that key or set nvme.shadow");
     }
+}
+
+/* ---- what the host writes between steps ---- */
+
+static const struct plain_param written[] = {
+    {"a", "a.w", 5000, 0, NULL}, {"a", "a.b", 30, ZERO_NO_DECAY, NULL}, {"b", "b.w", 3000, 0, NULL}};
+
+struct writing {
+    const char *saved;
+    char hash[33];
+    uint64_t repeated;
+};
+
+/* A step whose updates are made again needs what was before them: what was filled, put or loaded, too. */
+static void write_between(zero_engine *engine, uint32_t rank, void *user) {
+    static const float values[] = {0.25f, -0.5f, 3};
+    struct writing *w = user;
+    struct plain p;
+    char hash[33];
+    zero_step_info info = {.struct_size = sizeof info};
+    if (!CHECK(engine)) return;
+    zero_status status = plain_declare(&p, engine, written, sizeof written / sizeof *written);
+    if (!status) status = zero_engine_commit(engine, NULL);
+    if (!status) status = zero_engine_discard_shadow(engine);
+    if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
+    for (int k = 0; k < 7 && !status; k++) {
+        status = plain_step(&p, 1, &info);
+        if (!status && k % 2)
+            status = zero_engine_flush(engine); /* commits what was updated, before the put */
+        if (!status && k < 3) status = zero_engine_put(engine, "a.w", ZERO_PARAM, values, 2400, 3);
+        if (!status && k == 3) status = zero_engine_put(engine, "b.w", ZERO_STATE0, values, 0, 3);
+        if (!status && k == 4) status = zero_engine_save(engine, w->saved);
+        if (!status && k == 5) status = zero_engine_load(engine, w->saved);
+    }
+    if (!status) status = zero_engine_hash(engine, hash);
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    if (rank == 0) strcpy(w->hash, hash), w->repeated = info.repeated_total;
+}
+
+static void writes(const char *type) {
+    static const char nvme[] = "{\"device\": \"nvme\", \"nvme_path\": \"%s/written_%zu\"}";
+    static struct writing w[2];
+    char saved[1000], json[4000], path[1200];
+    snprintf(saved, sizeof saved, "%s/saved", directory());
+    snprintf(path, sizeof path, nvme, directory(), strlen(type));
+    for (int updates = 0; updates < 2; updates++) {
+        w[updates].saved = saved;
+        snprintf(json, sizeof json,
+                 "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1, \"zero_optimization\": "
+                 "{\"stage\": 3, \"offload_optimizer\": %s, \"offload_param\": %s%s, "
+                 "\"sub_group_size\": 1024}, \"nvme\": {\"shadow\": true}%s}",
+                 path, path, updates ? ", \"update_in_backward\": true" : "", type);
+        ranks_run(2, json, write_between, &w[updates]);
+    }
+    CHECK_STRING(w[1].hash, w[0].hash);
+    CHECK_INT(w[1].repeated, 7);
+    CHECK_INT(w[0].repeated, 0);
 }
 
 /* ---- calls ---- */
@@ -182,9 +333,9 @@ static void refusals(void) {
     ranks_run(2, json, apart, NULL);
     ranks_run(1, json, free_order, NULL);
     other = s, other.clip = 0.5;
-    configuration(other, "set gradient_clipping to 0");
+    configuration(other, "set gradient_clipping to 0, or nvme.shadow");
     other = s, other.compute = ZERO_F16;
-    configuration(other, "compute in bf16");
+    configuration(other, "set nvme.shadow, which can take them back, or compute in bf16");
     other = s, other.stage = 1, other.memory = TOY_SPANS;
     configuration(other, "is in memory that the program gave");
 }
@@ -193,7 +344,12 @@ int main(void) {
     twenty_steps();
     kinds();
     others();
+    with_a_shadow();
+    meshes_with_a_shadow();
+    writes("");
+    writes(", \"bf16\": {\"enabled\": true}");
     takes_less();
+    moves_more();
     not_a_number();
     refusals();
     return check_end();

@@ -282,6 +282,39 @@ static void updates_fetch_gradients(void) {
     CHECK_INT(d.row[0].read[0].region, GRAD_REGION);
 }
 
+/* Updates that are made again, or taken back: all chunks go through the ring once more, and each waits for its own store. */
+static void updates_go_through_the_ring_again(void) {
+    static const uint8_t kinds[] = {OP_FETCH, OP_UPDATE, OP_STORE};
+    for (uint8_t outcome = OUTCOME_REPEATED; outcome <= OUTCOME_SKIPPED; outcome++) {
+        struct drive d;
+        open_drive(&d);
+        const uint64_t chunks = d.offload.total;
+        for (uint8_t round = 0; round < 2; round++) {
+            uint64_t sequence = round * chunks;
+            for (uint16_t region = 0; region < 2; region++) {
+                struct operation update = {
+                    .kind = OP_UPDATE, .stream = STREAM_UPDATE, .region = region, .items = 1};
+                if (round) update.outcome = outcome;
+                const struct operation *op = expand_one(&d, update);
+                CHECK_INT(d.list.count, 3);
+                for (int i = 0; i < 3; i++) {
+                    CHECK_INT(op[i].kind, kinds[i]);
+                    CHECK_INT(op[i].outcome, round ? outcome : OUTCOME_UPDATED);
+                    CHECK_INT(op[i].sequence, sequence);
+                    CHECK_INT(op[i].items, d.region[region].chunks);
+                }
+                CHECK_INT(op[0].pipe.stream, STREAM_STORE);
+                CHECK_INT(op[0].pipe.value, (int64_t)sequence + 1 - (int64_t)d.offload.lag);
+                CHECK(op[0].pipe.value + (int64_t)chunks >
+                      (int64_t)sequence); /* the same chunk's, or a later one's */
+                CHECK_INT(op[0].reads, d.region[region].grads && !(round && outcome == OUTCOME_SKIPPED));
+                sequence += d.region[region].chunks;
+            }
+            offload_applied(&d.offload);
+        }
+    }
+}
+
 /* In memory: one operation for each memory, and, where the host's results go through staging, an item for each chunk. */
 static void updates_in_memory_are_apart(void) {
     for (int by_chunk = 0; by_chunk < 2; by_chunk++)
@@ -317,6 +350,7 @@ static void updates_in_memory_are_apart(void) {
 int main(void) {
     short_lists_say_so();
     updates_in_memory_are_apart();
+    updates_go_through_the_ring_again();
     gradients_go_through_a_ring();
     held_sums_are_stored_once();
     a_backward_fetches_what_it_may();

@@ -192,8 +192,40 @@ static void compare(const struct list *list, bool is_vertical, bool in_backward)
                               : "");
 }
 
+/* After updates in the backward: nothing is left of a step whose updates count; else each region is updated once more. Gradients are kept
+ * for that, and what takes an update back reads none. */
+static void outcomes(const struct stage *stage, enum outcome outcome) {
+    static struct toy toy;
+    struct operation_list *out = &toy.out;
+    toy_plain(&toy, stage, 3, 1, ACCUMULATE_LAST, 0);
+    toy.policy.update_in_backward = true, toy.policy.repeats = outcome == OUTCOME_REPEATED;
+    policy_open(&toy.policy);
+    toy_pass(&toy, false, "");
+    CHECK(policy_updated(&toy.policy));
+    policy_agree(&toy.policy, out);
+    uint32_t first = out->count, updates = 0, refreshes = 0;
+    policy_apply(&toy.policy, outcome, out);
+    for (uint32_t i = first; i < out->count; i++) {
+        const struct operation *op = &out->item[i];
+        refreshes += op->kind == OP_GATHER;
+        if (op->kind != OP_UPDATE) continue;
+        CHECK_INT(op->outcome, outcome);
+        CHECK_INT(op->reads, outcome == OUTCOME_REPEATED);
+        CHECK_INT(op->region, toy.policy.refresh[updates++]);
+    }
+    CHECK_INT(updates, outcome == OUTCOME_UPDATED ? 0 : 3);
+    CHECK_INT(refreshes, outcome != OUTCOME_UPDATED && toy.policy.eager && stage != &stage_zero0 ? 3 : 0);
+    CHECK_INT(toy.region[0].grad_brief, !toy.policy.repeats && stage != &stage_zero0);
+    CHECK(!policy_updated(&toy.policy));
+}
+
 int main(void) {
     short_lists_say_so();
+    for (enum outcome outcome = OUTCOME_UPDATED; outcome <= OUTCOME_SKIPPED; outcome++) {
+        outcomes(&stage_zero0, outcome);
+        outcomes(&stage_zero1, outcome);
+        outcomes(&stage_zero3, outcome);
+    }
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) compare(&lists[i], false, false);
     for (size_t i = 0; i < sizeof vertical / sizeof *vertical; i++) compare(&vertical[i], true, false);
     for (size_t i = 0; i < sizeof updates / sizeof *updates; i++) compare(&updates[i], false, true);

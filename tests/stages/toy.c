@@ -134,7 +134,7 @@ void toy_pass_again(struct toy *t, const char *skip) {
 void toy_step(struct toy *t, bool skipped) {
     uint32_t from = t->out.count;
     policy_agree(&t->policy, &t->out);
-    policy_apply(&t->policy, skipped, &t->out);
+    policy_apply(&t->policy, skipped ? OUTCOME_SKIPPED : OUTCOME_UPDATED, &t->out);
     t->micro = 0;
     toy_waits(t, from);
     if (t->offload && !skipped) offload_applied(t->offload);

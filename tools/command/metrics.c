@@ -34,6 +34,8 @@ static const struct field {
     REAL(beta1),
     COUNT(skipped),
     COUNT(skipped_total),
+    COUNT(repeated),
+    COUNT(repeated_total),
     COUNT(tokens),
     REAL(seconds),
     REAL(tokens_per_s),

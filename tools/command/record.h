@@ -16,6 +16,8 @@ struct record {
     double group_lr[ZERO_GROUPS_MAX];
     uint64_t skipped; /* 1: no rank updated anything */
     uint64_t skipped_total;
+    uint64_t repeated; /* 1: its updates were made again, clipped (update_in_backward) */
+    uint64_t repeated_total;
     uint64_t tokens; /* of the global batch */
     double seconds;  /* of the step, without the time of the held-out loss */
     double tokens_per_s;

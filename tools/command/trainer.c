@@ -351,6 +351,8 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     record->beta1 = schedule && schedule->cycles_momentum ? info->beta1 : NAN;
     record->skipped = info->skipped != 0;
     record->skipped_total = info->skipped_total;
+    record->repeated = info->repeated != 0;
+    record->repeated_total = info->repeated_total;
     record->tokens = t->job->config.train_batch * t->feed.context;
     record->tokens_per_s = (double)record->tokens / seconds;
     record->drive_life_days = t->plan.drive_life_steps > 0 ? t->plan.drive_life_steps * seconds / 86400 : NAN;

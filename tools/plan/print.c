@@ -85,6 +85,9 @@ static void print_row(const struct price *p, bool best, bool open, FILE *out) {
             resource_name(p->bound));
     if (!isnan(p->cost_per_giga)) fprintf(out, "  %.4g", p->cost_per_giga);
     if (!isnan(p->drive_days)) fprintf(out, "  drives last %.0f days", p->drive_days);
+    if (p->step.repeat_write_bytes)
+        fprintf(out, "  a clipped step also reads %s, writes %s", tight(p->step.repeat_read_bytes).chars,
+                tight(p->step.repeat_write_bytes).chars);
     fputs("\n", out);
 }
 
@@ -162,6 +165,8 @@ static void json_step(const struct price *p, FILE *out) {
     json_bytes(out, "wire_bytes", p->step.wire_bytes);
     json_bytes(out, "drive_read_bytes", p->step.drive_read_bytes);
     json_bytes(out, "drive_write_bytes", p->step.drive_write_bytes);
+    json_bytes(out, "repeat_read_bytes", p->step.repeat_read_bytes);
+    json_bytes(out, "repeat_write_bytes", p->step.repeat_write_bytes);
     json_number(out, "step_s", p->step.seconds);
     for (int r = 0; r < RESOURCES; r++) {
         char key[32];

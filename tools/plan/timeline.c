@@ -438,6 +438,8 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     }
     t.busy[RESOURCE_BUS] = later(t.bus[OUT].busy_ns, t.bus[IN].busy_ns);
     for (int r = 0; r < RESOURCES; r++) t.price.busy_s[r] = (double)t.busy[r] * 1e-9;
+    t.price.repeat_read_bytes = plan_repeat_read_bytes(&b->plan);
+    t.price.repeat_write_bytes = plan_repeat_write_bytes(&b->plan);
     executor_close(t.executor);
     free(t.pending);
     if (!status) *out = t.price;

@@ -25,7 +25,8 @@ static const char style[] =
     ".cards{display:flex;flex-wrap:wrap;gap:12px}"
     ".card{border:1px solid var(--line);border-radius:8px;padding:10px 16px;min-width:120px;flex:1 0 auto}"
     ".card b{display:block;font-size:20px}.card span{color:var(--soft);font-size:13px}"
-    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:18px 22px;margin-top:18px}"
+    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:18px "
+    "22px;margin-top:18px}"
     "svg{width:100%;height:auto}svg.dot{width:10px;height:10px;margin-right:5px}"
     ".wide{overflow-x:auto}.wide>svg{min-width:900px}"
     ".title{font-size:14px;font-weight:600;fill:var(--text)}.unit,.tick{font-size:11px;fill:var(--soft)}"
@@ -111,6 +112,7 @@ static void write_head(const struct run_record *r, FILE *file) {
     write_card(file, "tokens/s, median", median_of(r, TOKENS_PER_S));
     write_card(file, "s per step, median", median_of(r, SECONDS));
     if (total_of(r, SKIPPED) > 0) write_card(file, "steps skipped", total_of(r, SKIPPED));
+    if (total_of(r, REPEATED) > 0) write_card(file, "steps updated again", total_of(r, REPEATED));
     fputs("</div>\n", file);
 }
 

@@ -18,7 +18,7 @@ enum { RUN_BYTES_MAX = 16 << 20, TRACE_BYTES_MAX = 256 << 20 };
 static const char *const quantity_names[QUANTITIES] = {
     "loss",      "eval_loss", "grad_norm", "lr",         "seconds",          "tokens_per_s",
     "compute_s", "wait_s",    "update_s",  "wire_bytes", "drive_read_bytes", "drive_write_bytes",
-    "skipped"};
+    "skipped",   "repeated"};
 
 static const char *text_of(struct json_object *object, const char *key) {
     struct json_object *value = json_object_object_get(object, key);

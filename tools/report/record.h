@@ -22,6 +22,7 @@ enum quantity { /* of a step; NaN: not measured in this step */
                 DRIVE_READ_BYTES,
                 DRIVE_WRITE_BYTES,
                 SKIPPED,
+                REPEATED,
                 QUANTITIES
 };
 

@@ -93,8 +93,19 @@ static void choose_faults(struct sim_setup *s, struct dice *d) {
     if (pick(d, 2)) s->faults &= ~(1u << SIM_DRIVE | 1u << SIM_LOST | 1u << SIM_STUCK);
 }
 
+/* A shadow keeps all state on the drive. */
+static void choose_outcomes(struct sim_setup *s, struct dice *d) {
+    s->terms.shadow = s->terms.precision.copies = s->terms.state_tier == TIER_NVME && pick(d, 2);
+    if (s->terms.shadow) s->terms.resident_bytes = 0, s->terms.device_share = 0;
+    s->terms.update_in_backward = (s->terms.shadow || s->clip == 0) && pick(d, 2);
+    s->terms.repeats = s->terms.update_in_backward && s->clip > 0;
+    s->repeated = pick(d, 16);
+    if (s->terms.shadow || !s->terms.update_in_backward) s->skipped = pick(d, 3) ? 0 : pick(d, 16);
+}
+
 void case_make(uint64_t seed, struct sim_case *c) {
     static const uint64_t thresholds[] = {0, 20, 1000}, chaos[] = {0, 2, 30, 3000};
+    static const double clips[] = {0, 0.05, 5}; /* norms are between the last two, and above */
     struct dice d = {seed, 0};
     *c = (struct sim_case){0};
     make_model(c, &d);
@@ -108,7 +119,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
                             .steps = 1 + pick(&d, 4),
                             .persistence_threshold = thresholds[pick(&d, 3)],
                             .optimizer = optimizer_find("adamw"),
-                            .clip = pick(&d, 3) ? 0.05 : 0,
+                            .clip = clips[pick(&d, 3)],
                             .staging = pick(&d, 2),
                             .evaluate = pick(&d, 3) == 0,
                             .skip_unit = pick(&d, 3) ? -1 : (int32_t)pick(&d, c->model.units),
@@ -135,7 +146,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.vertical = !ties(&c->model) && s->terms.micro_steps > 1 && pick(&d, 2);
     s->terms.device_share = s->terms.state_tier != TIER_DEVICE && pick(&d, 2) ? pick(&d, 11) / 10. : 0;
     s->terms.device_bytes = pick(&d, 2) ? UINT64_MAX : pick(&d, 8000);
-    s->terms.update_in_backward = s->clip == 0 && pick(&d, 2);
+    choose_outcomes(s, &d);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -224,7 +235,10 @@ static bool drop_tier(struct sim_setup *s, struct sim_model *m) {
     return s->terms.device_share > 0 && (s->terms.device_share = 0, true);
 }
 static bool drop_updates(struct sim_setup *s, struct sim_model *m) {
-    return s->terms.update_in_backward && (s->terms.update_in_backward = false, true);
+    return s->terms.update_in_backward && (s->terms.update_in_backward = s->terms.repeats = false, true);
+}
+static bool skip_no_step(struct sim_setup *s, struct sim_model *m) {
+    return s->skipped && (s->skipped &= s->skipped - 1, true);
 }
 static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
     return s->chaos_ns && (s->chaos_ns = 0, true);
@@ -233,7 +247,7 @@ static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
 static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
     halve_shards,    drop_shard, halve_copies,    halve_units,  drop_unit,       halve_steps,   drop_step,
     drop_micro_step, drop_fault, drop_last_fault, skip_nothing, drop_evaluation, drop_segments, drop_depth,
-    drop_device,     drop_order, drop_tier,       drop_updates, drop_chaos};
+    drop_device,     drop_order, drop_tier,       drop_updates, skip_no_step,    drop_chaos};
 
 /* Finds the least number of random events with which the run still fails. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
@@ -279,6 +293,10 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     if (s->terms.device_share > 0)
         fprintf(out, ", up to %g of the state on the device", s->terms.device_share);
     if (s->terms.update_in_backward) fprintf(out, ", updated in the backward");
+    if (s->clip > 0) fprintf(out, ", clipped to %g", s->clip);
+    if (s->terms.shadow) fprintf(out, ", with a shadow");
+    for (uint32_t k = 0; k < s->steps; k++)
+        if (sim_step_bit(s->skipped, k)) fprintf(out, ", step %" PRIu32 " skipped", k + 1);
     if (s->terms.discrete) fprintf(out, ", on a device of its own");
     fprintf(out, "%s%s", s->evaluate ? ", evaluations" : "", with_data ? ", with data" : "");
     for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)

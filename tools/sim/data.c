@@ -55,6 +55,27 @@ static void fill_run(const struct rank *r, uint32_t region, uint64_t first, uint
     }
 }
 
+/* With a shadow, a record has the masters, too. */
+static bool copies_masters(const struct rank *r, uint32_t region) {
+    struct precision precision = blueprint_precision_of(&r->run->blueprint, region);
+    return precision_copies_masters(&precision) && !r->region[region].frozen;
+}
+
+static void copy_masters(struct rank *r, uint32_t region) {
+    const struct chunk_layout *layout = &r->run->blueprint.plan.layout;
+    for (uint32_t i = 0; i < layout->region[region].chunks; i++) {
+        struct chunk c = chunk_layout_at(layout, region, i);
+        uint64_t count;
+        uint8_t *slot;
+        const void *from = c.params ? NULL : shard_run(r, region, c.first, &count);
+        if (!c.state) continue;
+        if (executor_chunk(r->executor, region, i, CHUNK_ALL, &slot)) return;
+        memcpy(slot + c.array[r->run->blueprint.o.state_count], from ? from : slot + c.slot_param,
+               c.count * sizeof(float));
+        executor_chunk_written(r->executor, CHUNK_STATE);
+    }
+}
+
 static void fill_region(struct rank *r, uint32_t region) {
     uint64_t all = shard_elements(r, region);
     for (uint64_t at = 0, count; at < all; at += count) {
@@ -64,6 +85,7 @@ static void fill_region(struct rank *r, uint32_t region) {
         if (r->run->blueprint.plan.layout.region[region].params)
             executor_chunk_written(r->executor, CHUNK_ALL);
     }
+    if (copies_masters(r, region)) copy_masters(r, region);
     uint64_t device = chunk_layout_device(&r->run->blueprint.plan.layout, region),
              resident = chunk_layout_resident(&r->run->blueprint.plan.layout, region);
     for (uint32_t k = 0; k < r->run->blueprint.o.state_count && !r->region[region].frozen; k++) {
@@ -77,7 +99,8 @@ static void fill_region(struct rank *r, uint32_t region) {
 static void store_chunks(struct rank *r, uint32_t region) {
     const struct chunk_layout *layout = &r->run->blueprint.plan.layout;
     struct precision precision = blueprint_precision_of(&r->run->blueprint, region);
-    bool masters = precision_keeps_masters(&precision) && !r->region[region].frozen;
+    bool keeps = precision_keeps_masters(&precision) && !r->region[region].frozen,
+         masters = keeps || copies_masters(r, region);
     for (uint32_t i = 0; i < layout->region[region].chunks; i++) {
         struct chunk c = chunk_layout_at(layout, region, i);
         uint8_t *slot;

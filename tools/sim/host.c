@@ -65,10 +65,14 @@ static bool gets_lost(struct rank *r) {
 
 /* ---- the host's work in each move; true: the event follows at once, false: the host is busy or lost ---- */
 
+static double mean_of(const struct rank *r) {
+    return 1.0 / ((double)r->run->ranks * r->run->setup->terms.micro_steps);
+}
+
 /* Computes the scale from the gradients' norm as engine/step/step.c does. Without data no code uses it. */
 static double gradient_scale(const struct rank *r) {
     const struct sim_setup *s = r->run->setup;
-    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->terms.micro_steps);
+    double sum = 0, mean = mean_of(r);
     const struct agreement *all = executor_agreements(r->executor);
     bool both = r->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
     uint32_t row = r->index / r->policy.mesh[AXIS_SHARD];
@@ -79,16 +83,25 @@ static double gradient_scale(const struct rank *r) {
     return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
 }
 
-/* The settings of the updates of the present step. Without data no code uses it. */
-static void settle(struct rank *r) {
+/* The settings of the updates of the present step. Without data no code uses them. */
+static void settle(struct rank *r, double scale) {
     const struct sim_setup *s = r->run->setup;
     for (int g = 0; g < 2; g++)
         optimizer_prepare(s->optimizer, &s->params[g], r->applied + 1, &r->scalars[g]);
-    r->moves.update = (struct update_settings){(float)gradient_scale(r), r->scalars, 2, r->applied + 1};
+    r->moves.update = (struct update_settings){(float)scale, r->scalars, 2, r->applied + 1};
+}
+
+/* As engine/step/step.c decides. */
+static enum outcome outcome_of(const struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    bool clips =
+        s->host ? (float)gradient_scale(r) != (float)mean_of(r) : sim_step_bit(s->repeated, r->loop.step);
+    if (sim_step_bit(s->skipped, r->loop.step)) return OUTCOME_SKIPPED;
+    return r->policy.repeats && clips ? OUTCOME_REPEATED : OUTCOME_UPDATED;
 }
 
 static bool work_pass(struct rank *r) {
-    if (r->policy.update_in_backward) settle(r);
+    if (r->policy.update_in_backward) settle(r, mean_of(r));
     return !dawdles(r);
 }
 
@@ -141,6 +154,7 @@ static void commit(struct rank *r) {
     static const uint8_t page[CHUNK_ALIGN_BYTES];
     const struct run *run = r->run;
     drive_set_immediate(r->drive, true);
+    executor_complete_epoch(r->executor);
     executor_commit(r->executor, page);
     drive_set_immediate(r->drive, false);
     uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
@@ -155,11 +169,12 @@ static bool work_agreed(struct rank *r) {
 }
 
 static bool work_apply(struct rank *r) {
-    const struct sim_setup *s = r->run->setup;
     same_agreement(r);
-    settle(r);
-    r->applied++;
-    r->moves.commits = s->terms.shadow;
+    settle(r, gradient_scale(r));
+    r->moves.outcome = outcome_of(r);
+    bool applies = r->moves.outcome != OUTCOME_SKIPPED;
+    r->applied += applies;
+    r->moves.commits |= applies && r->run->setup->terms.shadow;
     return true;
 }
 
@@ -200,6 +215,7 @@ static void fill(struct rank *r) {
     executor_written(r->executor);
     executor_flush(r->executor);
     drive_set_immediate(r->drive, false);
+    r->moves.commits = r->policy.update_in_backward && r->run->setup->terms.shadow;
     r->phase = RANK_TRAINS;
 }
 

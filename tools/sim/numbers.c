@@ -114,7 +114,7 @@ static double squares(const struct sim_setup *s, const struct trained *t) {
     return sum;
 }
 
-static void train_step(const struct sim_setup *s, uint32_t step, struct trained *t) {
+static void train_step(const struct sim_setup *s, uint32_t step, uint32_t applied, struct trained *t) {
     for (uint32_t p = 0; p < s->model->params; p++)
         if (t[p].total) sum_gradient(s, p, step, t[p].weights, t[p].scratch, t[p].total);
     double mean = 1.0 /
@@ -126,7 +126,7 @@ static void train_step(const struct sim_setup *s, uint32_t step, struct trained 
         if (!t[p].total) continue;
         struct optimizer_scalars scalars;
         bool decays = !(s->model->param[p].flags & ZERO_NO_DECAY);
-        optimizer_prepare(s->optimizer, &s->params[!decays], step + 1, &scalars);
+        optimizer_prepare(s->optimizer, &s->params[!decays], applied + 1, &scalars);
         struct optimizer_args args = {.count = s->model->param[p].count,
                                       .master = t[p].weights,
                                       .state = {t[p].state[0], t[p].state[1]},
@@ -170,7 +170,8 @@ zero_status numbers_check(const struct numbers *n, struct zero_error *error) {
     struct trained *t = calloc(n->setup->model->params, sizeof *t);
     zero_status status = ZERO_OK;
     if (!t || !open_trained(n, t)) status = error_set(error, ZERO_E_MEMORY, "no memory to train serially");
-    for (uint32_t step = 0; step < n->setup->steps && !status; step++) train_step(n->setup, step, t);
+    for (uint32_t step = 0, applied = 0; step < n->setup->steps && !status; step++)
+        if (!sim_step_bit(n->setup->skipped, step)) train_step(n->setup, step, applied++, t);
     if (!status) status = compare(n, t, error);
     for (uint32_t p = 0; p < n->setup->model->params && t; p++) free(t[p].weights);
     free(t);

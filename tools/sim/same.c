@@ -13,8 +13,8 @@ uint64_t same_operations(const struct run *run) {
 }
 
 static uint64_t pack(const struct operation *op) {
-    return (uint64_t)op->kind | (uint64_t)op->region << 16 | (uint64_t)op->use << 32 |
-           (uint64_t)op->object << 48 | (uint64_t)op->stream << 56;
+    return (uint64_t)op->kind | (uint64_t)op->outcome << 8 | (uint64_t)op->region << 16 |
+           (uint64_t)op->use << 32 | (uint64_t)op->object << 48 | (uint64_t)op->stream << 56;
 }
 
 static void differ(struct rank *r, const struct emitted *first, const struct operation *op) {

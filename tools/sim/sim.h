@@ -7,7 +7,7 @@
  *   - the k-th operation of a communicator has the same fingerprint on all its ranks (engine/comm/comm_sim.c)
  *   - two operations in flight share no byte that one of them writes, and the data that an operation reads was written
  *     and not overwritten since (ledger.h); with data also byte by byte
- *   - each rank updates every part of its shards once a step, and the shards of all ranks cover every unit exactly once
+ *   - each rank updates every part of its shards once a step that is not skipped, and the shards of all ranks cover every unit exactly once
  *   - all ranks emit the same operations (same.c); at least one rank can always continue
  *   - after a fault that ends ranks, every live rank ends within the deadline, with an error that names the cause
  *
@@ -65,6 +65,8 @@ struct sim_setup {
     /* left out of every step's first micro-step (vertical: of all), only without segments; -1: none */
     int32_t skip_unit;
     struct pass_segments segments; /* recomputed in the backward */
+    /* A bit for each step. skipped: as if a gradient were inf. repeated: without data, with terms.repeats, as if it were clipped. */
+    uint32_t skipped, repeated;
     /* Per unit; NULL: from the model's operations and `speeds`, a backward twice a forward. */
     const struct pass_work *work;
 
@@ -82,6 +84,8 @@ struct sim_setup {
     FILE *trace;                         /* Chrome trace events of the first `trace_ranks` ranks; or NULL */
     uint32_t trace_ranks;
 };
+
+static inline bool sim_step_bit(uint32_t steps, uint32_t step) { return step < 32 && steps >> step & 1; }
 
 /* The reason why a host does not compute: the kind of operation that blocks all others that it needs. */
 enum sim_wait { WAIT_GATHER, WAIT_REDUCE, WAIT_AGREE, WAIT_UPDATE, WAIT_DRIVE, WAITS };
