@@ -76,9 +76,9 @@ static void save_twice(zero_engine *engine, uint32_t rank, void *user) {
 
 /* ---- what loads after a crash ---- */
 
-enum outcome { OLD, NEW, REFUSED, MIXED, OUTCOMES };
+enum ending { OLD, NEW, REFUSED, MIXED, OUTCOMES };
 
-static enum outcome load(struct disk *disk, const struct scenario *s, char sentence[512]) {
+static enum ending load(struct disk *disk, const struct scenario *s, char sentence[512]) {
     static struct state got;
     char json[2048];
     struct plain p;
@@ -89,7 +89,7 @@ static enum outcome load(struct disk *disk, const struct scenario *s, char sente
     plain_declare(&p, engine, params, PARAMS);
     zero_engine_commit(engine, NULL);
     zero_status status = engine_load(engine, disk_storage(disk), root, 0);
-    enum outcome outcome = REFUSED;
+    enum ending outcome = REFUSED;
     if (status) {
         snprintf(sentence, 512, "%s", zero_last_error());
     } else {
@@ -123,7 +123,7 @@ static bool is_new(struct seen *seen, uint64_t hash) {
     }
 }
 
-static void judge(const struct scenario *s, const struct crash *crash, enum outcome outcome,
+static void judge(const struct scenario *s, const struct crash *crash, enum ending outcome,
                   const char *sentence) {
     bool complete = crash->calls == disk_calls(s->disk) && !crash->fsync_lies;
     bool good = outcome == OLD || outcome == NEW;
@@ -156,7 +156,7 @@ static void explore(struct scenario *s, bool fsync_lies, uint32_t rounds, struct
             uint64_t hash = disk_hash(disk);
             is_new(all, hash);
             if (is_new(&seen, hash)) {
-                enum outcome outcome = load(disk, s, sentence);
+                enum ending outcome = load(disk, s, sentence);
                 outcomes[outcome]++;
                 judge(s, &crash, outcome, sentence);
             }

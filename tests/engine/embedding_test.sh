@@ -84,6 +84,6 @@ answers=0
 while IFS= read -r answer; do
     ((++answers))
     grep -qF -- "$answer" "$mistakes" || fail "no test expects the answer: $answer"
-done < <(sed -n '/^## Mistakes$/,/^## /p' "$document" | sed -n 's/^|.*| `\(.*\)` |$/\1/p' | sed 's/"/\\"/g')
+done < <(sed -n '/^## Mistakes$/,/^## /p' "$document" | sed -nE 's/^\|.*\| (``?)(.*)\1 \|$/\2/p' | sed 's/"/\\"/g')
 ((answers >= 10)) || fail "$answers answers in the table of mistakes"
 ((failures == 0))

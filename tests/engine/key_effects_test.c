@@ -531,7 +531,8 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
 static const char *const in_the_transport_tests[] = {"comm.checksum"};
 
 /* Where the memory is: tests/engine/devices_test.c. What the command does there: tests/tools/command/cuda_test.sh. */
-static const char *const in_the_device_tests[] = {"device.type", "device.index", "device.graphs"};
+static const char *const in_the_device_tests[] = {"device.type", "device.index", "device.graphs",
+                                                  "memory.device_margin"};
 
 /* Keys that only the command reads, and keys whose effect shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",

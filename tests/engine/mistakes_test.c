@@ -42,6 +42,10 @@ static void opening(void) {
     zero_engine *e = NULL;
     answers(zero_engine_open("{\"train_batch_sise\": 1}", NULL, &e), ZERO_E_CONFIG,
             "unknown key: did you mean \"train_batch_size\"?");
+    answers(
+        zero_engine_open("{\"train_batch_size\": 1, \"zero_optimization\": {\"stage\": \"auto\"}}", NULL, &e),
+        ZERO_E_CONFIG,
+        "\"auto\" is chosen by `zero train`, or by `zero plan CONFIG.json --write-config FILE`");
     answers(zero_engine_open("confg.json", NULL, &e), ZERO_E_IO,
             "cannot be opened: No such file or directory; give a file, or JSON that starts with {");
     answers(zero_engine_open("{\"train_batch_size\": 4, \"train_micro_batch_size_per_gpu\": 3}", NULL, &e),
