@@ -213,6 +213,7 @@ void config_free(struct config *config) {
     config_groups_free(&config->groups);
     free_paths(&config->optimizer_paths);
     free_paths(&config->param_paths);
+    free_paths(&config->recompute.paths);
     free_paths(&config->data.paths);
     free_paths(&config->data.eval.paths);
     for (uint32_t i = 0; i < config_key_count(); i++)
