@@ -2,7 +2,8 @@
  * each kernel fits a GPU and the table:
  *   fatbin_test TABLE FILE...            checks
  *   fatbin_test --write FILE... >TABLE   writes the table anew, after a look at what has changed
- * A line of the table is a kernel, in the type that needs most; its threads; and on sm_80 and sm_90 the registers of a
+ * The table's first line names the toolkit (CUDA_VERSION): another one's compiler may need other registers, so with another one the
+ * table is not compared. A line of the table is a kernel, in the type that needs most; its threads; and on sm_80 and sm_90 the registers of a
  * thread and the shared memory of a block. A kernel may need less. No kernel spills registers, or keeps arrays in a
  * thread's stack, which is in slow memory: on sm_100, whose compiler is younger, a few numbers.
  *
@@ -42,7 +43,7 @@ struct row {
 };
 struct rows {
     struct row row[ROWS_MAX];
-    uint32_t count;
+    uint32_t count, toolkit;
 };
 static struct rows table, found;
 
@@ -56,6 +57,7 @@ static bool read_table(const char *path) {
     char line[256];
     FILE *file = fopen(path, "r");
     while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "# CUDA_VERSION %u", &table.toolkit) == 1) continue;
         struct row *r = &table.row[table.count];
         if (*line == '#') continue;
         if (table.count == ROWS_MAX ||
@@ -69,6 +71,7 @@ static bool read_table(const char *path) {
 }
 
 static void write_table(void) {
+    printf("# CUDA_VERSION %d\n", TOOLKIT);
     printf("# kernel, threads; on sm_80 registers and bytes of shared memory; the same on sm_90\n");
     for (uint32_t i = 0; i < found.count; i++) {
         const struct row *r = &found.row[i];
@@ -192,8 +195,10 @@ int main(int argc, char **argv) {
     }
     if (writes)
         write_table();
-    else
+    else if (table.toolkit == TOOLKIT)
         compare_rows();
+    else
+        printf("the table is of CUDA_VERSION %u, this is %d: not compared\n", table.toolkit, TOOLKIT);
     free(bytes);
     return check_end();
 }

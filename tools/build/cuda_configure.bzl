@@ -22,6 +22,13 @@ def _find(ctx):
             return root
     return None
 
+def _version(ctx, root):
+    """CUDA_VERSION of cuda.h: 13000 for 13.0."""
+    for line in ctx.read(root + "/include/cuda.h").split("\n"):
+        if line.startswith("#define CUDA_VERSION "):
+            return line[len("#define CUDA_VERSION "):].strip()
+    return "0"
+
 def _cuda_impl(ctx):
     root = _find(ctx)
     missing = [h for h in HEADERS if root and not ctx.path(root + "/include/" + h).exists]
@@ -34,6 +41,7 @@ def _cuda_impl(ctx):
     ctx.file("defs.bzl", """
 NVCC = {nvcc}
 CUDA_TOOLKIT = {toolkit}
+CUDA_VERSION = {version}
 
 def if_cuda(there, otherwise = []):
     return {choice}
@@ -41,6 +49,7 @@ def if_cuda(there, otherwise = []):
         choice = "there" if root else "otherwise",
         nvcc = repr(root + "/bin/nvcc" if root else ""),
         toolkit = repr([] if root else ["@cuda//:toolkit"]),
+        version = repr(_version(ctx, root) if root else "0"),
     ))
     ctx.file("BUILD", """
 # No platform has this constraint value, so targets that need it are skipped.
