@@ -502,7 +502,7 @@ typedef struct zero_memory_row {
 zero_status zero_engine_memory(const zero_engine *engine, uint32_t index, zero_memory_row *out);
 
 /* The owners of all tiers' planned memory, index 0, 1, ..., the largest first: ZERO_E_ARGUMENT past the last. Together they are the
- * rows without their alignment. Local. */
+ * rows without their alignment; of a parked engine, the rows before it was parked. Local. */
 typedef struct zero_memory_owner {
     size_t struct_size;
     zero_tier tier;

@@ -39,7 +39,7 @@ static const struct idle {
     {{"activation_checkpointing.nvme_path"},
      {NULL},
      checkpoints_in_memory,
-     "while activation_checkpointing.nvme_checkpointing is false"},
+     "but for zero_engine_add_scratch while activation_checkpointing.nvme_checkpointing is false"},
     {{"zero_optimization.offload_optimizer."},
      {"zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.nvme_path"},
      state_on_device,

@@ -70,12 +70,11 @@ static uint32_t transfer_buffers(const struct running *run, const struct plan *p
     return count;
 }
 
-static struct tier_options drive_options(const struct running *run, const struct start_options *o,
-                                         const struct config_paths *paths) {
-    const struct config *c = o->blueprint->o.config;
+struct tier_options start_drive_options(const struct running *run, const struct config *c,
+                                        const struct config_paths *paths, struct faults *faults) {
     return (struct tier_options){.device = run->device,
                                  .log = &run->ranks->log,
-                                 .faults = o->faults,
+                                 .faults = faults,
                                  .nvme = {.paths = (const char *const *)paths->items,
                                           .path_count = (uint32_t)paths->count,
                                           .block_bytes = (uint32_t)c->aio_block_bytes,
@@ -91,7 +90,7 @@ static zero_status open_drive(struct running *run, const struct start_options *o
     struct commit_file keep = commit_file(run->ranks->rank, run->ranks->size);
     struct commit kept = {0};
     if (c->nvme_shadow) commit_search(paths, run->ranks->size, true, &kept);
-    struct tier_options options = drive_options(run, o, paths);
+    struct tier_options options = start_drive_options(run, c, paths, o->faults);
     options.bytes = plan->tier_bytes[TIER_NVME];
     options.requests_max = executor_requests_max(plan);
     options.nvme.keep = c->nvme_shadow ? keep.name : NULL;
@@ -105,7 +104,7 @@ static zero_status open_drive(struct running *run, const struct start_options *o
 zero_status start_scratches(struct scratches *scratches, const struct running *run,
                             const struct start_options *o, struct zero_error *error) {
     const struct config *c = o->blueprint->o.config;
-    struct tier_options options = drive_options(run, o, config_scratch_paths(c));
+    struct tier_options options = start_drive_options(run, c, config_scratch_paths(c), o->faults);
     options.bytes = scratches_bytes(scratches);
     options.requests_max = (uint32_t)scratches_places(scratches);
     return scratches_open(scratches, config_tier(c, TIER_NVME), &options, error);

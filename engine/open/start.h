@@ -27,6 +27,10 @@ zero_status start_run(struct running *run, const struct start_options *options, 
 zero_status start_scratches(struct scratches *scratches, const struct running *run,
                             const struct start_options *options, struct zero_error *error);
 
+/* What all drives of an engine have in common. */
+struct tier_options start_drive_options(const struct running *run, const struct config *config,
+                                        const struct config_paths *paths, struct faults *faults);
+
 /* Opens a tier in memory, as planned. */
 zero_status start_memory(struct running *run, const struct blueprint *blueprint, enum tier_kind kind,
                          struct tier **out, struct zero_error *error);

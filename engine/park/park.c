@@ -158,12 +158,16 @@ zero_status park_out(struct park *p, enum tier_kind tier) {
     return ZERO_OK;
 }
 
-/* What the margin was kept for is there by now, and so is what the host program has reserved. */
 static zero_status check_free(const struct park *p, struct zero_error *error) {
     struct device_room room = {0};
+    uint64_t bytes = plan_of(p)->tier_bytes[TIER_DEVICE];
     zero_status status = device_memory_measure(&room, p->run->device, error);
-    if (status) return status;
-    return device_memory_check(&room, p->run->device, plan_of(p)->tier_bytes[TIER_DEVICE], NULL, error);
+    if (status || !room.total || bytes <= room.available) return status;
+    return error_set(error, ZERO_E_BUDGET,
+                     "device memory: the engine needs %" PRIu64 " bytes, and %" PRIu64
+                     " are free: free what the program has allocated since zero_engine_park, and call "
+                     "zero_engine_unpark again",
+                     bytes, room.available);
 }
 
 zero_status park_in(struct park *p) {

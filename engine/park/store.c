@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/limits.h"
+#include "engine/open/start.h"
 #include "engine/run/device_copy.h"
 #include "kernels/checksum.h"
 
@@ -45,22 +46,14 @@ static zero_status open_memory(struct store *s, const struct config *c, uint64_t
 static zero_status open_drive(struct store *s, const struct config *c, struct faults *faults,
                               struct zero_error *error) {
     uint64_t staged = store_need(s, TIER_NVME).bytes[TIER_CPU];
-    const struct config_paths *paths = config_park_paths(c);
     zero_status status = open_memory(s, c, staged, &s->staging, error);
     if (status) return status;
     struct device_span buffer = {s->staging->ops->address(s->staging), staged};
-    struct tier_options options = {.bytes = s->bytes,
-                                   .device = s->run->device,
-                                   .requests_max = STORE_SLOTS,
-                                   .log = &s->run->ranks->log,
-                                   .faults = faults,
-                                   .nvme = {.paths = (const char *const *)paths->items,
-                                            .path_count = (uint32_t)paths->count,
-                                            .block_bytes = (uint32_t)c->aio_block_bytes,
-                                            .queue_depth = (uint32_t)c->aio_queue_depth,
-                                            .buffers = &buffer,
-                                            .buffer_count = staged > 0,
-                                            .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};
+    struct tier_options options = start_drive_options(s->run, c, config_park_paths(c), faults);
+    options.bytes = s->bytes;
+    options.requests_max = STORE_SLOTS;
+    options.nvme.buffers = &buffer;
+    options.nvme.buffer_count = staged > 0 && !s->run->device->pinned_by_driver;
     s->check = calloc(pieces_of(s) + 1, sizeof *s->check);
     if (!s->check) return error_set(error, ZERO_E_MEMORY, "no memory for the checksums of a parked state");
     return tier_open(config_tier(c, TIER_NVME), &options, &s->tier, error);

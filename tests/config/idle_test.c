@@ -40,7 +40,8 @@ static void idle_keys(void) {
          "\"nvme_path\": \"/x\", \"buffer_count\": 2}}",
          ""},
         {", \"activation_checkpointing\": {\"nvme_path\": \"/x\"}",
-         "activation_checkpointing.nvme_path: no effect while activation_checkpointing.nvme_checkpointing is "
+         "activation_checkpointing.nvme_path: no effect but for zero_engine_add_scratch while "
+         "activation_checkpointing.nvme_checkpointing is "
          "false\n"},
         {", \"aio\": {\"queue_depth\": 3}, \"activation_checkpointing\": {\"nvme_checkpointing\": true, "
          "\"nvme_path\": \"/x\"}",
