@@ -7,6 +7,13 @@
 bool config_written(const struct config *config, const char *path); /* a value, not "auto" */
 bool config_automatic(const struct config *config, const char *path);
 
+/* A key asks for recomputation and decides its interval. */
+bool config_asks_recompute(const struct config *config);
+
+/* Refuses checkpoints on a drive whose paths are not these, which an offload to a drive has or may have. */
+zero_status config_check_scratch(const struct config *config, const struct config_paths *offload,
+                                 struct zero_error *error);
+
 /* Records a resolved value in the key's entry; the entry's source still shows "auto". config_derived_int changes
  * nothing if the key was written. */
 zero_status config_derived(struct config *config, const char *path, const char *text,

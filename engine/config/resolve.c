@@ -450,6 +450,15 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
 
 /* ---- recomputation ---- */
 
+zero_status config_check_scratch(const struct config *c, const struct config_paths *offload,
+                                 struct zero_error *error) {
+    const struct config_recompute *r = &c->recompute;
+    if (!r->on_drive || !r->paths.count || !offload->count || same_paths(&r->paths, offload)) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     CHECKPOINTING ".nvme_path: a rank has one set of drives: give it the paths of "
+                                   "zero_optimization's offload, or remove it");
+}
+
 /* Where the inputs of segments wait. Scratch and swap files are in the same directories. */
 static zero_status resolve_checkpoints(struct config *c, struct zero_error *error) {
     struct config_recompute *r = &c->recompute;
@@ -465,11 +474,13 @@ static zero_status resolve_checkpoints(struct config *c, struct zero_error *erro
                          CHECKPOINTING
                          ".nvme_checkpointing: true needs a directory on the drive: set " CHECKPOINTING
                          ".nvme_path");
-    if (r->paths.count && !same_paths(&r->paths, paths))
-        return error_set(error, ZERO_E_CONFIG,
-                         CHECKPOINTING ".nvme_path: a rank has one set of drives: give it the paths of "
-                                       "zero_optimization's offload, or remove it");
-    return check_distinct(CHECKPOINTING, &r->paths, error);
+    zero_status status = config_check_scratch(c, paths, error);
+    return status ? status : check_distinct(CHECKPOINTING, &r->paths, error);
+}
+
+bool config_asks_recompute(const struct config *config) {
+    const struct config_recompute *r = &config->recompute;
+    return r->checkpoints || r->on_cpu || r->on_drive || r->every;
 }
 
 /* Any of these keys turns recomputation on. Results do not depend on it, so a file for another system may ask for
@@ -477,7 +488,7 @@ static zero_status resolve_checkpoints(struct config *c, struct zero_error *erro
 static zero_status resolve_recompute(struct config *config, struct zero_error *error) {
     static const char path[] = CHECKPOINTING ".interval";
     struct config_recompute *r = &config->recompute;
-    bool asked = r->checkpoints || r->on_cpu || r->on_drive || r->every;
+    bool asked = config_asks_recompute(config);
     zero_status status = resolve_checkpoints(config, error);
     if (status) return status;
     if (config_written(config, path)) {
@@ -504,12 +515,18 @@ static zero_status resolve_skips(struct config *config, struct zero_error *error
 
 /* ---- what the planner chooses ---- */
 
+/* A key that another one decides is derived, not chosen. */
 const char *config_unchosen(const struct config *config) {
-    static const char *const paths[] = {"zero_optimization.stage", OFFLOAD_OPTIMIZER ".device",
-                                        OFFLOAD_PARAM ".device", OFFLOAD_GRADIENTS ".device",
-                                        "activation_checkpointing.interval"};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (config_automatic(config, paths[i])) return paths[i];
+    const struct {
+        const char *path;
+        bool decided;
+    } keys[] = {{"zero_optimization.stage", false},
+                {OFFLOAD_OPTIMIZER ".device", config->cpu_offload},
+                {OFFLOAD_PARAM ".device", config->cpu_offload_param},
+                {OFFLOAD_GRADIENTS ".device", false},
+                {CHECKPOINTING ".interval", config_asks_recompute(config)}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!keys[i].decided && config_automatic(config, keys[i].path)) return keys[i].path;
     return NULL;
 }
 

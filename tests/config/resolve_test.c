@@ -455,6 +455,18 @@ static void what_the_planner_chooses(void) {
         {"\"zero_optimization\": {\"offload_gradients\": \"auto\"}",
          "zero_optimization.offload_gradients.device"},
         {"\"activation_checkpointing\": {\"interval\": \"auto\"}", "activation_checkpointing.interval"},
+        /* another key decides */
+        {"\"activation_checkpointing\": {\"interval\": \"auto\", \"cpu_checkpointing\": true}", NULL},
+        {"\"activation_checkpointing\": {\"interval\": \"auto\", \"number_checkpoints\": 2}", NULL},
+        {"\"activation_checkpointing\": {\"interval\": \"auto\", \"nvme_checkpointing\": true, "
+         "\"nvme_path\": \"d\"}",
+         NULL},
+        {"\"activation_checkpointing\": {\"interval\": \"auto\"}, \"model\": {\"gradient_checkpointing\": "
+         "true}",
+         NULL},
+        {"\"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": \"auto\"}", NULL},
+        {"\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true, \"offload_param\": \"auto\"}",
+         NULL},
         {"\"zero_optimization\": {\"stage\": 1}, \"train_micro_batch_size_per_gpu\": \"auto\"", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

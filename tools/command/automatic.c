@@ -64,9 +64,15 @@ static zero_status meet(struct search *s, struct zero_error *error) {
     return status;
 }
 
+/* Of the offload, or of the checkpoints alone. */
+static const struct config_paths *drive_paths(const struct config *c) {
+    if (c->optimizer_paths.count) return &c->optimizer_paths;
+    return c->param_paths.count || !c->recompute.on_drive ? &c->param_paths : &c->recompute.paths;
+}
+
 static void ask_here(struct search *s) {
     const struct config *c = s->config;
-    const struct config_paths *paths = c->optimizer_paths.count ? &c->optimizer_paths : &c->param_paths;
+    const struct config_paths *paths = drive_paths(c);
     s->here = (struct here){.ranks = node_ranks(s),
                             .threads = s->threads,
                             .width = s->shapes.width,
@@ -131,6 +137,8 @@ static bool find_earlier(struct search *s) {
     bool same = ranks == s->a->ranks && config_read(text, &earlier, &unused) == ZERO_OK &&
                 config_resolve(&earlier, ranks, &unused) == ZERO_OK;
     struct cell cell = space_cell_of(&earlier);
+    if (!s->space.recompute)
+        cell.recompute = s->space.fixed.recompute; /* which may need the layers of --model */
     bool found = same && space_find(&s->space, &cell, &s->word.cell);
     if (ranks && ranks != s->a->ranks)
         snprintf(line, sizeof line, "anew: the earlier part of this run was on %" PRIu32 " ranks", ranks);

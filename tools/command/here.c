@@ -88,7 +88,7 @@ bool here_path(const struct here *h, char out[HERE_PATH_BYTES]) {
     return true;
 }
 
-/* A file that others may have written says nothing. */
+/* Ignores a file that another user may have written. */
 static bool read_own(const char *path, char out[HERE_TEXT_BYTES]) {
     struct stat found;
     int handle = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

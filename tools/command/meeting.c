@@ -1,6 +1,7 @@
 #include "tools/command/meeting.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,6 +10,9 @@
 static zero_status failed(struct zero_error *error) {
     return error_set(error, ZERO_E_INTERNAL, "%s", zero_last_error());
 }
+
+/* The others wait while rank 0 measures and prices. */
+enum { PATIENCE_S = 60 };
 
 /* An engine that never commits: its device and its ranks are those of the training. */
 zero_status meeting_open(const struct config *c, bool alone, struct meeting *out, struct zero_error *error) {
@@ -20,7 +24,7 @@ zero_status meeting_open(const struct config *c, bool alone, struct meeting *out
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"comm\": {\"timeout_s\": %.17g}, \"device\": "
              "{\"type\": \"%s\"}}",
-             c->comm.timeout_s, devices[c->device_type]);
+             fmax(c->comm.timeout_s, PATIENCE_S), devices[c->device_type]);
     zero_runtime runtime = {
         .struct_size = sizeof runtime, .local = out->local, .threads = (uint32_t)c->threads, .cuda = 1};
     out->engine = zero_engine_init_with(json, &runtime);

@@ -24,9 +24,10 @@ static int make_durable(int handle) {
     return has_no_such_call ? 0 : number;
 }
 
-static zero_status write_with(const char *path, const char *text, mode_t mode, struct zero_error *error) {
+static zero_status write_with(const char *path, const char *text, const char *suffix, mode_t mode,
+                              struct zero_error *error) {
     char fresh[4096 + 64];
-    int length = snprintf(fresh, sizeof fresh, "%s.new", path), number = 0;
+    int length = snprintf(fresh, sizeof fresh, "%s%s", path, suffix), number = 0;
     if (length >= (int)sizeof fresh)
         return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", path);
     unlink(fresh); /* left by a run that was killed here */
@@ -42,9 +43,11 @@ static zero_status write_with(const char *path, const char *text, mode_t mode, s
 }
 
 zero_status new_file_write(const char *path, const char *text, struct zero_error *error) {
-    return write_with(path, text, 0666, error);
+    return write_with(path, text, ".new", 0666, error);
 }
 
 zero_status new_file_write_private(const char *path, const char *text, struct zero_error *error) {
-    return write_with(path, text, 0600, error);
+    char suffix[32];
+    snprintf(suffix, sizeof suffix, ".%ld.new", (long)getpid());
+    return write_with(path, text, suffix, 0600, error);
 }

@@ -13,7 +13,7 @@ int write_all(int file, const char *bytes, size_t count, size_t *out_written);
  * followed. After a full disk or a power loss the old file is unchanged. */
 zero_status new_file_write(const char *path, const char *text, struct zero_error *error);
 
-/* The same with mode 0600. */
+/* The same with mode 0600, and with the process number before ".new": several processes may write the file at once. */
 zero_status new_file_write_private(const char *path, const char *text, struct zero_error *error);
 
 #endif

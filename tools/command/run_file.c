@@ -1,11 +1,14 @@
 #include "tools/command/run_file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <json-c/json.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/dtype.h"
 #include "engine/config/scan.h"
@@ -80,10 +83,27 @@ zero_status run_file_write(const struct job *job, const zero_engine *engine, con
     return status;
 }
 
+enum { PATH_BYTES = 4096 + 32 };
+
+static const char *find_config(const char *directory, char out_path[PATH_BYTES]) {
+    snprintf(out_path, PATH_BYTES, "%s/config.json", directory);
+    return own_file_problem(out_path, EDIT_BEGINNING, SCAN_BYTES_MAX);
+}
+
+zero_status run_file_drop_config(const struct job *job, const char *directory, struct zero_error *error) {
+    char path[PATH_BYTES];
+    struct stat earlier, given;
+    if (find_config(directory, path) || stat(path, &earlier) != 0) return ZERO_OK;
+    if (stat(job->config_path, &given) == 0 && given.st_dev == earlier.st_dev &&
+        given.st_ino == earlier.st_ino)
+        return ZERO_OK;
+    if (unlink(path) == 0) return ZERO_OK;
+    return error_set(error, ZERO_E_IO, "cannot remove the earlier run's %s: %s", path, strerror(errno));
+}
+
 zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error) {
-    char path[4096 + 32];
-    snprintf(path, sizeof path, "%s/config.json", directory);
-    const char *problem = own_file_problem(path, EDIT_BEGINNING, SCAN_BYTES_MAX);
+    char path[PATH_BYTES];
+    const char *problem = find_config(directory, path);
     if (problem) return error_set(error, ZERO_E_ARGUMENT, "%s %s", path, problem);
     char *text = NULL;
     if (asprintf(&text, "%s\n", job->config_json) < 0)

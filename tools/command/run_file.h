@@ -7,6 +7,10 @@
 /* RUN/config.json: the configuration, with what the planner chose. Replaces only what a run wrote there. */
 zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error);
 
+/* Removes RUN/config.json that an earlier run wrote, for a run that begins anew and chose nothing. It stays if it is the
+ * configuration of this run. */
+zero_status run_file_drop_config(const struct job *job, const char *directory, struct zero_error *error);
+
 zero_status run_file_write(const struct job *job, const zero_engine *engine, const zero_plan *plan,
                            uint64_t steps, const char *directory, struct zero_error *error);
 

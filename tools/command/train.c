@@ -148,7 +148,13 @@ static zero_status read_config(struct arguments *arguments, const struct launch 
     zero_status status =
         settings_apply(arguments->config, &arguments->set, arguments->model != NULL, &arguments->json, error);
     if (status == ZERO_OK) status = read_values(arguments, config, error);
-    if (status == ZERO_OK && config->model.given && config_unchosen(config))
+    bool open = status == ZERO_OK && config_unchosen(config);
+    if (status == ZERO_OK && !open && (arguments->gpu || arguments->hardware))
+        status =
+            error_set(error, ZERO_E_ARGUMENT,
+                      "%s describes a machine for what is \"auto\", and %s leaves nothing to choose: drop it",
+                      arguments->gpu ? "--gpu" : "--hardware", arguments->config);
+    if (status == ZERO_OK && config->model.given && open)
         status = choose_automatic(arguments, launch, ranks, config, error);
     if (status == ZERO_OK && config->model.given) status = config_resolve(config, ranks, error);
     if (status == ZERO_OK && !config->model.given)

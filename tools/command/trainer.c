@@ -186,7 +186,10 @@ static zero_status open_directory(struct trainer *t) {
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
     status = claim_begin(&t->claim, t->directory, t->error);
-    if (status == ZERO_OK && job->chosen) status = run_file_write_config(job, t->directory, t->error);
+    if (status == ZERO_OK && job->chosen)
+        status = run_file_write_config(job, t->directory, t->error);
+    else if (status == ZERO_OK && begins_anew(job))
+        status = run_file_drop_config(job, t->directory, t->error);
     return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 

@@ -182,18 +182,22 @@ char *edit_open(const char *text, uint64_t train_batch, enum dtype compute) {
 
 #define COMMENT "_comment_auto"
 
-/* The paths of drives that the text has. */
-static json_object *drives_of(json_object *root) {
+/* The text's paths of drives. Each of the two has the other's where it has none. */
+struct drives {
+    json_object *offload, *checkpoints;
+};
+
+static struct drives drives_of(json_object *root) {
     static const char *const blocks[] = {"offload_optimizer", "offload_param"};
-    json_object *zero, *block, *paths;
-    if (leaves(root, &block) && json_object_object_get_ex(block, "nvme_path", &paths))
-        return json_object_get(paths);
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+    json_object *zero, *block, *offload = NULL, *checkpoints = NULL;
+    if (leaves(root, &block)) json_object_object_get_ex(block, "nvme_path", &checkpoints);
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks && !offload; i++)
         if (json_object_object_get_ex(root, "zero_optimization", &zero) &&
-            json_object_object_get_ex(zero, blocks[i], &block) &&
-            json_object_object_get_ex(block, "nvme_path", &paths))
-            return json_object_get(paths);
-    return json_object_new_string(EDIT_DRIVE);
+            json_object_object_get_ex(zero, blocks[i], &block))
+            json_object_object_get_ex(block, "nvme_path", &offload);
+    json_object *any = offload ? offload : checkpoints;
+    any = any ? json_object_get(any) : json_object_new_string(EDIT_DRIVE);
+    return (struct drives){any, json_object_get(checkpoints ? checkpoints : any)};
 }
 
 /* Only blocks whose device is a drive have paths, and no block says that nothing is offloaded. */
@@ -329,15 +333,16 @@ char *edit_run(const char *text, const struct cell *cell, const struct shapes *s
                const struct edit_changes *changes) {
     json_object *root = json_tokener_parse(text);
     if (!root) return NULL;
-    json_object *drives = drives_of(root);
+    struct drives drives = drives_of(root);
     set_number(root, "train_micro_batch_size_per_gpu", changes->micro_batch);
     set_number(root, "gradient_accumulation_steps", changes->accumulate);
     if (changes->micro_batch || changes->accumulate) json_object_object_del(root, "train_batch_size");
     set_cell(root, cell);
-    set_drives(child(root, "zero_optimization"), drives);
+    set_drives(child(root, "zero_optimization"), drives.offload);
     change_model(root, shapes, changes);
-    set_recompute(root, cell, changes->recompute, drives);
-    json_object_put(drives);
+    set_recompute(root, cell, changes->recompute, drives.checkpoints);
+    json_object_put(drives.offload);
+    json_object_put(drives.checkpoints);
     if (changes->ranks) root = after_comment(root, changes->ranks);
     return print_as(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
 }

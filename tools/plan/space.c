@@ -12,6 +12,8 @@
 #define MICRO_BATCH "train_micro_batch_size_per_gpu"
 #define STEPS "gradient_accumulation_steps"
 #define INTERVAL "activation_checkpointing.interval"
+#define HPZ "zero_optimization.zero_hpz_partition_size"
+#define RESHARD "comm.reshard_after_forward"
 #define OFFLOAD(of) "zero_optimization.offload_" of ".device"
 
 const struct space space_all = {
@@ -115,7 +117,21 @@ static struct cell fixed_cell(const struct config *c) {
 
 /* An offload that is not given goes with the state's. */
 static bool follows(const struct config *c, const char *path, bool state, bool old) {
-    return config_automatic(c, path) || (state && !old && !config_written(c, path));
+    return !old && (config_automatic(c, path) || (state && !config_written(c, path)));
+}
+
+/* A key that only stages with cut parameters have. */
+static bool needs_cut(const struct config *c) {
+    return c->quantized_weights || config_written(c, RESHARD) || (config_written(c, HPZ) && c->hpz_ranks > 1);
+}
+
+/* Checkpoints on a drive have to be on the drive that some row offloads to. */
+static zero_status check_paths(const struct space *s, const struct config *c, struct zero_error *error) {
+    static const struct config_paths none;
+    bool state = s->state || s->fixed.optimizer == ZERO_NVME,
+         params = s->params || s->fixed.params == ZERO_NVME;
+    zero_status status = config_check_scratch(c, state ? &c->optimizer_paths : &none, error);
+    return status ? status : config_check_scratch(c, params ? &c->param_paths : &none, error);
 }
 
 /* Divisors of a rank's samples of a step, each at most half of the one before: more micro-steps, in which less is in memory. */
@@ -171,23 +187,23 @@ static zero_status resolve_any(const struct space *s, struct config *c, uint32_t
 zero_status space_of(struct config *c, const char *text, uint32_t ranks, struct space *out, char **out_text,
                      struct zero_error *error) {
     bool micro = config_automatic(c, MICRO_BATCH) && !config_written(c, STEPS);
-    bool asked =
-        c->recompute.checkpoints || c->recompute.on_cpu || c->recompute.on_drive || c->recompute.every;
+    bool stage = config_automatic(c, "zero_optimization.stage");
     bool state = config_automatic(c, OFFLOAD("optimizer")) && !c->cpu_offload;
     struct space s = {.open = true,
-                      .stage = config_automatic(c, "zero_optimization.stage"),
+                      .stage = stage,
                       .state = state,
                       .tiered = state && c->budget_bytes[TIER_DEVICE] != CONFIG_BYTES_UNLIMITED,
                       .params = follows(c, OFFLOAD("param"), state, c->cpu_offload_param),
                       .grads = follows(c, OFFLOAD("gradients"), state, false),
-                      .recompute = config_automatic(c, INTERVAL) && !asked,
+                      .recompute = config_automatic(c, INTERVAL) && !config_asks_recompute(c),
                       .fixed = fixed_cell(c),
                       .on_drive = c->nvme_shadow,
                       .no_drive = !c->optimizer_paths.count && !c->param_paths.count,
-                      .cut = c->quantized_weights,
+                      .cut = stage && needs_cut(c),
                       .micros = 1};
     if (s.recompute) s.fixed.recompute = 1;
-    zero_status status = micro ? config_resolve_batch(c, ranks, error) : ZERO_OK;
+    zero_status status = check_paths(&s, c, error);
+    if (!status && micro) status = config_resolve_batch(c, ranks, error);
     uint64_t batch = c->train_batch;
     if (micro && !status) list_micros(batch / ranks, &s);
     if (!status) status = resolve_any(&s, c, ranks, error);

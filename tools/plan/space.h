@@ -7,7 +7,7 @@
 #include "engine/config/config.h"
 #include "tools/plan/edit.h"
 
-enum { SPACE_MICROS_MAX = 10 };
+enum { SPACE_MICROS_MAX = 10, SPACE_MICRO_ROWS = 108 /* rows that exist of one micro-batch, at most */ };
 
 struct space {
     bool open; /* the configuration leaves keys to the search, and holds in all others */
@@ -16,7 +16,7 @@ struct space {
     struct cell fixed;
     bool on_drive;                    /* state has to be on the drive, alone: a shadow is kept there */
     bool no_drive;                    /* no path is given */
-    bool cut;                         /* parameters have to be cut */
+    bool cut;                         /* only stages that cut parameters: a key needs one */
     uint64_t micro[SPACE_MICROS_MAX]; /* from the largest on; 0: that of the text */
     uint32_t micros;
 };
@@ -34,7 +34,7 @@ zero_status space_of(struct config *config, const char *text, uint32_t ranks, st
  * tiers and space do not go together. */
 bool space_row(const struct space *space, uint32_t number, struct cell *out, bool *out_exists);
 
-/* The row that is the cell, where the row says anything. False: no row is. */
+/* The row with the cell's values; a value that the row leaves to the text is not compared. False: there is none. */
 bool space_find(const struct space *space, const struct cell *cell, struct cell *out_row);
 
 /* The cell of a configuration after config_resolve. */

@@ -64,7 +64,7 @@ void table_name(const struct price *p, char out[TABLE_NAME_BYTES]) {
                  (unsigned long long)c->micro_batch);
 }
 
-static void advise_less(const struct table *t, char *out, size_t size) {
+static void advise_less(const struct scenario *s, const struct table *t, char *out, size_t size) {
     const struct price *p = &t->row[t->best];
     char name[TABLE_NAME_BYTES];
     int worst = 0;
@@ -76,6 +76,12 @@ static void advise_less(const struct table *t, char *out, size_t size) {
                         : p->activation_bytes > shortage ? "a smaller micro-batch, shorter sequences"
                                                          : "more ranks";
     table_name(p, name);
+    if (worst == SHORT_NVME && !s->machine.drive.name[0]) {
+        snprintf(out, size,
+                 "Nothing fits: nearest is %s, short of %s on the drive, and no drive is described.", name,
+                 figure_bytes((double)shortage).chars);
+        return;
+    }
     snprintf(out, size,
              "Nothing fits: nearest is %s, short of %s on %s; take %s, or a device with more memory.", name,
              figure_bytes((double)shortage).chars, tier_name(worst), first);
@@ -96,7 +102,7 @@ static void advise_no_prefetch(const struct table *other, char *out, size_t size
 static void advise(const struct scenario *s, struct table *t) {
     const struct price *p = &t->row[t->best];
     if (!p->fits) {
-        advise_less(t, t->advice, sizeof t->advice);
+        advise_less(s, t, t->advice, sizeof t->advice);
         return;
     }
     char name[TABLE_NAME_BYTES];
@@ -143,9 +149,12 @@ static zero_status price_all(const struct scenario *s, struct table *out, struct
     bool exists;
     out->rows = out->best = 0;
     error_clear(&refusal);
-    for (uint32_t i = 0; space_row(&space, i, &cell, &exists) && out->rows < TABLE_ROWS; i++) {
+    for (uint32_t i = 0; space_row(&space, i, &cell, &exists); i++) {
         if (!exists || !has_tiers(s, &cell)) continue;
         if (all_fit(out, cell.micro_batch)) break;
+        if (out->rows == TABLE_ROWS)
+            return error_set(error, ZERO_E_INTERNAL, "the planner's table has no place for more than %d rows",
+                             TABLE_ROWS);
         struct zero_error failed;
         error_clear(&failed);
         struct price *row = &out->row[out->rows];
@@ -228,13 +237,13 @@ static bool comes_before(const struct price *p, const struct price *than) {
     return p->fits ? p->tokens_per_s > than->tokens_per_s : missing(p) < missing(than);
 }
 
-/* Rows that tell the same: of one stage, with the state in one place. */
+/* Rows of one stage with the state in one tier. */
 static bool alike(const struct table *t, uint32_t a, uint32_t b) {
     const struct cell *x = &t->row[a].cell, *y = &t->row[b].cell;
     return x->stage == y->stage && x->optimizer == y->optimizer;
 }
 
-/* How many of the rows that are taken tell the same; UINT32_MAX: the row itself is taken. */
+/* How many of the rows that are taken are alike; UINT32_MAX: the row itself is taken. */
 static uint32_t told(const struct table *t, uint32_t row, const uint32_t *out, uint32_t count) {
     uint32_t same = alike(t, row, t->best);
     for (uint32_t i = 0; i < count; i++) {
@@ -244,7 +253,7 @@ static uint32_t told(const struct table *t, uint32_t row, const uint32_t *out, u
     return row == t->best || !table_shown(t, row) ? UINT32_MAX : same;
 }
 
-/* The first of the rows that tell the least of what is told; UINT32_MAX: none is left. */
+/* The best row among those whose stage and tier the fewest chosen rows share; UINT32_MAX: none is left. */
 static uint32_t next_row(const struct table *t, const uint32_t *out, uint32_t count, bool fits) {
     uint32_t next = UINT32_MAX, least = UINT32_MAX;
     for (uint32_t i = 0; i < t->rows; i++) {

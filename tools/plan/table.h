@@ -4,7 +4,12 @@
 
 #include "tools/plan/price.h"
 
-enum { TABLE_ROWS = 1024, TABLE_ADVICE_BYTES = 640, TABLE_NAME_BYTES = 160, TABLE_OTHERS = 3 };
+enum {
+    TABLE_ROWS = SPACE_MICROS_MAX * SPACE_MICRO_ROWS,
+    TABLE_ADVICE_BYTES = 640,
+    TABLE_NAME_BYTES = 160,
+    TABLE_OTHERS = 3
+};
 
 struct table {
     struct price row[TABLE_ROWS];

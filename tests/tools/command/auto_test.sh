@@ -70,20 +70,33 @@ done
 sed -i 's/"memory": 1000/"memory": 4e9/' desk.json
 expect 0 train --hardware desk.json --ranks 1 --run kept --resume --steps 6 --save-every 1
 says out "chosen    anew: the earlier part of this run was on 2 ranks" && says kept/config.json '"ranks": 1'
+# What another key decides may need the model: two blocks of one checkpoint.
+mkdir model && echo '{"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": 256}' >model/config.json
+config '"auto"' | sed '/"model"/d; s/"seed": 3,/"seed": 3, "activation_checkpointing": {"number_checkpoints": 1}}/' >bare.json
+config=bare.json expect 0 train --hardware desk.json --model model --random --run bare --save-every 3
+config=bare.json expect 0 train --hardware desk.json --model model --run bare --save-every 3 --steps 5 --resume
+says out "chosen    as in the earlier part of this run"
+# A run that begins anew and chooses nothing leaves no earlier choice there, but its own configuration.
+config=kept/config.json expect 0 train --run kept --overwrite && [[ -e kept/config.json ]] || fail "the run's own configuration is gone"
+config >zero3.json
+config=zero3.json expect 0 train --run kept --overwrite && [[ ! -e kept/config.json ]] || fail "the earlier choice is still there"
 mkdir own && cp auto.json own/config.json
 config=own/config.json expect 1 train --hardware desk.json --run own
 says err "own/config.json has contents that no run writes there" && cmp own/config.json auto.json || fail "the user's file was replaced"
+config=zero3.json expect 0 train --run own && cmp own/config.json auto.json || fail "the user's file is gone"
 
 # Processes: rank 0 chooses, and tells all, over MPI and TCP; their link is measured, where no machine is described.
 threads=$(cat run2/config.json)
 processes() { # OPTION...
-    ASAN_OPTIONS=detect_leaks=0 expect "${status:-0}" mpirun --bind-to none --oversubscribe -np 2 "$zero" train auto.json --data text --steps 3 "$@"
+    ASAN_OPTIONS=detect_leaks=0 expect "${status:-0}" mpirun --bind-to none --oversubscribe -np 2 "$zero" train "${config:-auto.json}" --data text --steps 3 "$@"
 }
 processes --hardware desk.json --run mpi
 [[ $(weights) == "$hash" && $(cat mpi/config.json) == "$threads" ]] || fail "over MPI: $(weights), not $hash"
 status=2 processes --hardware none.file
 [[ $(grep -c "none.file: cannot be opened" err) == 1 ]] || fail "every rank speaks: $(cat err)"
-processes --run measured && says out "measuring this machine once" && [[ $(weights) ]] || fail "measured over MPI: $(cat err)"
+# Checkpoints are on a drive of their own, which is measured, too.
+config '"auto"' ', "activation_checkpointing": {"interval": "auto", "nvme_checkpointing": true, "nvme_path": "checkpoints"}' >drive.json
+config=drive.json processes --run measured && says out "measuring this machine once" && [[ $(weights) ]] || fail "measured over MPI: $(cat err)"
 over_tcp() {
     local port=$((20000 + RANDOM % 12000)) rank
     for rank in 0 1; do
@@ -116,11 +129,13 @@ expect 0 "$zero" plan here.json --ranks 1 --write-config here.plan.json
 says out "1 ranks on 1 node: here" && cmp here.plan.json here/config.json || fail "zero plan has another answer for this machine"
 XDG_CACHE_HOME=/proc measures 1 "no cache" && says out "not kept, so that the next run measures too"
 
-# Who cannot ask the planner says so; what goes without "auto" says so.
+# Commands that cannot ask the planner refuse "auto". Options that need "auto" say so.
 for refused in "config auto.json" "sim auto.json --ranks 2"; do
     expect 2 "$zero" $refused && says err 'zero_optimization.stage: "auto" is chosen by `zero train`, or by `zero plan CONFIG.json --write-config FILE`'
 done
 expect 2 "$zero" plan auto.json --hardware desk.json --largest && says err "--largest plans a configuration without \"auto\""
+config=zero3.json expect 2 train --hardware desk.json
+says err '--hardware describes a machine for what is "auto", and zero3.json leaves nothing to choose: drop it'
 expect 2 train --gpu h100-80g && says err "h100-80g is a GPU, and this run computes on the CPU"
 expect 2 train --gpu h100 && says err '"h100" is none of the devices'
 finish

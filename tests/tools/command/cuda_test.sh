@@ -74,6 +74,7 @@ graphs=true
 # Where no graph can be made the run goes on without them, and says so once.
 one_rank() { on_gpu cuda 0 ""; weights; }
 hash=$(one_rank)
+[[ $hash ]] || fail "no hash"
 [[ $(FAKE_CUDA_GRAPHS=2 one_rank) == "$hash" ]] || fail "with memory for two graphs: $(weights), for all $hash"
 says err "recording a CUDA graph: out of memory (CUDA error 2): from now on all work is enqueued without CUDA graphs"
 [[ $(grep -c "CUDA graph" err) == 1 ]] || fail "said more than once: $(cat err)"

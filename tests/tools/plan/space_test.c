@@ -13,6 +13,7 @@
 #include "tools/plan/table.h"
 
 static int layers = 3;
+static const char *model_more = ""; /* more members of the model block, each with a comma before it */
 #define ALL                                                                                                  \
     "\"zero_optimization\": {\"stage\": \"auto\", \"stage3_param_persistence_threshold\": 0, "               \
     "\"offload_optimizer\": \"auto\"}"
@@ -50,8 +51,8 @@ static zero_status search(const char *keys, uint32_t ranks, struct searched *s, 
     char text[2000];
     snprintf(text, sizeof text,
              "{%s, \"model\": {\"n_layer\": %d, \"n_embd\": 128, \"n_head\": 2, \"n_positions\": 32, "
-             "\"vocab_size\": 256}}",
-             keys, layers);
+             "\"vocab_size\": 256%s}}",
+             keys, layers, model_more);
     *s = (struct searched){.scenario = {.machine = desk(), .ranks = ranks, .nodes = 1, .threads = 1}};
     error_clear(error);
     zero_status status = config_read(text, &s->config, error);
@@ -59,6 +60,7 @@ static zero_status search(const char *keys, uint32_t ranks, struct searched *s, 
     if (!status) status = choice_model(NULL, 0, &s->config, &s->scenario.shapes, error);
     if (!status) status = space_of(&s->config, text, ranks, &s->space, &s->text, error);
     s->scenario.space = &s->space;
+    s->scenario.checkpoints = choice_checkpoints(&s->config);
     s->scenario.config = s->text;
     return status ? status : table_make(&s->scenario, &s->table, error);
 }
@@ -121,6 +123,21 @@ static const struct {
      "true}",
      4,
      {.stage = 3}},
+    {"a second shard",
+     "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\", "
+     "\"zero_hpz_partition_size\": 2}",
+     4,
+     {.stage = 3}},
+    {"units that stay whole",
+     "\"train_batch_size\": 4, \"comm\": {\"reshard_after_forward\": false}, "
+     "\"zero_optimization\": {\"stage\": \"auto\"}",
+     4,
+     {.stage = 3}},
+    {"the old key for state in host memory",
+     "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\", \"cpu_offload\": true, "
+     "\"offload_optimizer\": \"auto\"}",
+     4,
+     {.stage = 1, .optimizer = ZERO_CPU}},
     {"the micro-batch, with room for all",
      "\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": \"auto\", " ALL,
      4,
@@ -273,6 +290,104 @@ static void a_smaller_micro_batch(void) {
     close_search(&s);
 }
 
+/* Nothing fits, so that no micro-batch is the last: a table has a place for every row, and no place more. */
+static void a_table_has_every_row(void) {
+    static struct searched s;
+    struct zero_error error;
+    uint32_t rows = 0;
+    struct cell cell;
+    bool exists;
+    layers = 1;
+    CHECK_INT(search("\"train_batch_size\": 512, \"train_micro_batch_size_per_gpu\": \"auto\", \"memory\": "
+                     "{\"device\": 1000}, \"activation_checkpointing\": {\"interval\": \"auto\"}, " ALL_DRIVE,
+                     1, &s, &error),
+              ZERO_OK);
+    for (uint32_t i = 0; space_row(&s.space, i, &cell, &exists); i++) rows += exists;
+    CHECK_INT(rows, TABLE_ROWS);
+    CHECK_INT(s.table.rows, rows);
+    CHECK(!best(&s)->fits);
+    CHECK_INT(s.table.row[s.table.rows - 1].cell.stage, 3);
+    CHECK_INT(s.table.row[s.table.rows - 1].cell.micro_batch, 1);
+    close_search(&s);
+    layers = 3;
+}
+
+/* ---- beside keys of recomputation ---- */
+
+static const struct {
+    const char *name, *checkpointing, *model;
+    bool offload_path; /* "/d" */
+    const char *path;  /* of checkpoints; NULL: they are not on the drive */
+    uint32_t blocks;
+} recomputations[] = {
+    {"on the drive, own path", "\"nvme_checkpointing\": true, \"nvme_path\": \"/a\"", "", false, "/a", 1},
+    {"on the drive, the offload's path", "\"nvme_checkpointing\": true", "", true, "/d", 1},
+    {"on the drive, both", "\"nvme_checkpointing\": true, \"nvme_path\": \"/d\"", "", true, "/d", 1},
+    {"in host memory", "\"cpu_checkpointing\": true", "", true, NULL, 1},
+    {"two checkpoints", "\"number_checkpoints\": 2", "", true, NULL, 2},
+    {"by the model", "", ", \"gradient_checkpointing\": true", true, NULL, 1},
+};
+
+/* The configuration that is written out has the checkpoints where the user wants them, and is found again. */
+static void check_recomputation(const struct searched *s, size_t which) {
+    struct edit_changes changes = {.recompute = EDIT_RECOMPUTE_KEPT, .ranks = 2};
+    struct zero_error error;
+    struct config c;
+    error_clear(&error);
+    for (uint32_t i = 0; i < s->table.rows; i++) {
+        struct cell back, again;
+        char *text = edit_run(s->text, &s->table.row[i].cell, &s->scenario.shapes, &changes);
+        if (!CHECK_INT(config_read(text, &c, &error) || config_resolve(&c, 2, &error), 0))
+            fprintf(stderr, "%s: %s\n%s\n", recomputations[which].name, error.message, text);
+        const struct config_paths *paths = config_scratch_paths(&c);
+        const char *path = recomputations[which].path;
+        CHECK_INT(c.recompute.blocks, recomputations[which].blocks);
+        CHECK_INT(c.recompute.on_drive, path != NULL);
+        if (path && CHECK_INT(paths->count, 1)) CHECK_STRING(paths->items[0], path);
+        back = space_cell_of(&c);
+        if (CHECK(space_find(&s->space, &back, &again)))
+            check_cell(recomputations[which].name, &again, &s->table.row[i].cell);
+        config_free(&c);
+        free(text);
+    }
+}
+
+static void keys_of_recomputation_hold(void) {
+    static struct searched s;
+    struct zero_error error;
+    for (size_t i = 0; i < 2 * sizeof recomputations / sizeof *recomputations; i++) {
+        size_t which = i / 2;
+        const char *given = recomputations[which].checkpointing;
+        char keys[1000];
+        snprintf(keys, sizeof keys, "\"train_batch_size\": 2, \"activation_checkpointing\": {%s%s%s}, %s",
+                 given, *given && i % 2 ? ", " : "", i % 2 ? "\"interval\": \"auto\"" : "",
+                 recomputations[which].offload_path ? ALL_DRIVE : ALL);
+        model_more = recomputations[which].model;
+        if (!CHECK_INT(search(keys, 2, &s, &error), ZERO_OK))
+            fprintf(stderr, "%s: %s\n", recomputations[which].name, error.message);
+        else if (CHECK(best(&s)->fits && !s.space.recompute))
+            check_recomputation(&s, which);
+        close_search(&s);
+    }
+    model_more = "";
+}
+
+/* Checkpoints on a drive that the machine does not have. */
+static void says_that_no_drive_is_described(void) {
+    static struct searched s;
+    struct zero_error error;
+    CHECK_INT(search("\"train_batch_size\": 2, \"activation_checkpointing\": {\"nvme_checkpointing\": true, "
+                     "\"nvme_path\": \"/a\"}, " ALL,
+                     2, &s, &error),
+              ZERO_OK);
+    s.scenario.machine.drive.name[0] = 0;
+    s.scenario.machine.drive.bytes = 0;
+    CHECK_INT(table_make(&s.scenario, &s.table, &error), ZERO_OK);
+    CHECK(strstr(s.table.advice, "Nothing fits: nearest is stage ") != NULL);
+    CHECK(strstr(s.table.advice, " on the drive, and no drive is described.") != NULL);
+    close_search(&s);
+}
+
 /* ---- which keys open it ---- */
 
 static void hugging_face_keeps_its_meaning(void) {
@@ -320,6 +435,37 @@ static void says_what_is_wrong(void) {
               ZERO_E_CONFIG);
     CHECK(strstr(error.message, "leave nothing to choose") != NULL);
     close_search(&s);
+    CHECK_INT(search("\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 1, "
+                     "\"zero_hpz_partition_size\": 2, \"offload_optimizer\": \"auto\"}",
+                     2, &s, &error),
+              ZERO_E_CONFIG);
+    CHECK(strstr(error.message, "parameters are whole on every rank at stage 1") != NULL);
+    close_search(&s);
+    CHECK_INT(search("\"train_batch_size\": 4, \"activation_checkpointing\": {\"nvme_checkpointing\": true, "
+                     "\"nvme_path\": \"/a\"}, " ALL_DRIVE,
+                     2, &s, &error),
+              ZERO_E_CONFIG);
+    CHECK_STRING(error.message,
+                 "activation_checkpointing.nvme_path: a rank has one set of drives: give it the paths of "
+                 "zero_optimization's offload, or remove it");
+    close_search(&s);
+}
+
+/* Without "auto": state goes to its own path. */
+static void state_has_its_own_path(void) {
+    static const char text[] =
+        "{\"activation_checkpointing\": {\"nvme_checkpointing\": true, \"nvme_path\": \"/a\"}, "
+        "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", \"nvme_path\": \"/b\"}}}";
+    struct edit_changes changes = {.recompute = EDIT_RECOMPUTE_KEPT};
+    struct shapes shapes = {0};
+    struct cell cell = {.stage = 1, .optimizer = ZERO_NVME, .recompute = 1};
+    char *on_drive = edit_run(text, &cell, &shapes, &changes);
+    CHECK(strstr(on_drive, "\"/b\"") && !strstr(on_drive, "\"/a\""));
+    free(on_drive);
+    cell.optimizer = ZERO_CPU;
+    char *in_memory = edit_run(text, &cell, &shapes, &changes);
+    CHECK(strstr(in_memory, "\"/a\"") && !strstr(in_memory, "\"/b\""));
+    free(in_memory);
 }
 
 /* What is written out is a row again, and the row that was meant. */
@@ -361,8 +507,12 @@ int main(void) {
     takes_the_fastest_that_fits();
     only_the_drive();
     a_smaller_micro_batch();
+    a_table_has_every_row();
+    keys_of_recomputation_hold();
+    says_that_no_drive_is_described();
     hugging_face_keeps_its_meaning();
     says_what_is_wrong();
+    state_has_its_own_path();
     written_out_and_found_again();
     return check_end();
 }
