@@ -31,18 +31,18 @@ zero_status zero_micro_cancel(zero_engine *e) {
 
 /* With updates in the backward and a shadow: the first update writes over the step before the last one, so the last one is committed
  * first. Its notes are set by now, and its chunks were stored under the forward. The same for what the host wrote: the updates may have to
- * be made again from it. */
-static zero_status commit_before_updates(zero_engine *e) {
+ * be made again from it. The first update may be that of a unit behind the one whose `backward` begins: one that the pass left out. */
+static zero_status commit_before_updates(zero_engine *e, bool backward) {
     const struct pass *pass = &e->pass;
     const struct policy *policy = &e->blueprint.policy;
     bool updates = policy->update_in_backward && pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN &&
-                   pass->micro == policy_passes(policy) && policy->cursor >= policy->uses;
+                   pass->micro == policy_passes(policy) && (backward || policy->cursor >= policy->uses);
     return updates && shadow_commits(&e->state) ? shadow_commit_now(&e->state) : ZERO_OK;
 }
 
 zero_status zero_forward_begin(zero_unit *unit) {
     if (!unit_given(unit, "zero_forward_begin")) return ZERO_E_ARGUMENT;
-    zero_status status = commit_before_updates(unit->engine); /* where it recomputes */
+    zero_status status = commit_before_updates(unit->engine, false); /* where it recomputes */
     return status ? status : pass_forward_begin(&unit->engine->pass, unit);
 }
 zero_status zero_forward_end(zero_unit *unit) {
@@ -51,7 +51,7 @@ zero_status zero_forward_end(zero_unit *unit) {
 }
 zero_status zero_backward_begin(zero_unit *unit) {
     if (!unit_given(unit, "zero_backward_begin")) return ZERO_E_ARGUMENT;
-    zero_status status = commit_before_updates(unit->engine);
+    zero_status status = commit_before_updates(unit->engine, true);
     return status ? status : pass_backward_begin(&unit->engine->pass, unit);
 }
 zero_status zero_backward_end(zero_unit *unit) {

@@ -143,7 +143,8 @@ typedef struct zero_runtime {
  * Configuration, optimizer and parameter groups are the same on all ranks. Names tell pieces apart: two model ranks do not declare the
  * same parameter, unless it is ZERO_MODEL_REPLICATED, or they have different rows of one tensor (zero_param.tensor_row). Commit
  * returns ZERO_E_DIVERGED, on all ranks, if the pieces do not make one model. A checkpoint has all pieces under their names: it is
- * loaded on any number of data ranks, and cut otherwise where the pieces are rows of tensors. */
+ * loaded on any number of data ranks, and cut otherwise where the pieces are rows of tensors. Commit refuses
+ * zero_optimization.update_in_backward with nvme.shadow: a backward would wait for those of other model ranks. */
 
 /* Ranks: what is given first in this list decides.
  *

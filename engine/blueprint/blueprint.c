@@ -195,6 +195,13 @@ static zero_status check_updates(const struct blueprint *b, struct zero_error *e
     static const char instead[] = "remove zero_optimization.update_in_backward";
     const struct model *m = b->o.model;
     if (!b->policy.update_in_backward) return ZERO_OK;
+    if (b->o.model_ranks > 1 && b->o.config->nvme_shadow)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "zero_runtime.model_size is %" PRIu32
+            ": with nvme.shadow a backward that updates first commits the step before on all ranks, "
+            "and so would wait for the backwards of other model ranks: %s, or nvme.shadow",
+            b->o.model_ranks, instead);
     for (uint32_t i = 0; i < m->params; i++)
         if (m->param[i].spans)
             return error_set(error, ZERO_E_UNSUPPORTED,

@@ -347,6 +347,9 @@ const struct agreement *executor_agreements(const struct executor *e) { return e
 
 bool executor_updates_in_backward(const struct executor *e) { return e->o.shape.policy->update_in_backward; }
 
+/* When a set is used again, its updates are done. Each region's reduction writes the gradient that the updates of the step before read, so
+ * all of these are done once a step has agreed on its norm. A step takes its first set after the agreement of the step before, and a second
+ * one, with which it repeats, after its own. So sets in use are of two steps at most, and the later one has not repeated yet. */
 void executor_settle(struct executor *e, const struct update_settings *settings) {
     if (!e->settled) e->set++;
     struct scalar_set *set = &e->scalars[e->set % SCALAR_SETS];
@@ -359,7 +362,7 @@ void executor_settle(struct executor *e, const struct update_settings *settings)
 zero_status executor_apply(struct executor *e, enum outcome outcome, const struct update_settings *settings) {
     bool early = executor_updates_in_backward(e), repeats = outcome == OUTCOME_REPEATED,
          once_more = policy_updated(e->o.shape.policy) && outcome != OUTCOME_UPDATED;
-    /* Updates of the backward that are still to come take the new settings, too: what they make is not used. */
+    if (repeats) e->settled = false; /* a job may still read the set of the backward */
     if (!early || repeats) executor_settle(e, settings);
     e->settled = false;
     if (once_more) offload_applied(&e->offload);

@@ -4,7 +4,9 @@
 
 #include "engine/executor/executor.h"
 
-enum { SCALAR_SETS = 2, TRANSFERS_MAX = 3, JOBS_MAX = 4 };
+/* Scalar sets that may be in use at once: of the last step its backward's and, if it is repeated, that of the repetition; and the next
+ * one's. */
+enum { SCALAR_SETS = 3, TRANSFERS_MAX = 3, JOBS_MAX = 4 };
 
 struct job { /* job.c */
     atomic_int state;

@@ -3,8 +3,10 @@
  *
  *   FREE --submit--> QUEUED --executor_take_job--> RUNNING --executor_run_job--> DONE --the item's test--> FREE
  *
- * A job touches only the memory of its operation. Nothing else does before the operation is done: operations wait for each
- * other's memory, as if a GPU did the work. The job and the executor meet in `state` alone. */
+ * A job touches the memory of its operation. Nothing else does before the operation is done: operations wait for each other's memory,
+ * as if a GPU did the work. Besides, an update reads its scalar set, which is not written before its last update is done
+ * (executor_settle), and adds to update_ns, which is atomic; a reduction writes its region's norm, which AGREE reads: it waits for all
+ * reductions. All else that a job and the executor share is `state`. */
 #include <string.h>
 
 #include "engine/executor/steps.h"

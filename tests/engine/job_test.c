@@ -2,6 +2,7 @@
  * while an update stands still. */
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,11 +18,26 @@ enum { HANGS_AFTER_S = 60 };
 
 static void detach_all(zero_engine *engine) { engine_running(engine)->detached_bytes = 1; }
 
+/* A shadow outlives the run: in a directory of this test alone. */
+static const char *shadowed(const char *keys) {
+    static char text[1000];
+    const char *directory = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp/zero_job_test";
+    snprintf(text, sizeof text, "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}%s",
+             directory, keys);
+    return text;
+}
+
 /* ---- bits ---- */
 
-static void check_equal(struct toy_setup s, const char *name) {
-    static struct toy_result expected, got;
+static struct toy_setup setup(void) {
+    struct toy_setup s = toy_setup_default();
     s.ranks = 2, s.steps = 4;
+    return s;
+}
+
+/* Returns how many steps were repeated. */
+static uint64_t check_equal(struct toy_setup s, const char *name) {
+    static struct toy_result expected, got;
     toy_train(&s, &expected);
     s.begin = detach_all;
     toy_train(&s, &got);
@@ -29,23 +45,26 @@ static void check_equal(struct toy_setup s, const char *name) {
         !CHECK_BYTES(got.weights, expected.weights, sizeof got.weights) ||
         !CHECK_STRING(got.hash, expected.hash))
         fprintf(stderr, "in %s at stage %u\n", name, s.stage);
+    return got.repeated;
 }
 
 static void bits(void) {
     static const char *const tiers[] = {NULL, NVME};
     for (uint32_t stage = 0; stage <= 3; stage++)
         for (int t = 0; t < 2; t++) {
-            struct toy_setup s = toy_setup_default();
+            struct toy_setup s = setup();
             s.stage = stage, s.tiers = tiers[t], s.evaluate = t;
             s.compute = stage % 2 ? ZERO_BF16 : ZERO_F32;
             check_equal(s, t ? "nvme" : "memory");
         }
-    struct toy_setup s = toy_setup_default();
+    struct toy_setup s = setup();
     s.stage = 2, s.muon = 1;
     check_equal(s, "Muon");
-    s = toy_setup_default();
+    s = setup();
     s.stage = 3, s.updates = 1, s.clip = 0, s.tiers = NVME;
     check_equal(s, "updates in the backward");
+    s.clip = 0.05, s.shadow = 1, s.tiers = shadowed(", \"sub_group_size\": 100"), s.steps = 6;
+    CHECK(check_equal(s, "updates in the backward, some of them clipped") > 0);
 }
 
 /* ---- an update that stands still ---- */

@@ -605,6 +605,20 @@ static void test_shadow(void) {
         find_other, NULL);
 }
 
+/* The commit before the first update would wait for other model ranks, which may wait for this one's activations. */
+static void refuse_updates(struct cut_model *m, void *user) {
+    if (!CHECK(m->engine) || !ok(cut_declare(m))) return;
+    CHECK_INT(zero_engine_commit(m->engine, NULL), ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(zero_last_error(),
+                   "zero_runtime.model_size is 2: with nvme.shadow a backward that updates");
+}
+
+static void test_updates(void) {
+    char keys[800];
+    snprintf(keys, sizeof keys, "%s, \"update_in_backward\": true", on_nvme());
+    cut_run(&pipeline, config(keys, 0.5, ", \"nvme\": {\"shadow\": true}"), refuse_updates, NULL);
+}
+
 int main(void) {
     test_seats();
     test_bits();
@@ -619,5 +633,6 @@ int main(void) {
     test_checkpoints();
     test_own_names();
     test_shadow();
+    test_updates();
     return check_end();
 }
