@@ -33,8 +33,11 @@ static void end_thread(void *value) {
     pthread_mutex_unlock(&mutex);
 }
 
+/* Other ranks may read alone_ns already. */
 void presence_open(struct presence *presence) {
-    *presence = (struct presence){0};
+    atomic_store(&presence->list, NULL);
+    atomic_store(&presence->alone_ns, 0);
+    presence->next = NULL;
     pthread_mutex_lock(&mutex);
     if (opened++ == 0) has_key = pthread_key_create(&key, end_thread) == 0;
     pthread_mutex_unlock(&mutex);
