@@ -103,9 +103,21 @@ static zero_status check_moment(const zero_engine *e, const char *what, const st
                   what, p->name);
 }
 
+static zero_status refuse_saving(const char *what) {
+    return refuse(ZERO_E_ORDER,
+                  "%s: a save in the background is under way: all ranks call zero_engine_save_wait first",
+                  what);
+}
+
+/* All ranks end a save together, and here only those of one model rank need to be. */
+static zero_status check_saving(const zero_engine *e, const char *what) {
+    return e->ranks.model_size > 1 && e->state.saving ? refuse_saving(what) : ZERO_OK;
+}
+
 static zero_status check_range(zero_engine *e, const char *what, const struct model_param *p, zero_kind kind,
                                const float *memory, uint64_t first, uint64_t count, struct range *out) {
-    zero_status status = engine_check_between(e, what);
+    zero_status status = check_saving(e, what);
+    if (!status) status = engine_check_between(e, what);
     if (!status) status = engine_check_filled(e, what);
     if (!status) status = engine_check_written(e, what);
     if (!status) status = range_check(&e->state, what, p, kind, memory, first, count, out);
@@ -209,10 +221,7 @@ static zero_status check_owned(zero_engine *e, const char *what, const struct mo
     if (!status) status = range_check(&e->state, what, p, kind, memory, first, count, out);
     if (!status) status = between_steps(e, what);
     if (status) return status;
-    if (e->state.saving)
-        return refuse(ZERO_E_ORDER,
-                      "%s: a save in the background is under way: all ranks call zero_engine_save_wait first",
-                      what);
+    if (e->state.saving) return refuse_saving(what);
     if (!e->pass.settled)
         return refuse(ZERO_E_ORDER,
                       "%s: the last step may still be under way: all ranks call zero_engine_flush first",

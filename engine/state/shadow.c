@@ -137,11 +137,12 @@ struct verdict {
     zero_shadow kind;
     struct commit commit; /* epoch 0: none can be read */
     struct commit own;    /* of another layout, on this rank's drive; epoch 0: none */
+    bool elsewhere;       /* this rank's is of this layout, and another rank's is not */
     int missing;          /* a rank whose files are not there, while those of others are; -1: none */
 };
 
 static void judge(const struct finding *all, uint32_t ranks, struct verdict *out) {
-    bool damaged = false;
+    bool damaged = false, differs = false;
     const struct commit *usable = NULL, *other = NULL, *beside = NULL;
     *out = (struct verdict){.kind = ZERO_SHADOW_NONE, .missing = -1};
     for (uint32_t r = 0; r < ranks; r++) {
@@ -150,8 +151,11 @@ static void judge(const struct finding *all, uint32_t ranks, struct verdict *out
         if (f->usable.epoch && (!usable || f->usable.epoch > usable->epoch)) usable = &f->usable;
         if (f->other.epoch && !*last) *last = &f->other;
         if (!f->there && out->missing < 0) out->missing = (int)r;
+        differs |= !f->usable.epoch && f->other.epoch && !f->beside;
         damaged |= f->damaged;
     }
+    /* Where the host cuts its model, another piece may have changed, and this one not. */
+    if (differs) usable = NULL;
     const struct commit *found = usable ? usable : other ? other : damaged ? NULL : beside;
     if (!usable) out->missing = -1;
     out->kind = usable    ? out->missing < 0 ? ZERO_SHADOW_USABLE : ZERO_SHADOW_DAMAGED
@@ -175,7 +179,9 @@ static zero_status find(struct state *state, struct verdict *out) {
     struct comm_call call = comm_rows(all, sizeof *all, "the last step that is whole");
     if (!status) status = ranks_call(state->ranks, &call);
     if (!status) judge(all + 1, state->ranks->size, out);
-    if (!status) out->own = all[1 + state->ranks->rank].other; /* another model rank's model is another */
+    const struct finding *own = &all[1 + state->ranks->rank];
+    if (!status) out->own = own->other; /* another model rank's model is another */
+    if (!status) out->elsewhere = out->kind == ZERO_SHADOW_OTHER && own->usable.epoch;
     return status;
 }
 
@@ -196,7 +202,10 @@ static void say_difference(const struct state *state, const struct commit *c, ch
 
 static void say(const struct state *state, const struct verdict *v, char *out, size_t size) {
     char difference[160];
-    say_difference(state, v->own.epoch ? &v->own : &v->commit, difference, sizeof difference);
+    if (v->elsewhere)
+        snprintf(difference, sizeof difference, "it differs on another model rank");
+    else
+        say_difference(state, v->own.epoch ? &v->own : &v->commit, difference, sizeof difference);
     if (v->kind == ZERO_SHADOW_NONE)
         snprintf(out, size,
                  "nvme_path keeps no whole step of an earlier run: begin anew (zero_engine_fill), or load a "

@@ -100,12 +100,13 @@ void cut_name(const struct cut_model *m, uint32_t block, uint32_t param, char ou
 static zero_status declare_param(struct cut_model *m, uint32_t block, uint32_t i) {
     char name[32];
     cut_name(m, block, i, name);
+    bool no_decay = i == CUT_W1 && m->model && m->model == m->cut->no_decay_model;
     bool cut = params[i].cut, rows = cut && !m->cut->own_names && m->cut->tensor > 1;
     zero_param param = {.struct_size = sizeof param,
                         .name = name,
                         .dims = params[i].columns > 1 ? 2 : 1,
                         .shape = {rows_here(m, i), params[i].columns},
-                        .flags = cut ? 0 : ZERO_MODEL_REPLICATED,
+                        .flags = (cut ? 0 : ZERO_MODEL_REPLICATED) | (no_decay ? ZERO_NO_DECAY : 0),
                         .tensor = rows ? name : NULL,
                         .tensor_row = rows ? row_here(m, i) : 0,
                         .tensor_rows = rows ? params[i].rows : 0,

@@ -34,7 +34,8 @@ struct cut {
     /* At step nan_step, from 1, in a gradient of the last block on this model rank; 0: never. In replicated b2, or in W1. */
     uint32_t nan_step, nan_model;
     bool nan_replicated;
-    uint32_t drift_model; /* this model rank's gradient of g is another; 0: none */
+    uint32_t no_decay_model; /* this model rank declares W1 without weight decay; 0: none */
+    uint32_t drift_model;    /* this model rank's gradient of g is another; 0: none */
 };
 
 struct cut_world;

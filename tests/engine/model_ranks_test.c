@@ -29,14 +29,16 @@ static const char *config(const char *stage_keys, double clip, const char *keys)
 
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
 
-static const char *on_nvme(void) {
+static const char *on_drive(const char *name) {
     static _Thread_local char keys[600];
     snprintf(keys, sizeof keys,
-             "\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}, "
-             "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}",
-             directory(), directory());
+             "\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/%s\"}, "
+             "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s/%s\"}",
+             directory(), name, directory(), name);
     return keys;
 }
+
+static const char *on_nvme(void) { return on_drive("swap"); }
 
 static zero_step_info step(struct cut_model *m) {
     zero_step_info info = {.struct_size = sizeof info};
@@ -493,6 +495,7 @@ struct saving {
     char dir[300];
     char hash[33]; /* "": the first rank sets it */
     const char *refused;
+    bool async;
     pthread_mutex_t mutex;
 };
 
@@ -505,11 +508,21 @@ static void check_hash(struct cut_model *m, struct saving *s) {
     pthread_mutex_unlock(&s->mutex);
 }
 
+/* A model rank that called it alone would wait for the others. */
+static void get_while_saving(struct cut_model *m) {
+    char name[32];
+    float value;
+    cut_name(m, m->first_block, CUT_B2, name);
+    CHECK_INT(zero_engine_get(m->engine, name, ZERO_PARAM, &value, 0, 1), ZERO_E_ORDER);
+    CHECK_CONTAINS(zero_last_error(), "all ranks call zero_engine_save_wait first");
+}
+
 static void save(struct cut_model *m, void *user) {
     struct saving *s = user;
     if (!start(m)) return;
     step(m);
     ok(zero_engine_save(m->engine, s->dir));
+    if (s->async) get_while_saving(m);
     ok(zero_engine_save_wait(m->engine));
     check_hash(m, s);
 }
@@ -545,6 +558,7 @@ static void test_checkpoints(void) {
         if (stage == 4) snprintf(keys, sizeof keys, "%s", on_nvme());
         snprintf(s.dir, sizeof s.dir, "%s/saved_%d", directory(), stage);
         const char *async = stage == 2 ? ", \"checkpoint\": {\"async\": true}" : "";
+        s.async = *async;
         cut_run(stage % 2 ? &both : &tensor, config(keys, 0.5, async), save, &s);
         for (size_t i = 0; i < sizeof loaders / sizeof *loaders; i++) {
             snprintf(keys, sizeof keys, "\"stage\": %d", (int)(stage + i) % 4);
@@ -593,6 +607,25 @@ static void find_other(struct cut_model *m, void *user) {
                    "its types, mesh, chunks or parameter groups are others");
 }
 
+/* A pipeline whose last stage has changed alone must not take the step of its first stage for its own. */
+static void find_changed_stage(struct cut_model *m, void *user) {
+    if (!CHECK(m->engine) || !ok(cut_declare(m)) || !ok(zero_engine_commit(m->engine, NULL))) return;
+    CHECK_INT(zero_engine_shadow(m->engine, NULL), ZERO_SHADOW_OTHER);
+    CHECK_CONTAINS(zero_engine_shadow_text(m->engine),
+                   m->model ? "its model has other units or parameters" : "it differs on another model rank");
+    CHECK_INT(zero_engine_recover(m->engine, cut_fill, NULL, NULL), ZERO_E_IO);
+}
+
+static void test_changed_stage(void) {
+    const char *shadow = ", \"nvme\": {\"shadow\": true}";
+    struct cut changed = pipeline;
+    struct saving s = {.hash = ""};
+    changed.no_decay_model = 1;
+    pthread_mutex_init(&s.mutex, NULL);
+    cut_run(&pipeline, config(on_drive("stages"), 0.5, shadow), train_shadowed, &s);
+    cut_run(&changed, config(on_drive("stages"), 0.5, shadow), find_changed_stage, NULL);
+}
+
 static void test_shadow(void) {
     const char *shadow = ", \"nvme\": {\"shadow\": true}";
     struct saving s = {.hash = ""};
@@ -633,6 +666,7 @@ int main(void) {
     test_checkpoints();
     test_own_names();
     test_shadow();
+    test_changed_stage();
     test_updates();
     return check_end();
 }
