@@ -636,8 +636,8 @@ zero_status zero_engine_flush(zero_engine *engine);
  *
  * _park: flushes; then what rests in the device's memory (weights, optimizer states) goes to `tier`: ZERO_CPU (pinned where the device
  * is a GPU) or ZERO_NVME (nameless files in the configuration's nvme_path, with checksums that are verified on the way back). While
- * the engine is parked, every call but _unpark, zero_engine_destroy and those that only read what this rank knows returns ZERO_E_ORDER,
- * and zero_engine_memory reports what is taken then. On CPUs a small part of the device's memory stays: messages of the ranks.
+ * the engine is parked, every call but _unpark, zero_engine_destroy, those of scratches and those that only read what this rank knows
+ * returns ZERO_E_ORDER, and zero_engine_memory reports what is taken then. On CPUs a small part of the device's memory stays: messages of the ranks.
  * ZERO_E_ARGUMENT: another tier, or no nvme_path; ZERO_E_ORDER: not between steps; ZERO_E_BUDGET, ZERO_E_MEMORY, ZERO_E_IO: the tier
  * has no room, or failed. All ranks then answer the same, and nothing has changed.
  * _unpark: the training goes on with the same bits. Addresses in slots and those of zero_param_addresses may be others than before:
@@ -673,7 +673,8 @@ zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn sched
 /* ---- state: collective, between steps ---- */
 
 /* Elements [first, first + count) of a parameter or its state, as fp32, on every rank. put: all ranks give the same. Each model rank
- * names a parameter of its own.
+ * names a parameter of its own; several model ranks then return ZERO_E_ORDER until all have called zero_engine_save_wait after a save
+ * in the background.
  * Where weights are bf16, a master that lies halfway between an even bf16 number and the next larger one, in magnitude, moves by
  * one unit of fp32 towards zero, whoever writes it (fill, put, load, update): so every tier can keep it in 16 bits beside the
  * weight. */

@@ -232,7 +232,7 @@ void policy_complete(struct policy *policy, struct operation_list *out);
 /* The first half of the step: completes all gradients, then emits AGREE. */
 void policy_agree(struct policy *policy, struct operation_list *out);
 
-/* The backward of this step has updated every region. */
+/* After policy_agree: the backward of this step has updated the regions, all of them or none. */
 bool policy_updated(const struct policy *policy);
 
 /* The second half of the step, after the agreement. The gradients are dropped. */

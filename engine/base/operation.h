@@ -36,7 +36,8 @@ enum operation_kind {
 /* What becomes of a step, once all ranks have agreed on the norm of its gradients. */
 enum outcome {
     OUTCOME_UPDATED,
-    OUTCOME_REPEATED, /* the updates of its backward did not clip, and are made again from what was before them */
+    /* The norm is above gradient_clipping, and the updates of the backward did not clip: they are made again from what was before them. */
+    OUTCOME_REPEATED,
     OUTCOME_SKIPPED /* nothing is updated, and the updates of its backward are taken back */
 };
 

@@ -25,8 +25,8 @@ enum { BUCKETS = 1024 }; /* of live calls: a world of many groups has hundreds *
 
 struct sim_entry {
     bool posted, done;
-    uint64_t *
-        common; /* by member: the hash of all calls, this one included, that both post; NULL without one order */
+    /* By member: the hash of all calls, this one included, that both post. NULL without one order. */
+    uint64_t *common;
     struct comm_record record;
     struct held source, target, staging;
 };
@@ -48,8 +48,8 @@ struct sim_world {
     uint64_t random;
     double completion;
     bool without_data, without_staging;
-    uint64_t *
-        common; /* by pair of ranks: the hash of the calls that the first one has posted and the second one posts; or NULL */
+    /* By pair of ranks: the hash of the calls that the first one has posted and the second one posts. NULL without one order. */
+    uint64_t *common;
     const struct sim_network *network;
     bool *left;
     uint32_t left_count;

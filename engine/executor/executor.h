@@ -31,8 +31,8 @@ struct point {
 
 /* The contribution of one rank to the agreement of a step. It has the same size on all ranks. */
 struct agreement {
-    double
-        norm_squared; /* of this rank's shards of the summed gradient, without what counts on another model rank */
+    /* Of this rank's shards of the summed gradient, without parameters that count on another model rank. */
+    double norm_squared;
     struct lr_setting setting[GROUP_MAX];
     uint64_t overflow_unit; /* 1 + the last unit with an inf or NaN in this rank's shards; 0: none */
     uint64_t trace;         /* hash of all operations emitted */
@@ -105,7 +105,7 @@ struct executor_options {
     struct comm_group *world; /* for agreements */
     struct device *device;
     double *norms; /* per region, in memory that host and device reach; NULL: the executor allocates them */
-    uint32_t rank, threads; /* rank: among the data ranks */
+    uint32_t rank, threads;            /* rank: among the data ranks */
     const struct performer *performer; /* NULL: the mechanisms perform. Else all mechanisms may be NULL */
     struct agreement *agreements;      /* comm_size + 1 entries: the first is this rank's contribution */
     /* For simulations: the memory at the addresses of `memory` is never touched, nor the entries of `agreements`
@@ -188,8 +188,8 @@ struct update_settings {
 /* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
 bool executor_updates_in_backward(const struct executor *executor);
 void executor_settle(struct executor *executor, const struct update_settings *settings);
-/* With updates in the backward, `settings` are those of OUTCOME_REPEATED; the others have had those of executor_settle. Then
- * OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow: what was before the updates is in the other place of each chunk. */
+/* With updates in the backward, OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow, where the other place of each chunk has what was
+ * before the updates; and `settings` count for OUTCOME_REPEATED alone, since the backward has used those of executor_settle. */
 zero_status executor_apply(struct executor *executor, enum outcome outcome,
                            const struct update_settings *settings);
 zero_status executor_written(struct executor *executor);

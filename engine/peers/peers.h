@@ -14,8 +14,8 @@ struct peer_piece {
     const char *tensor;
     const struct declared_param *param;
     uint32_t model; /* the model rank */
-    uint32_t
-        copies; /* pieces with these elements, of all model ranks; of the first of them; of the others 0 */
+    /* Of the first piece with these elements: how many model ranks have them. Of the others: 0. */
+    uint32_t copies;
 };
 
 struct peers {

@@ -30,8 +30,8 @@ struct ranks {
     struct comm *comm;    /* for what ranks tell each other */
     struct comm *data; /* for parameters and gradients: NCCL where several GPUs take part, else comm itself */
     struct comm_group *world; /* all ranks, of comm */
-    struct comm_group
-        *data_world; /* those with this model rank, of comm; where the model is whole, `world` */
+    /* Those with this model rank, of comm; where the model is whole, `world`. */
+    struct comm_group *data_world;
     struct turn lock;
     struct log log;
     struct zero_error error;      /* sticky; code 0: none */

@@ -3,7 +3,7 @@
 #include "engine/base/clock.h"
 #include "engine/run/progress.h"
 
-/* The time that the lock is held for at most by an update of this size is a fraction of a millisecond. */
+/* A smaller update holds the lock for less than a millisecond. */
 enum { DETACHED_BYTES = 1 << 20 };
 
 enum { IDLE_NS = 200 * 1000, JOB_IDLE_NS = 50 * 1000, DEVICE_IDLE_NS = 10 * 1000 };

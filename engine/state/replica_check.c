@@ -257,7 +257,8 @@ static zero_status find_item(struct state *state) {
 
 /* ---- copies on several model ranks ---- */
 
-/* The hashes of all copies add up to 0 if they are equal: the first counts for all others. `piece`: NULL: of all parameters. */
+/* The first copy adds its hash once for each other copy, and each other copy subtracts its own. The sum is 0 if all are equal.
+ * `piece` NULL: the copies of all parameters. */
 static zero_status sum_copies(struct state *state, const struct peer_piece *piece, bool *out_equal) {
     const struct rank_report *all;
     uint64_t word[2] = {0}, total[2] = {0};
@@ -266,7 +267,7 @@ static zero_status sum_copies(struct state *state, const struct peer_piece *piec
         const struct model_param *p = &state->model->param[i];
         bool meant =
             !piece || (strcmp(p->tensor, piece->tensor) == 0 && p->tensor_first == piece->param->first);
-        uint64_t sum[2] = {0}, times = p->elsewhere ? UINT64_MAX : (uint64_t)p->copies - 1;
+        uint64_t sum[2] = {0}, times = p->elsewhere ? -UINT64_C(1) : (uint64_t)p->copies - 1;
         if (p->owner != i || p->copies < 2 || !meant) continue;
         status = weights_hash_param(state, p, sum);
         for (int k = 0; k < 2; k++) word[k] += times * sum[k];
