@@ -53,7 +53,8 @@ struct blueprint_options {
     const struct config *config;           /* resolved */
     const struct optimizer_params *params; /* of group 0 */
     const struct reservations *reservations;
-    uint64_t device_budget; /* of tiered state, where memory.device gives none: what a GPU has free; 0: no bound */
+    /* Of tiered state, where memory.device gives none: what a GPU has free. 0: no bound. */
+    uint64_t device_budget;
 };
 
 struct blueprint {
@@ -62,8 +63,8 @@ struct blueprint {
     uint32_t ranks;               /* data ranks (engine/ranks/model_ranks.h) */
     struct region *regions;
     uint16_t *refresh;
-    uint32_t
-        *matrix_owner; /* per parameter: the rank that changes its direction (engine/blueprint/matrices.h) */
+    /* Per parameter: the rank that changes its direction (engine/blueprint/matrices.h). */
+    uint32_t *matrix_owner;
     struct policy policy;
     struct plan plan;
 };

@@ -27,8 +27,8 @@ struct task { /* an emitted operation */
     uint32_t read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX]; /* planned buffers */
     uint64_t collective; /* GATHER and REDUCE: how many of both were emitted before it, on all streams */
     uint8_t scalars;     /* UPDATE: index of its scalar set */
-    uint8_t
-        ahead; /* running ahead: the streams of the device that wait for what it needs; 0: the host waits */
+    /* Running ahead: the streams of the device that wait for what the operation needs. 0: the host waits. */
+    uint8_t ahead;
 };
 
 enum awaits {

@@ -20,8 +20,8 @@ struct declared {
     uint64_t matched[GROUP_MAX]; /* of struct param_groups */
     uint64_t grouped;            /* a bit for each parameter group that has a parameter */
     uint64_t units_text;         /* where the units' names begin in the text */
-    uint64_t
-        text_bytes; /* behind the parameters: the tensors' names, then the units', each with a final zero */
+    /* Of the text behind the parameters: the tensors' names, then the units' names, each with a final zero. */
+    uint64_t text_bytes;
     uint32_t params, units;
     struct declared_param param[]; /* those that are not tied, in the order in which they were added */
 };

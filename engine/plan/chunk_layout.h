@@ -49,8 +49,8 @@ struct chunk_layout_options {
     double device_share;
     uint64_t device_bytes;
     bool device_grads;
-    uint64_t
-        resident_bytes; /* of other state that may stay in memory, from the first region to be refreshed on */
+    /* Of other state that may stay in memory, from the first region to be refreshed on. */
+    uint64_t resident_bytes;
     uint64_t grad_resident_bytes; /* the same of gradients, whole shards */
     uint64_t piece_bytes;         /* 0: PIECE_BYTES_DEFAULT */
 };

@@ -19,8 +19,8 @@ struct training {
     uint64_t skipped_in_a_row;         /* since the last update, or since this engine was opened */
     struct loss_scale loss_scale;      /* 1 unless compute is fp16 */
     const struct optimizer *optimizer; /* a row of the table, or user_optimizer's */
-    uint32_t
-        state_count; /* states per element that the optimizer uses here; with another one, the most of both */
+    /* States per element that the optimizer uses here; with another optimizer, the larger number of both. */
+    uint32_t state_count;
     struct user_optimizer user_optimizer;
     struct param_groups groups;
     struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
