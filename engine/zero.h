@@ -165,8 +165,8 @@ typedef struct zero_runtime {
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
-/* Ends this rank's part, soon, whatever the other ranks do: calls in flight have a second to end, and the other ranks a second to
- * destroy theirs. A rank that later makes a collective call gets ZERO_E_PEER, which says who left. Over MPI alone, whose
+/* Ends this rank's part, soon, whatever the other ranks do: takes part in the calls of the steps that it has made, unless nothing moves
+ * for a second, and gives the other ranks a second to destroy theirs. A rank that later makes a collective call gets ZERO_E_PEER, which says who left. Over MPI alone, whose
  * MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s. NULL is allowed. Units and the
  * addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);

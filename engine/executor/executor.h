@@ -221,6 +221,8 @@ bool executor_reached(const struct executor *executor, struct point point);
 bool executor_idle(const struct executor *executor); /* every operation that was emitted has retired */
 /* A collective has started and has not retired: other ranks may use its buffers. */
 bool executor_in_flight(const struct executor *executor);
+/* A collective was emitted and has not retired: other ranks may wait for this rank's part in it. */
+bool executor_owes(const struct executor *executor);
 /* The host may compute before the device has done what the use needs: the device's streams are in order. */
 bool executor_runs_ahead(const struct executor *executor);
 /* Requests to the drive are in flight. */

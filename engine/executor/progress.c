@@ -129,9 +129,14 @@ static bool in_flight_on(const struct executor *e, const enum stream *streams, i
     return false;
 }
 
-bool executor_in_flight(const struct executor *e) {
-    static const enum stream shared[3] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
-    return in_flight_on(e, shared, 3);
+static const enum stream shared_streams[3] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
+
+bool executor_in_flight(const struct executor *e) { return in_flight_on(e, shared_streams, 3); }
+
+bool executor_owes(const struct executor *e) {
+    for (int i = 0; i < 3 && !e->error.code; i++)
+        if (e->stream[shared_streams[i]].retired != e->stream[shared_streams[i]].emitted) return true;
+    return false;
 }
 
 bool executor_runs_ahead(const struct executor *e) { return e->ahead; }

@@ -6,6 +6,8 @@
 /* A smaller update holds the lock for less than a millisecond. */
 enum { DETACHED_BYTES = 1 << 20 };
 
+enum { LEAVE_NS = 1000 * 1000 * 1000 };
+
 enum { IDLE_NS = 200 * 1000, JOB_IDLE_NS = 50 * 1000, DEVICE_IDLE_NS = 10 * 1000 };
 
 /* Nothing moved: sleeps until a message, a transfer or a job may have come to its end. A device wakes no thread: the caller polls
@@ -71,6 +73,22 @@ zero_status run_wait(struct running *run, bool (*holds)(const void *), const voi
 
 static bool is_idle(const void *executor) { return executor_idle(executor); }
 zero_status run_wait_idle(struct running *run) { return run_wait(run, is_idle, run->executor); }
+
+void run_leave(struct running *run) {
+    struct turn *lock = &run->ranks->lock;
+    turn_take(lock);
+    progress_rest(run->progress, true);
+    uint64_t now_ns = clock_now_ns(), moved_ns = now_ns;
+    while (executor_owes(run->executor) && now_ns - moved_ns < LEAVE_NS) {
+        bool moved;
+        if (executor_poll(run->executor, &moved)) break;
+        if (!moved) idle(run), turn_yield(lock);
+        now_ns = clock_now_ns();
+        if (moved || executor_works(run->executor) || executor_transferring(run->executor)) moved_ns = now_ns;
+    }
+    progress_rest(run->progress, false);
+    turn_give(lock);
+}
 
 static bool has_room(const void *executor) { return executor_has_room(executor); }
 static zero_status wait_room(struct running *run) { return run_wait(run, has_room, run->executor); }

@@ -206,6 +206,37 @@ static void after_a_failure(void) {
     finish(ranks, RANKS);
 }
 
+/* With state on a drive, a step returns before its updates and the gathers after them. Rank 1 leaves then, and still takes its part in
+ * the gathers that the other ranks wait for. */
+static void *leaves_after_a_step(void *user) {
+    struct rank *rank = user;
+    if (!open_rank(rank)) return NULL;
+    CHECK_INT(plain_open(&rank->plain, rank->engine, params, 2, NULL), ZERO_OK);
+    if (!CHECK_INT(plain_step(&rank->plain, 1, NULL), ZERO_OK) ||
+        (rank->runtime.rank != 1 && !CHECK_INT(plain_pass(&rank->plain, ZERO_EVAL, 0), ZERO_OK)))
+        fprintf(stderr, "rank %u: %s\n", rank->runtime.rank, zero_last_error());
+    destroy_soon(rank);
+    return NULL;
+}
+
+static void after_a_step(void) {
+    static struct rank ranks[RANKS];
+    const char *directory = getenv("TEST_TMPDIR");
+    static char text[512];
+    snprintf(
+        text, sizeof text,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2, "
+        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}, \"optimizer\": {\"type\": "
+        "\"AdamW\"}, \"comm\": {\"timeout_s\": 30}}",
+        directory ? directory : "/tmp");
+    json = text;
+    for (int i = 0; i < 5; i++) {
+        start(ranks, RANKS, leaves_after_a_step);
+        finish(ranks, RANKS);
+    }
+    no_errors(ranks, RANKS);
+}
+
 /* ---- ranks that are processes ---- */
 
 /* Rank 1's process ends without a destroy, or stands still. */
@@ -248,6 +279,7 @@ static const struct {
              {"a_peer_that_never_destroys", a_peer_that_never_destroys},
              {"before_commit", before_commit},
              {"after_a_failure", after_a_failure},
+             {"after_a_step", after_a_step},
              {"a_peer_that_died", a_peer_that_died},
              {"a_peer_that_stands_still", a_peer_that_stands_still}};
 

@@ -151,7 +151,7 @@ static void gradients(struct plain *p, const struct toy_setup *s) {
     check_gradient(p, s, "other", 33, 1);
     CHECK_INT(zero_engine_get(p->engine, "fixed", ZERO_GRAD, &one, 0, 1), ZERO_E_ARGUMENT);
     /* Reading changed nothing: the step goes on from there. */
-    CHECK_INT(zero_engine_step(p->engine, &info), ZERO_OK);
+    if (!CHECK_INT(zero_engine_step(p->engine, &info), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     CHECK_INT(info.step, 1);
     CHECK_INT(info.skipped, 0);
     CHECK_INT(zero_engine_get(p->engine, "wide", ZERO_GRAD, &one, 0, 1), ZERO_E_ORDER);

@@ -2,6 +2,7 @@
  * and weights are those of the uncut model; norm, skip and failure are one for all ranks; checkpoints are loaded on other numbers of
  * data ranks, and cut otherwise. */
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,20 +247,14 @@ static void test_overflow(void) {
 
 /* ---- failures ---- */
 
+/* `user`: a barrier of all ranks. A failure ends calls of every rank, so no rank may still be in its step. */
 static void train_until_one_leaves(struct cut_model *m, void *user) {
-    zero_step_info info = {.struct_size = sizeof info};
-    if (!start(m)) return;
-    step(m);
-    if (m->rank == 3) return; /* destroys its engine */
-    zero_status status = ZERO_OK;
-    if (m->data_rank == 1) { /* its pipeline waits for it no more than the engine does */
-        status = zero_engine_sum(m->engine, (double[1]){0}, 1);
-    } else {
-        status = zero_engine_step(m->engine, &info);
-        CHECK_INT(status, ZERO_E_ORDER);
-        status = zero_engine_sum(m->engine, (double[1]){0}, 1);
-    }
-    CHECK_INT(status, ZERO_E_PEER);
+    bool started = start(m);
+    if (started) step(m);
+    if (started && m->data_rank == 0) CHECK_INT(zero_engine_step(m->engine, NULL), ZERO_E_ORDER);
+    pthread_barrier_wait(user);
+    if (!started || m->rank == 3) return; /* destroys its engine */
+    CHECK_INT(zero_engine_sum(m->engine, (double[1]){0}, 1), ZERO_E_PEER);
     CHECK_CONTAINS(zero_last_error(), "rank 3");
     CHECK_INT(zero_micro_begin(m->engine, ZERO_TRAIN), ZERO_E_PEER); /* sticky */
 }
@@ -427,7 +422,10 @@ static void test_wrong_seats(void) {
 
 static void test_failures(void) {
     const struct cut alone = {.tensor = 1, .stages = 1, .data = 1};
-    cut_run(&both, config("\"stage\": 3", 0, ""), train_until_one_leaves, NULL);
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, 8);
+    cut_run(&both, config("\"stage\": 3", 0, ""), train_until_one_leaves, &barrier);
+    pthread_barrier_destroy(&barrier);
     test_mistakes();
     cut_run(&tensor, config("\"stage\": 1", 0, ""), declare_shapes, NULL);
     cut_run(&alone, config("\"stage\": 1", 0, ""), declare_rows, NULL);
