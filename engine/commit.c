@@ -110,7 +110,7 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                          p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
                          p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +
                          p->row_bytes[MEMORY_NORMS] + p->row_bytes[MEMORY_GRAD_STAGING] +
-                         p->row_bytes[MEMORY_DIRECTIONS],
+                         p->row_bytes[MEMORY_DIRECTIONS] + p->row_bytes[MEMORY_TENSOR_NORMS],
         .drive_read_bytes = plan_read_bytes(p) + reservations_read_bytes(&e->reservations),
         .drive_write_bytes = plan_write_bytes(p) + reservations_written_bytes(&e->reservations),
         .repeat_read_bytes = plan_repeat_read_bytes(p),

@@ -18,10 +18,15 @@ enum {
     ADAM_DECAY,      /* adamw: lr * weight_decay; adam: weight_decay */
 };
 
-/* Updates the moments and returns the new weight; adam and adamw share it. */
-KERNEL_INLINE float adam_moments(float weight, float *m, float *v, float gradient, const float *s) {
+/* Updates the moments; adam, adamw and lamb share it. */
+KERNEL_INLINE void adam_averages(float *m, float *v, float gradient, const float *s) {
     *m = canonical(fmaf(s[ADAM_BETA1], *m, s[ADAM_ONE_MINUS_BETA1] * gradient));
     *v = canonical(fmaf(s[ADAM_BETA2], *v, s[ADAM_ONE_MINUS_BETA2] * gradient * gradient));
+}
+
+/* The same, and returns the new weight; adam and adamw share it. */
+KERNEL_INLINE float adam_moments(float weight, float *m, float *v, float gradient, const float *s) {
+    adam_averages(m, v, gradient, s);
     float root = fmaf(sqrtf(*v), s[ADAM_ROOT_SCALE], s[ADAM_EPS]);
     return canonical(fmaf(-s[ADAM_STEP], *m / root, weight));
 }

@@ -32,6 +32,13 @@ void optimizer_prepare(const struct optimizer *optimizer, const struct optimizer
     float_env_leave(saved);
 }
 
+void optimizer_trust(const struct optimizer *optimizer, const struct tensor_norms *norms,
+                     struct optimizer_scalars *scalars) {
+    float_env saved = float_env_enter();
+    optimizer->trust(norms, scalars);
+    float_env_leave(saved);
+}
+
 static void *at(void *base, enum dtype dtype, uint64_t first) {
     return base ? (char *)base + first * dtype_bytes(dtype) : NULL;
 }
@@ -47,9 +54,10 @@ struct step {
 
 static void open_step(struct step *s, enum kernel_isa isa, const struct optimizer_args *args, uint64_t first,
                       uint64_t count) {
+    static const float none[STEP_ELEMENTS]; /* the loops read an array */
     const void *gradient = at((void *)args->gradient, args->gradient_dtype, first);
-    s->gradient = gradient;
-    if (args->gradient_dtype != DTYPE_F32) {
+    s->gradient = gradient ? gradient : none;
+    if (gradient && args->gradient_dtype != DTYPE_F32) {
         cast_isa(isa, s->copy[0], DTYPE_F32, gradient, args->gradient_dtype, count);
         s->gradient = s->copy[0];
     }

@@ -32,6 +32,7 @@ struct optimizer_caller {
 struct optimizer_params {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening, lr_decay;
     bool nesterov, bias_correction;
+    double max_coeff, min_coeff;           /* of Lamb: bounds of a tensor's ratio of norms */
     uint32_t ns_steps;                     /* of Muon, as the next two: steps of the iteration */
     bool match_rms, ns_bf16;               /* adjust_lr_fn "match_rms_adamw"; ns_dtype "bf16" */
     bool amsgrad;                          /* no optimizer implements it: the configuration refuses it */
@@ -54,7 +55,7 @@ struct optimizer_args {
     enum dtype state_dtype; /* fp32; or bf16, rounded stochastically */
     /* For this rounding: the key of the step and array, and the index of the first element. */
     uint64_t rounding_key, first;
-    const void *gradient;      /* sums over ranks and micro-steps */
+    const void *gradient;      /* sums over ranks and micro-steps; NULL: the row reads none */
     enum dtype gradient_dtype; /* fp32, bf16 or fp16; the update widens it */
     float gradient_scale;      /* 1 / (ranks * micro-steps * loss scale) times the clip factor */
     /* The weights cast to out_dtype. NULL: the program computes with the master. */
@@ -78,8 +79,17 @@ struct optimizer_key {
 /* What an update needs at once. ELEMENT: an element. MATRIX: a whole parameter of two dimensions; its update has three parts.
  *   1. `before`, on elements: updates the states, and makes the direction from states and gradient.
  *   2. `matrix`, on a whole matrix of directions.
- *   3. `update`, on elements: moves the weights along the direction, which takes the gradient's place. */
-enum optimizer_scope { SCOPE_ELEMENT, SCOPE_MATRIX };
+ *   3. `update`, on elements: moves the weights along the direction, which takes the gradient's place.
+ * TENSOR: two norms of a whole parameter (tensor_norms.h); its update has three parts, and no direction is stored.
+ *   1. `before`, on elements: updates the states, and leaves the weights.
+ *   2. `direction`, on elements: makes the direction from weights and states. The norms are those of weights and directions.
+ *   3. `trust` puts what the norms say into the scalars; `update`, on elements, makes the direction again and moves the weights. */
+enum optimizer_scope { SCOPE_ELEMENT, SCOPE_TENSOR, SCOPE_MATRIX };
+
+/* Sums of squares over a tensor, or over a part of it. */
+struct tensor_norms {
+    double weights, direction;
+};
 
 struct optimizer {
     const char *name;  /* in checkpoints: "adamw" */
@@ -101,9 +111,14 @@ struct optimizer {
     optimizer_loop *update[KERNEL_ISAS];
 
     enum optimizer_scope scope;
-    /* Of scope MATRIX, else NULL. before: a row with the states, which writes the direction in the master's place. matrix: changes a
-     * direction in place; its bits do not depend on the number of threads. matrix_scratch: the floats that this needs. */
+    /* Of scopes TENSOR and MATRIX, else NULL: a row with the states. That of a matrix writes the direction in the master's place. */
     const struct optimizer *before;
+    /* Of scope TENSOR, else NULL. direction: a row with the states, which writes the direction in the master's place, and reads no
+     * gradient; nor does `update`. trust: changes the scalars of one tensor; call it through optimizer_trust. */
+    const struct optimizer *direction;
+    void (*trust)(const struct tensor_norms *norms, struct optimizer_scalars *scalars);
+    /* Of scope MATRIX, else NULL. matrix: changes a direction in place; its bits do not depend on the number of threads.
+     * matrix_scratch: the floats that this needs. */
     void (*matrix)(float *direction, uint64_t rows, uint64_t columns, const struct optimizer_scalars *scalars,
                    float *scratch, uint32_t threads);
     uint64_t (*matrix_scratch)(uint64_t rows, uint64_t columns);
@@ -130,6 +145,10 @@ uint32_t optimizer_states_used(const struct optimizer *optimizer, const struct o
  * change the scalars. */
 void optimizer_prepare(const struct optimizer *optimizer, const struct optimizer_params *params,
                        uint64_t step, struct optimizer_scalars *out_scalars);
+
+/* Calls optimizer->trust in the kernels' floating-point environment. */
+void optimizer_trust(const struct optimizer *optimizer, const struct tensor_norms *norms,
+                     struct optimizer_scalars *scalars);
 
 /* Updates args->count elements in one pass. Sets and restores the floating-point environment (round to nearest, no flush to zero). */
 void optimizer_update(const struct optimizer *optimizer, const struct optimizer_args *args);

@@ -196,9 +196,11 @@ void policy_open(struct policy *p) {
 }
 
 /* Per region, one event emits at most: a release, a reduction, its release, two steps to the gradient's placement, a
- * clear, an update and a gather; of a region with matrices also two more updates, a gather and three steps back. Per event
- * it emits one COMPUTE or AGREE. */
-uint32_t policy_operations_max(const struct policy *p) { return (p->directions ? 16 : 8) * p->regions + 8; }
+ * clear, an update and a gather; of a region with matrices also two more updates, a gather and three steps back; of one whose tensors
+ * are measured another update and two gathers. Per event it emits one COMPUTE or AGREE. */
+uint32_t policy_operations_max(const struct policy *p) {
+    return (p->directions || p->tensors ? 16 : 8) * p->regions + 8;
+}
 
 /* ---- updates ---- */
 
@@ -208,6 +210,7 @@ static void update(struct policy *p, uint16_t region, enum outcome outcome, stru
     bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
     struct buffer_ref from = {whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region};
     if (r->matrices) from = matrix_direct(p, region, out);
+    if (r->tensors) from = (struct buffer_ref){BUFFER_TENSOR_NORMS, region};
     struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
     op->outcome = (uint8_t)outcome;
     if (outcome != OUTCOME_SKIPPED) emit_reads(op, (enum buffer_kind)from.kind, from.region);
@@ -372,6 +375,8 @@ void policy_agree(struct policy *p, struct operation_list *out) {
 bool policy_updated(const struct policy *p) { return p->refreshes && p->region[p->refresh[0]].updated; }
 
 void policy_apply(struct policy *p, enum outcome outcome, struct operation_list *out) {
+    for (uint32_t k = 0; k < p->refreshes && outcome != OUTCOME_SKIPPED; k++)
+        if (p->region[p->refresh[k]].tensors) tensor_measure(p, p->refresh[k], out);
     for (uint32_t k = 0; k < p->refreshes; k++) {
         struct region *r = &p->region[p->refresh[k]];
         enum outcome what = r->updated ? outcome : OUTCOME_UPDATED;

@@ -27,6 +27,10 @@
  * each rank the directions of its shard; and the update moves the weights. At zero0 each rank has all directions, and
  * the owners' come back the way that gradients do.
  *
+ * Where an optimizer needs norms of whole tensors, an update has three operations: each rank updates the states of its shard and takes
+ * its part of the norms, which are gathered, and the update moves the weights. The first two come before all updates, so that no
+ * update waits for the other ranks.
+ *
  * Invariants:
  *   1. The parameters of a unit are gathered before its use is emitted.
  *   2. A unit stays gathered if the next position uses it again.
@@ -59,6 +63,7 @@ struct region {
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
     bool matrices;     /* its optimizer updates whole matrices */
+    bool tensors;      /* its optimizer needs norms of whole tensors */
     uint64_t elements; /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
@@ -130,6 +135,7 @@ struct policy {
     uint32_t lent_stagings;
     /* The number of buffers for directions, which regions with matrices use in turn. */
     uint32_t directions;
+    bool tensors; /* some regions have struct region.tensors */
     const struct use *forward;
     uint32_t uses;
     struct region *region;

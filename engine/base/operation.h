@@ -18,7 +18,7 @@
     X(GATHER)  /* shard -> replicate */                                                                      \
     X(REDUCE)  /* partial -> shard, or partial -> replicate on the replicate axis */                         \
     X(RELEASE) /* a gathered buffer's life ends */                                                           \
-    X(UPDATE)  /* the optimizer, on one shard; of OBJECT_DIRECTION: its part before MATRIX */                \
+    X(UPDATE)  /* the optimizer, on one shard; of OBJECT_DIRECTION, OBJECT_NORM: its part before */          \
     X(MATRIX)  /* the optimizer, on the whole matrices that this rank owns */                                \
     X(FETCH)   /* a run of chunks comes from a tier */                                                       \
     X(STORE)   /* a run of chunks goes to a tier */                                                          \
@@ -83,6 +83,7 @@ enum buffer_kind {
      * is its index. */
     BUFFER_DIRECTION,
     BUFFER_MATRIX_SCRATCH,
+    BUFFER_TENSOR_NORMS, /* of an optimizer that needs norms of whole tensors: struct tensor_norms, of each rank's part of each tensor */
     /* If the host adds a micro-step's shard to the sum in its own memory: a round of the shard, from the device; the region is its
      * index, which is that of the reduction's BUFFER_STAGING. No operation names it. */
     BUFFER_ROUND_STAGING,

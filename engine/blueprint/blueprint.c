@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/blueprint/matrices.h"
+#include "engine/blueprint/tensors.h"
 #include "engine/ranks/rank_agreement.h"
 
 enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2, DIRECTIONS = 2 }; /* one at work while the next begins */
@@ -76,11 +77,13 @@ const struct optimizer *blueprint_optimizer(const struct blueprint *b, uint32_t 
 
 /* ---- the policy ---- */
 
-/* Spans hold the parameters themselves where these rest whole and the host's memory is the device's. */
+/* Spans hold the parameters themselves where these rest whole, the host's memory is the device's, and an update needs no more than an
+ * element. */
 static bool lends_params(const struct blueprint *b, uint32_t region) {
     const struct blueprint_terms *t = &b->terms;
     bool whole = placement_is(t->stage->param_rest, REPLICATE, REPLICATE);
-    return b->o.model->region[region].lends && whole && !t->discrete && !b->regions[region].matrices;
+    bool elements = !b->regions[region].matrices && !b->regions[region].tensors;
+    return b->o.model->region[region].lends && whole && !t->discrete && elements;
 }
 
 /* All that the backwards of a step write is in the host's arrays: overwritten in one micro-step, or added up in all of them. */
@@ -107,6 +110,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     const struct blueprint_terms *t = &b->terms;
     const struct model *m = b->o.model;
     uint32_t directions = 0;
+    bool tensors = false;
     b->regions = calloc(m->regions, sizeof *b->regions);
     b->refresh = calloc(m->regions, sizeof *b->refresh);
     if (!b->regions || !b->refresh)
@@ -118,6 +122,8 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].elements = m->region[i].padded;
         b->regions[i].matrices = !b->regions[i].frozen && blueprint_optimizer(b, i)->scope == SCOPE_MATRIX;
         if (b->regions[i].matrices) directions = DIRECTIONS;
+        b->regions[i].tensors = !b->regions[i].frozen && blueprint_optimizer(b, i)->scope == SCOPE_TENSOR;
+        tensors |= b->regions[i].tensors;
         struct precision precision = blueprint_precision_of(b, i);
         b->regions[i].bytes = plan_room_bytes(m->region[i].padded, precision.compute);
         b->regions[i].grad_widens = precision_widens(&precision);
@@ -139,6 +145,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .live_max = t->live_max,
                                 .ahead_max = t->ahead_max,
                                 .directions = directions,
+                                .tensors = tensors,
                                 .forward = m->use,
                                 .uses = m->units,
                                 .region = b->regions,
@@ -312,6 +319,7 @@ zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *te
     if (!status) status = check_vertical(b, error);
     if (!status) status = check_updates(b, error);
     if (!status) status = matrices_check(b, error);
+    if (!status) status = tensors_check(b, error);
     if (!status) status = matrices_share_out(b, error);
     return status ? status : make_plan(b, error);
 }

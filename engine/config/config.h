@@ -50,7 +50,7 @@ struct config_optimizer {
      * is false. */
     const char *name;
     /* 0 if the optimizer does not use it. */
-    double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay;
+    double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay, max_coeff, min_coeff;
     bool nesterov, bias_correction, adam_w_mode, torch_adam;
     uint64_t ns_steps;       /* of Muon, as these two: */
     int adjust_lr, ns_dtype; /* enum config_adjust_lr, enum config_ns_dtype */

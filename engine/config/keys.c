@@ -124,13 +124,11 @@ bool config_key_choice_at(const struct config_key *key, uint32_t index, struct k
 
 /* Names of DeepSpeed's classes: each is the optimizer of its "type", with the same defaults. */
 static const char *optimizer_of_class(const char *text) {
-    static const char *const classes[][2] = {{"FusedAdam", "Adam"},
-                                             {"CPUAdam", "Adam"},
-                                             {"DeepSpeedCPUAdam", "Adam"},
-                                             {"FusedLion", "Lion"},
-                                             {"DeepSpeedCPULion", "Lion"},
-                                             {"CPUAdagrad", "Adagrad"},
-                                             {"DeepSpeedCPUAdagrad", "Adagrad"}};
+    static const char *const classes[][2] = {
+        {"FusedAdam", "Adam"},        {"CPUAdam", "Adam"},
+        {"DeepSpeedCPUAdam", "Adam"}, {"FusedLion", "Lion"},
+        {"DeepSpeedCPULion", "Lion"}, {"FusedLamb", "Lamb"},
+        {"CPUAdagrad", "Adagrad"},    {"DeepSpeedCPUAdagrad", "Adagrad"}};
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
         if (strcasecmp(classes[i][0], text) == 0) return classes[i][1];
     return text;

@@ -277,6 +277,12 @@ static zero_status check_optimizer(const struct config *config, struct zero_erro
         return error_set(error, ZERO_E_CONFIG,
                          "optimizer.params.nesterov: true needs momentum above 0 and dampening 0: set them, "
                          "or set it to false");
+    if (o->min_coeff > o->max_coeff)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "optimizer.params.min_coeff: %g is above max_coeff, %g: make it smaller, or max_coeff "
+            "larger",
+            o->min_coeff, o->max_coeff);
     if (o->torch_adam && config_written(config, OPTIMIZER_PARAMS "bias_correction"))
         return error_set(error, ZERO_E_CONFIG,
                          "optimizer.params.bias_correction: PyTorch's Adam has no such parameter: remove it "

@@ -61,6 +61,8 @@ bool scatters(const struct operation *op) {
 
 /* The elements of a share that an operation moves: it cuts a region into as many shares as its group has members. */
 static uint64_t share_elements(const struct executor_shape *o, const struct operation *op) {
+    if (op->object == OBJECT_NORM)
+        return tensor_words(o, op->region) / comm_group_size(o->group[op->axes][op->stream]);
     if (op->kind == OP_GATHER)
         return o->model->region[op->region].padded / comm_group_size(o->group[op->axes][op->stream]);
     return part_elements(o, op->region, grad_shard_placement(&o->policy->region[op->region]));

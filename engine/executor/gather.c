@@ -28,7 +28,7 @@ static uint8_t *gather_source(const struct executor *e, const struct item *item,
     uint64_t stride = call->stride ? call->stride : call->count;
     uint32_t me = comm_group_index(e->o.shape.group[op->axes][op->stream]);
     bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL ||
-                    op->read[0].kind == BUFFER_DIRECTION;
+                    op->read[0].kind == BUFFER_DIRECTION || op->read[0].kind == BUFFER_TENSOR_NORMS;
     uint8_t *source = rest_of_share(e, item);
     if (in_place || crosses(e, source))
         return gather_target(e, item, call) + me * stride * dtype_bytes(call->dtype);

@@ -10,7 +10,8 @@ struct precision precision_of(const struct executor_shape *o, uint32_t region) {
 }
 
 struct precision moved_precision(const struct executor_shape *o, const struct operation *op) {
-    return op->object == OBJECT_DIRECTION ? (struct precision){0} : precision_of(o, op->region);
+    bool fp32 = op->object == OBJECT_DIRECTION || op->object == OBJECT_NORM;
+    return fp32 ? (struct precision){0} : precision_of(o, op->region);
 }
 
 uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct placement placement) {

@@ -34,7 +34,7 @@ uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct p
 uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
 /* Which type is where in a region. */
 struct precision precision_of(const struct executor_shape *o, uint32_t region);
-/* The same for an operation: directions are fp32 everywhere, and are sent so. */
+/* The same for an operation: directions are fp32 everywhere, and are sent so. Norms of tensors are sent as words of that size. */
 struct precision moved_precision(const struct executor_shape *o, const struct operation *op);
 /* The address of this rank's part under `placement`, in a buffer that holds either that part alone or the whole
  * region. */
@@ -136,6 +136,18 @@ zero_status take_updated(struct executor *e, struct item *item);
 /* matrix.c: the operation MATRIX; and the optimizer of a region. */
 zero_status change_matrices(struct executor *e, struct item *item);
 const struct optimizer *region_optimizer(const struct executor *e, uint32_t region);
+
+/* tensor.c: norms of whole tensors. tensor_words: fp32 words of a region's norms, of all parts. tensor_measure_run: the first part of
+ * the update of elements of one tensor, of one rank's part; `first`: their place in the region. tensor_trust: puts what all parts say
+ * into the scalars. `norms`: those of the region; `param`: the tensor's place among the region's. */
+uint64_t tensor_words(const struct executor_shape *o, uint32_t region);
+void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, uint64_t end,
+                  struct tensor_norms *norms);
+uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t first);
+void tensor_measure_run(const struct executor *e, uint32_t region, uint32_t param, uint64_t first,
+                        const struct optimizer_args *args, struct tensor_norms *norms);
+void tensor_trust(const struct executor *e, uint32_t region, uint32_t param, const struct tensor_norms *norms,
+                  struct optimizer_scalars *scalars);
 
 /* quantized.c: gathers and scatters of codes. */
 /* The shape of the call that replaces a call of elements; the same call where nothing is coded. */

@@ -7,6 +7,9 @@
  * Where an optimizer updates whole matrices, its first part writes directions in the place of the masters, and its last part
  * reads them in the place of the gradient.
  *
+ * Where an optimizer needs norms of whole tensors, its first part updates the states and takes the norms, and its second part moves the
+ * weights, tensor by tensor.
+ *
  * An update that is made again begins with the record from before the step's first update. Its masters are also the parameters' old values,
  * and an update that is taken back brings only these.
  *
@@ -25,7 +28,8 @@ struct update_argument {
     void *out;                                  /* the parameters; NULL where they are the master */
     float *copy;                                /* where the record keeps the masters; or NULL */
     const void *gradient;
-    uint64_t begin, end; /* in elements of the shard */
+    struct tensor_norms *norms; /* of the region's tensors */
+    uint64_t begin, end;        /* in elements of the shard */
     /* Regions in the host's own arrays, in place of the addresses above; or NULL. The gradient is lent only with the parameters. */
     const struct model_region *lent_params, *lent_grads;
     uint32_t region, scalars;
@@ -34,7 +38,7 @@ struct update_argument {
     bool by_device;
 };
 
-enum phase { WHOLE_UPDATE, BEFORE_MATRIX, AFTER_MATRIX };
+enum phase { WHOLE_UPDATE, BEFORE_MATRIX, AFTER_MATRIX, MEASURE, MEASURED };
 
 _Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
@@ -114,15 +118,25 @@ static bool take_lent(const struct update_argument *a, struct optimizer_args *ar
     return params;
 }
 
-typedef zero_status (*run_fn)(const struct update_argument *a, const struct optimizer_args *args, void *user);
+/* `param`: the place of the run's first parameter in its region. */
+typedef zero_status (*run_fn)(const struct update_argument *a, const struct optimizer_args *args,
+                              uint32_t param, void *user);
+
+/* Norms are taken of each part alone that a reduction cuts a region into, also where one rank has them all. */
+static uint64_t piece_end(const struct update_argument *a, uint64_t begin, uint64_t end) {
+    uint64_t shard = shard_first(a->executor, a->region);
+    if (a->phase != MEASURE) return end;
+    uint64_t part = tensor_part_end(a->executor, a->region, shard + begin) - shard;
+    return part < end ? part : end;
+}
 
 /* Gaps between parameters are zero and stay zero. */
 static zero_status run_pieces(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t scalars,
-                              run_fn run, void *user) {
+                              uint32_t param, run_fn run, void *user) {
     zero_status status = ZERO_OK;
     while (begin < end && !status) {
-        struct optimizer_args args = args_of(a, begin, end, scalars);
-        if (!a->lent_params || take_lent(a, &args)) status = run(a, &args, user);
+        struct optimizer_args args = args_of(a, begin, piece_end(a, begin, end), scalars);
+        if (!a->lent_params || take_lent(a, &args)) status = run(a, &args, param, user);
         begin += args.count;
     }
     return status;
@@ -132,28 +146,54 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* Calls `run` once per run of parameters with the same scalars; once per piece, where they are lent. */
+/* Calls `run` once per run of parameters with the same scalars; once per piece, where they are lent; once per tensor, where their norms
+ * count. */
 static zero_status each_run(const struct update_argument *a, run_fn run, void *user) {
     struct executor *e = a->executor;
     const struct model_region *region = &e->o.shape.model->region[a->region];
     uint64_t shard = shard_first(e, a->region), begin = a->begin;
-    uint32_t scalars = e->o.shape.model->param[region->param[0]].scalars;
+    uint32_t scalars = e->o.shape.model->param[region->param[0]].scalars, first = 0;
+    bool alone = a->phase == MEASURE || a->phase == MEASURED;
     zero_status status = ZERO_OK;
     for (uint32_t i = 1; i <= region->params && begin < a->end && !status; i++) {
         const struct model_param *p = i < region->params ? &e->o.shape.model->param[region->param[i]] : NULL;
-        if (p && p->scalars == scalars) continue;
+        if (p && p->scalars == scalars && !alone) continue;
         uint64_t until = p ? clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end) : a->end;
-        status = run_pieces(a, begin, until, scalars, run, user);
-        begin = until;
+        status = run_pieces(a, begin, until, scalars, first, run, user);
+        begin = until, first = i;
         if (p) scalars = p->scalars;
     }
     return status;
 }
 
-static zero_status run_now(const struct update_argument *a, const struct optimizer_args *args, void *user) {
+static zero_status run_now(const struct update_argument *a, const struct optimizer_args *args, uint32_t param,
+                           void *user) {
     optimizer_update(row_of(a), args);
     return ZERO_OK;
 }
+
+static zero_status measure(const struct update_argument *a, const struct optimizer_args *args, uint32_t param,
+                           void *user) {
+    tensor_measure_run(a->executor, a->region, param, args->first, args, a->norms);
+    return ZERO_OK;
+}
+
+/* Each tensor has scalars of its own. */
+static zero_status run_measured(const struct update_argument *a, const struct optimizer_args *args,
+                                uint32_t param, void *user) {
+    struct optimizer_scalars scalars = *args->scalars;
+    struct optimizer_args own = *args;
+    tensor_trust(a->executor, a->region, param, a->norms, &scalars);
+    own.scalars = &scalars;
+    optimizer_update(row_of(a), &own);
+    return ZERO_OK;
+}
+
+static const run_fn run_phase[] = {[WHOLE_UPDATE] = run_now,
+                                   [BEFORE_MATRIX] = run_now,
+                                   [AFTER_MATRIX] = run_now,
+                                   [MEASURE] = measure,
+                                   [MEASURED] = run_measured};
 
 /* The parameters get the values that they had before the step. */
 static void take_back(const struct update_argument *a) {
@@ -164,11 +204,17 @@ static void take_back(const struct update_argument *a) {
         cast(a->out, p.compute, a->master, DTYPE_F32, a->end - a->begin);
 }
 
+static void clear_norms(const struct update_argument *a) {
+    uint64_t shard = shard_first(a->executor, a->region);
+    tensor_clear(a->executor, a->region, shard + a->begin, shard + a->end, a->norms);
+}
+
 static void run_update(void *argument) {
     const struct update_argument *a = argument;
     uint64_t started = clock_now_ns();
     if (a->outcome != OUTCOME_UPDATED) take_back(a);
-    if (a->outcome != OUTCOME_SKIPPED) each_run(a, run_now, NULL);
+    if (a->phase == MEASURE) clear_norms(a);
+    if (a->outcome != OUTCOME_SKIPPED) each_run(a, run_phase[a->phase], NULL);
     if (a->copy && a->lent_params)
         lent_read(a->lent_params, LENT_PARAMS, sizeof(float), shard_first(a->executor, a->region) + a->begin,
                   a->end - a->begin, a->copy);
@@ -215,7 +261,23 @@ static void *array_of(struct executor *e, const struct operation *op, struct buf
 
 static enum phase phase_of(const struct operation *op) {
     if (op->object == OBJECT_DIRECTION) return BEFORE_MATRIX;
+    if (op->object == OBJECT_NORM) return MEASURE;
+    if (op->read[0].kind == BUFFER_TENSOR_NORMS) return MEASURED;
     return op->read[0].kind == BUFFER_DIRECTION ? AFTER_MATRIX : WHOLE_UPDATE;
+}
+
+/* The weights, which the measuring part reads; no gradient is read once the norms are there. */
+static void take_measured(struct executor *e, const struct item *item, struct update_argument *a) {
+    const struct operation *op = &item->task->op;
+    const struct task *t = item->task;
+    enum dtype compute = precision_of(&e->o.shape, op->region).compute;
+    bool measures = a->phase == MEASURE;
+    if (a->phase != MEASURED && !measures) return;
+    a->norms = buffer_address(e, measures ? t->write[0] : t->read[0]);
+    if (measures)
+        a->out = array_of(e, op, op->read[1], t->read[1], compute);
+    else
+        a->gradient = NULL;
 }
 
 static struct update_argument argument_of(struct executor *e, const struct item *item) {
@@ -241,6 +303,7 @@ static struct update_argument argument_of(struct executor *e, const struct item 
     if (a.lent_grads) a.gradient = NULL;
     if (op->write[0].kind != BUFFER_STATE && !a.lent_params)
         a.out = array_of(e, op, op->write[0], item->task->write[0], p.compute);
+    take_measured(e, item, &a);
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
     return a;
 }
@@ -295,7 +358,7 @@ static struct device_work update_work(const struct update_argument *a) {
     const struct precision p = types_of(a);
     uint64_t count = a->end - a->begin;
     struct device_work work = {.reads = 1, .writes = 1};
-    if (a->outcome == OUTCOME_SKIPPED)
+    if (a->outcome == OUTCOME_SKIPPED || a->phase == MEASURED)
         work.reads = 0;
     else
         work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p.reduced)};
@@ -314,7 +377,7 @@ static struct device_work update_work(const struct update_argument *a) {
 
 /* Updates one run of parameters on the device. */
 static zero_status run_on_device(const struct update_argument *a, const struct optimizer_args *args,
-                                 void *user) {
+                                 uint32_t param, void *user) {
     struct executor *e = a->executor;
     const struct precision p = precision_of(&e->o.shape, a->region);
     struct update_argument part = *a;

@@ -30,7 +30,8 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_NORMS] = "norms",
                                                    [MEMORY_GRAD_STAGING] = "gradient staging",
                                                    [MEMORY_OFFLOADED_GRADIENTS] = "offloaded gradients",
-                                                   [MEMORY_DIRECTIONS] = "update directions"};
+                                                   [MEMORY_DIRECTIONS] = "update directions",
+                                                   [MEMORY_TENSOR_NORMS] = "norms of tensors"};
     return names[row];
 }
 
@@ -131,19 +132,33 @@ static void fix_brief(struct plan *plan, bool host) {
     fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, bytes);
 }
 
+/* The shard that a reduction writes; also where the step gathers it back. */
+static struct placement reduced_shard(const struct region *r) {
+    bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
+    return gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
+}
+
+/* Of each part, those of all tensors of the region. */
+static void fix_norms(struct plan *plan, uint32_t i) {
+    const struct region *r = &plan->policy->region[i];
+    uint64_t parts = placement_parts(reduced_shard(r), plan->policy->mesh);
+    if (!r->tensors) return;
+    fix(plan, BUFFER_TENSOR_NORMS, i, MEMORY_TENSOR_NORMS,
+        parts * plan->model->region[i].params * sizeof(struct tensor_norms));
+}
+
 /* The reduced shard: on a drive, in host memory, or on the device; there, too, if the device has all of the shard's state. */
 static void fix_grad_shard(struct plan *plan, uint32_t i) {
     const struct region *r = &plan->policy->region[i];
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
     if (r->grad_brief) return; /* fix_brief has planned it */
     bool host = !gathered && grad_on_host(plan, i);
-    struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
     if (plan->layout.region[i].grads)
         fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_OFFLOADED_GRADIENTS,
             chunk_layout_grad_bytes(&plan->layout, i));
     else
         fix(plan, BUFFER_GRAD_SHARD, i, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
-            plan_part_bytes(plan, i, shard, plan_precision(plan, i).reduced));
+            plan_part_bytes(plan, i, reduced_shard(r), plan_precision(plan, i).reduced));
 }
 
 /* Plans the buffers of a region that live from step to step. A lent one has no bytes here, but hazards need a buffer. */
@@ -171,6 +186,7 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
                 : plan_part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
     if (!r->grad_in_place) fix_grad_shard(plan, i);
     fix_state(plan, i, state_count);
+    fix_norms(plan, i);
     if (plan_host_updates(plan) && gathered && !chunk_layout_device_whole(&plan->layout, i))
         fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, plan_part_bytes(plan, i, r->state, p.reduced));
 }
@@ -358,7 +374,7 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
 static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
-    plan->row_tier[MEMORY_DIRECTIONS] = resident;
+    plan->row_tier[MEMORY_DIRECTIONS] = plan->row_tier[MEMORY_TENSOR_NORMS] = resident;
     plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
     plan->row_tier[MEMORY_DEVICE_MASTERS] = TIER_DEVICE;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;

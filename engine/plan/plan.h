@@ -45,6 +45,7 @@ enum memory_row {
     MEMORY_GRAD_STAGING, /* reduced shards on the way to the drive: a ring of chunks, and sums of micro-batches */
     MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
     MEMORY_DIRECTIONS, /* of an optimizer that updates whole matrices: directions of whole regions, and scratch */
+    MEMORY_TENSOR_NORMS, /* of an optimizer that needs norms of whole tensors: those of all ranks' parts */
     MEMORY_ROWS
 };
 

@@ -27,6 +27,8 @@ static struct optimizer_params configured_params(const struct config_optimizer *
                                      .momentum = c->momentum,
                                      .dampening = c->dampening,
                                      .lr_decay = c->lr_decay,
+                                     .max_coeff = c->max_coeff,
+                                     .min_coeff = c->min_coeff,
                                      .nesterov = c->nesterov,
                                      .ns_steps = (uint32_t)c->ns_steps,
                                      .match_rms = c->adjust_lr == CONFIG_LR_MATCH_RMS,

@@ -102,7 +102,7 @@ static const struct format formats[] = {
 static void measure_optimizer(const struct optimizer *optimizer, const struct format *f) {
     struct optimizer_params params = optimizer->defaults;
     params.momentum = 0.9;
-    uint32_t states = optimizer->scope == SCOPE_ELEMENT ? optimizer->state_count : 0;
+    uint32_t states = optimizer->scope != SCOPE_MATRIX ? optimizer->state_count : 0;
     struct optimizer_step_argument a = {.args = {.count = bench.count,
                                                  .state_dtype = f->state,
                                                  .gradient = array(3),

@@ -17,14 +17,15 @@ static const struct {
      "zero_optimization.stge: unknown key: did you mean \"stage\"?"},
     /* several at once; a wrong choice hides what depends on it */
     {"{\"zero_optimization\": {\"stge\": 3, \"stage\": 4}, \"seed\": \"1\", \"optimizer\": {\"type\": "
-     "\"Lamb\", \"params\": "
+     "\"OneBitLamb\", \"params\": "
      "{\"max_coeff\": 1}}}",
      ZERO_E_CONFIG,
      "zero_optimization.stge: unknown key: did you mean \"stage\"?; also: zero_optimization.stage: 4 is "
      "outside its range: give an "
      "integer from 0 to 3; also: seed: \"1\" is a string where an integer is expected: remove the quotes; "
      "also: optimizer.type: "
-     "\"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad and Muon are here: choose one of "
+     "\"OneBitLamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad, Muon and Lamb are here: "
+     "choose one of "
      "them"},
     {"{\"stage\": 3}", ZERO_E_CONFIG, "stage: unknown key: it belongs elsewhere: zero_optimization.stage"},
     {"{\"optimizer\": {\"lr\": 1}}", ZERO_E_CONFIG,
@@ -61,12 +62,14 @@ static const struct {
      "\"torch.float16\"; did you mean \"float16\"?"},
     {"{\"fp16\": {\"hysteresis\": 0}}", ZERO_E_CONFIG,
      "fp16.hysteresis: 0 is outside its range: give an integer from 1 to 1e+12"},
-    {"{\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"max_coeff\": 1}}}", ZERO_E_UNSUPPORTED,
-     "optimizer.type: \"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad and Muon are "
+    {"{\"optimizer\": {\"type\": \"OneBitLamb\", \"params\": {\"max_coeff\": 1}}}", ZERO_E_UNSUPPORTED,
+     "optimizer.type: \"OneBitLamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad, Muon and "
+     "Lamb are "
      "here: "
      "choose one of them"},
     {"{\"optimizer\": {\"type\": \"AdamWW\"}}", ZERO_E_CONFIG,
-     "optimizer.type: \"AdamWW\" is none of \"AdamW\", \"Adam\", \"SGD\", \"Lion\", \"Adagrad\", \"Muon\"; "
+     "optimizer.type: \"AdamWW\" is none of \"AdamW\", \"Adam\", \"SGD\", \"Lion\", \"Adagrad\", \"Muon\", "
+     "\"Lamb\"; "
      "did you "
      "mean \"AdamW\"?"},
     {"{\"optimizer\": {\"params\": {\"lr\": -1}}}", ZERO_E_CONFIG,

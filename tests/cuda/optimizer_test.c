@@ -69,8 +69,9 @@ static struct optimizer_step_argument argument_of(const struct run *r, uint64_t 
         a.args.master_low = at(&r->master, side);
     else
         a.args.master = at(&r->master, side);
-    bool states = r->optimizer->scope == SCOPE_ELEMENT; /* of matrices, the part before has them */
-    for (uint32_t s = 0; s < r->optimizer->state_count && states; s++) a.args.state[s] = at(&r->state[s], side);
+    bool states = r->optimizer->scope != SCOPE_MATRIX; /* of matrices, the part before has them */
+    for (uint32_t s = 0; s < r->optimizer->state_count && states; s++)
+        a.args.state[s] = at(&r->state[s], side);
     return a;
 }
 

@@ -120,6 +120,31 @@ static void matrices(void) {
     for (s.stage = 0; s.stage <= 2; s.stage++) compare(&s);
 }
 
+/* Lamb on all tensors, which no number of ranks divides; and beside AdamW. */
+static void tensors(void) {
+    struct toy_setup s = toy_setup_default();
+    for (s.stage = 0; s.stage <= 3; s.stage++)
+        for (s.ranks = 1; s.ranks <= 4; s.ranks++) {
+            s.lamb = 1 + (s.stage + s.ranks) % 2;
+            s.compute = s.ranks % 2 ? ZERO_F32 : ZERO_BF16;
+            s.offload = s.ranks > 2 ? "cpu" : "none";
+            s.threshold = s.ranks == 3 ? 60 : 10;
+            s.micro_steps = 1 + s.stage % 2;
+            compare(&s);
+        }
+    s.lamb = 1, s.ranks = 4, s.shard_ranks = 2, s.compute = ZERO_F32;
+    s.tiers = "\"mics_shard_size\": 2";
+    for (s.stage = 0; s.stage <= 3; s.stage++) compare(&s);
+    s.shard_ranks = 0, s.stage = 3;
+    s.tiers = "\"zero_hpz_partition_size\": 2";
+    compare(&s);
+    s = toy_setup_default();
+    s.lamb = 1, s.memory = TOY_SPANS; /* the host's own arrays are then copies */
+    for (s.stage = 0; s.stage <= 2; s.stage++) compare(&s);
+    s.memory = TOY_SLOTS, s.vertical = 1, s.micro_steps = 3, s.mode = "every";
+    for (s.stage = 0; s.stage <= 3; s.stage++) compare(&s);
+}
+
 static zero_status flat(zero_engine *engine, uint32_t param, zero_param *out) {
     if (toy_params[param].columns == 1) out->dims = 1;
     return ZERO_OK;
@@ -176,6 +201,32 @@ static void matrices_need_memory(void) {
     }
 }
 
+static void tensors_need_memory(void) {
+    static const struct {
+        const char *tiers, *device, *message;
+        int updates;
+    } cases[] = {
+        {NULL, NULL,
+         "Lamb needs norms of whole tensors before it updates, which is not here in the backward: remove", 1},
+        {NULL, "sim", "not here on a GPU: set device.type", 0},
+        {"\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}", NULL,
+         "not here with state on a drive", 0},
+        {"\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}", NULL,
+         "not here with parameters on a drive", 0},
+        {"\"offload_optimizer\": {\"device\": \"tiered\", \"nvme_path\": \"/tmp\", \"ratio\": 0.5}", NULL,
+         "not here with tiered state", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct toy_result got;
+        struct toy_setup s = toy_setup_default();
+        s.lamb = 1, s.stage = 3, s.tiers = cases[i].tiers, s.device = cases[i].device,
+        s.updates = cases[i].updates;
+        if (s.updates) s.clip = 0;
+        toy_train(&s, &got);
+        CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
+        CHECK_CONTAINS(got.error, cases[i].message);
+    }
+}
+
 int main(void) {
     stages_and_ranks();
     schedules();
@@ -185,5 +236,7 @@ int main(void) {
     matrices();
     matrices_are_refused();
     matrices_need_memory();
+    tensors();
+    tensors_need_memory();
     return check_end();
 }

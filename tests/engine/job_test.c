@@ -60,6 +60,8 @@ static void bits(void) {
     struct toy_setup s = setup();
     s.stage = 2, s.muon = 1;
     check_equal(s, "Muon");
+    s.muon = 0, s.lamb = 1;
+    check_equal(s, "Lamb");
     s = setup();
     s.stage = 3, s.updates = 1, s.clip = 0, s.tiers = NVME;
     check_equal(s, "updates in the backward");

@@ -18,7 +18,7 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 22 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 23 };
 
 struct value {
     const char *name;
@@ -33,6 +33,7 @@ struct value {
     const char *extra;       /* more keys, each after a comma */
     const char *groups;      /* param_groups, each after a comma */
     const char *no_matrices; /* with an optimizer of whole matrices refused, where it is not "" */
+    const char *no_tensors;  /* the same with one of whole tensors */
     float factor;
     int sum;
     int vertical;          /* the head is not tied */
@@ -43,6 +44,8 @@ struct value {
 
 /* An evaluation between forward and backward; passes that are begun and cancelled. */
 enum { EVALUATED = 1, CANCELLED = 2 };
+
+enum { MUON = 1, LAMB = 2 };
 
 #define CLIP 0.05 /* some norms are above it, some below */
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
@@ -102,25 +105,30 @@ static const struct axis {
           {.name = "cpu", .no_shadow = NO_DRIVE, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
           {.name = "nvme",
            .no_matrices = "on a drive",
+           .no_tensors = "on a drive",
            .zero = ", \"offload_optimizer\": " NVME NO_GRADIENTS},
           {.name = "all on nvme",
            .stage3 = 1,
            .why = WHOLE_PARAMETERS,
            .no_matrices = "on a drive",
+           .no_tensors = "on a drive",
            .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME NO_GRADIENTS},
           {.name = "grads too",
            .sharded = 1,
            .why = WHOLE_GRADIENTS,
            .no_matrices = "on a drive",
+           .no_tensors = "on a drive",
            .zero = ", \"offload_optimizer\": " NVME ", \"offload_gradients\": {\"device\": \"nvme\"}"},
           {.name = "no memory",
            .stage3 = 1,
            .why = WHOLE_PARAMETERS,
            .no_matrices = "on a drive",
+           .no_tensors = "on a drive",
            .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME},
           {.name = "tiered",
            .zero = ", \"offload_optimizer\": " TIERED,
            .no_matrices = "tiered",
+           .no_tensors = "tiered",
            .no_shadow = "nvme.shadow keeps all optimizer state on the drive",
            .cpu_bytes = 40700}}},
     [SCALING] = {"scaling",
@@ -149,9 +157,17 @@ static const struct axis {
               {{.name = "none"}, {.name = "some", .number = 1 << 0 | 1 << 4 | 1 << 5 | 1 << 11}}},
     [UPDATES] = {"updates", /* in the backward, without clipping; or with it, and a shadow */
                  {{.name = "at the step"},
-                  {.name = "in backward", .number = 1, .no_matrices = "in the backward"},
-                  {.name = "again", .number = 1, .clipped = 1, .no_matrices = "in the backward"}}},
-    [OPTIMIZER] = {"optimizer", {{.name = "AdamW"}, {.name = "Muon", .number = 1}}},
+                  {.name = "in backward",
+                   .number = 1,
+                   .no_matrices = "in the backward",
+                   .no_tensors = "in the backward"},
+                  {.name = "again",
+                   .number = 1,
+                   .clipped = 1,
+                   .no_matrices = "in the backward",
+                   .no_tensors = "in the backward"}}},
+    [OPTIMIZER] = {"optimizer",
+                   {{.name = "AdamW"}, {.name = "Muon", .number = MUON}, {.name = "Lamb", .number = LAMB}}},
 };
 
 struct cell {
@@ -178,8 +194,11 @@ static const char *refusal(const struct cell *c) {
     if (clipped && value_of(c, TIER)->no_shadow) return value_of(c, TIER)->no_shadow;
     if (skips && value_of(c, UPDATES)->number && !clipped)
         return "a step whose fp16 gradients overflow is skipped";
-    for (int a = 0; a < AXES_COUNT; a++)
-        if (value_of(c, OPTIMIZER)->number && value_of(c, a)->no_matrices) return value_of(c, a)->no_matrices;
+    uint32_t optimizer = value_of(c, OPTIMIZER)->number;
+    for (int a = 0; a < AXES_COUNT; a++) {
+        if (optimizer == MUON && value_of(c, a)->no_matrices) return value_of(c, a)->no_matrices;
+        if (optimizer == LAMB && value_of(c, a)->no_tensors) return value_of(c, a)->no_tensors;
+    }
     return NULL;
 }
 
@@ -226,7 +245,8 @@ static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys)
     s->tiers = *keys->zero ? keys->zero + 2 : NULL; /* without the first comma */
     s->comm = keys->comm;
     s->groups = *keys->groups ? keys->groups : NULL;
-    s->muon = value_of(c, OPTIMIZER)->number;
+    s->muon = value_of(c, OPTIMIZER)->number == MUON;
+    s->lamb = value_of(c, OPTIMIZER)->number == LAMB;
     s->extra = keys->extra; /* limit_memory adds to it */
     s->factor = value_of(c, SCALING)->factor;
     s->sum = value_of(c, SCALING)->sum;
@@ -240,7 +260,7 @@ static void print_cell(const struct cell *c, const char *outcome) {
 /* ---- classes: what the oracle made of the like ---- */
 
 static const struct toy_result *expected(const struct cell *c, const struct toy_setup *s) {
-    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2][2][3][2];
+    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2][2][3][3];
     struct toy_result **k =
         &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]][c->value[FROZEN]]
               [s->shard_ranks > 0][c->value[KEPT]][c->value[UPDATES]][c->value[OPTIMIZER]];

@@ -194,6 +194,8 @@ static void ways(void) {
         s = setup(stage, 2);
         s.muon = 1, s.threshold = stage % 2 ? 0 : 1000;
         run("matrices", s);
+        s.muon = 0, s.lamb = 2;
+        run("tensors", s);
     }
     struct toy_setup s = setup(3, 4);
     s.tiers = NONE ", \"mics_shard_size\": 2";

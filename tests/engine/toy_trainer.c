@@ -60,11 +60,13 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                                 : "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.02, \"betas\": [0.9, 0.95], "
                                   "\"weight_decay\": 0.1}}";
     if (s->muon) optimizer = "{\"type\": \"Muon\", \"params\": {\"lr\": 0.05, \"weight_decay\": 0.1}}";
+    if (s->lamb) optimizer = "{\"type\": \"Lamb\", \"params\": {\"lr\": 0.02, \"weight_decay\": 0.1}}";
     char groups[512] = "";
-    if (s->muon || s->groups)
+    bool two = s->muon || s->lamb == 2;
+    if (two || s->groups)
         snprintf(groups, sizeof groups, ", \"param_groups\": [%s%s]",
                  s->groups ? s->groups + 2 : "", /* without the first comma */
-                 !s->muon    ? ""
+                 !two        ? ""
                  : s->groups ? ", " MUON_GROUP
                              : MUON_GROUP);
     char offload[64];

@@ -42,11 +42,12 @@ static void messages_name_it(void) {
     toy_train(&s, &got);
     CHECK_STRING(got.error, "optimizer.params.eps: Signum has no such parameter: remove it; it has lr, "
                             "weight_decay, momentum");
-    s.optimizer = "{\"type\": \"Lamb\"}";
+    s.optimizer = "{\"type\": \"OneBitLamb\"}";
     toy_train(&s, &got);
-    CHECK_STRING(got.error,
-                 "optimizer.type: \"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad, Muon "
-                 "and Signum are here: choose one of them");
+    CHECK_STRING(
+        got.error,
+        "optimizer.type: \"OneBitLamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad, "
+        "Muon, Lamb and Signum are here: choose one of them");
     s.optimizer = "{\"type\": \"Signumm\"}";
     toy_train(&s, &got);
     CHECK_CONTAINS(got.error, "did you mean \"Signum\"?");

@@ -159,6 +159,7 @@ static const struct {
     {"lion", NULL, 0x4762f3f65d2e8e37},
     {"adagrad", NULL, 0x38851b2fcb595d48},
     {"muon", NULL, 0x9ced69f0adb2ace2},
+    {"lamb", NULL, 0xee57318445799427},
 };
 
 enum { KERNELS = sizeof kernels / sizeof *kernels };
@@ -170,6 +171,7 @@ static void compare(enum kernel_isa isa, int k) {
     if (kernels[k].run) kernels[k].run(isa, &sum);
     if (optimizer) updates(optimizer, isa, &sum);
     if (optimizer && optimizer->before) updates(optimizer->before, isa, &sum);
+    if (optimizer && optimizer->direction) updates(optimizer->direction, isa, &sum);
     uint64_t actual = checksum_end(&sum);
     if (actual == kernels[k].expected) return;
     check_fail(__FILE__, __LINE__);

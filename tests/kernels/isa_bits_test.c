@@ -16,8 +16,9 @@ static int not_the_one_nan(const float *x, uint64_t count) {
     return 0;
 }
 
+/* `leaves`: the row leaves the weights. */
 static void compare(const struct optimizer *optimizer, enum kernel_isa isa, int form, uint64_t count,
-                    uint64_t offset, enum dtype gradient, enum dtype out) {
+                    uint64_t offset, enum dtype gradient, enum dtype out, int leaves) {
     struct optimizer_params params = params_of(optimizer, form);
     struct optimizer_scalars scalars;
     struct shard plain = shard_new(count, offset), fast = shard_new(count, offset);
@@ -33,25 +34,26 @@ static void compare(const struct optimizer *optimizer, enum kernel_isa isa, int 
     int same = CHECK_BYTES(fast.master + offset, plain.master + offset, count * 4) &
                CHECK_BYTES((char *)fast.out + offset * dtype_bytes(out),
                            (char *)plain.out + offset * dtype_bytes(out), count * dtype_bytes(out));
-    /* the states of an optimizer of matrices are those of the row before */
-    uint32_t states = optimizer->scope == SCOPE_MATRIX ? 0 : optimizer_states_used(optimizer, &params);
+    /* the states of an optimizer of matrices or tensors are those of the row before */
+    uint32_t states = optimizer->scope != SCOPE_ELEMENT ? 0 : optimizer_states_used(optimizer, &params);
     for (uint32_t s = 0; s < states; s++)
         same &= CHECK_BYTES(fast.state[s] + offset, plain.state[s] + offset, count * 4) &
                 CHECK(!not_the_one_nan(fast.state[s] + offset, count));
-    same &= CHECK(!not_the_one_nan(fast.master + offset, count));
+    same &= leaves || CHECK(!not_the_one_nan(fast.master + offset, count));
     if (!same)
         fprintf(stderr, "  %s, %s, form %d, %d elements at %d, gradient %s, out %s\n", optimizer->name,
                 kernel_isa_name(isa), form, (int)count, (int)offset, dtype_name(gradient), dtype_name(out));
     shard_free(&plain), shard_free(&fast);
 }
 
-static void compare_all(const struct optimizer *optimizer, enum kernel_isa isa) {
+static void compare_all(const struct optimizer *optimizer, enum kernel_isa isa, int leaves) {
     for (int form = 0; form < PARAM_FORMS; form++)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
             for (int g = 0; g < 3; g++)
                 for (uint64_t offset = 0; offset < 3; offset++)
                     if (counts[c] <= 5000 || (g == form && offset == 1)) /* the largest once per form */
-                        compare(optimizer, isa, form, counts[c], offset, dtypes[g], dtypes[(g + offset) % 3]);
+                        compare(optimizer, isa, form, counts[c], offset, dtypes[g], dtypes[(g + offset) % 3],
+                                leaves);
 }
 
 int main(int argc, char **argv) {
@@ -62,8 +64,10 @@ int main(int argc, char **argv) {
         }
         for (const struct optimizer *const *each = optimizers; *each; each++)
             if (argc == 1 || *each == optimizer_find(argv[1])) {
-                compare_all(*each, (enum kernel_isa)isa);
-                if ((*each)->before) compare_all((*each)->before, (enum kernel_isa)isa);
+                int leaves = (*each)->scope == SCOPE_TENSOR;
+                compare_all(*each, (enum kernel_isa)isa, 0);
+                if ((*each)->before) compare_all((*each)->before, (enum kernel_isa)isa, leaves);
+                if ((*each)->direction) compare_all((*each)->direction, (enum kernel_isa)isa, 0);
             }
     }
     return check_end();

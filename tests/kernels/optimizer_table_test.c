@@ -44,6 +44,8 @@ static void defaults_are_those_of_the_keys(void) {
         same &= CHECK_DOUBLE(p->momentum, atof(fallback(*each, "momentum")), 0);
         same &= CHECK_DOUBLE(p->dampening, atof(fallback(*each, "dampening")), 0);
         same &= CHECK_DOUBLE(p->lr_decay, atof(fallback(*each, "lr_decay")), 0);
+        same &= CHECK_DOUBLE(p->max_coeff, atof(fallback(*each, "max_coeff")), 0);
+        same &= CHECK_DOUBLE(p->min_coeff, atof(fallback(*each, "min_coeff")), 0);
         same &= CHECK_INT(p->nesterov, strcmp(fallback(*each, "nesterov"), "true") == 0);
         same &= CHECK_INT(p->bias_correction, strcmp(fallback(*each, "bias_correction"), "true") == 0);
         if (!same) fprintf(stderr, "in %s\n", (*each)->title);
@@ -100,7 +102,7 @@ static void late_steps_are_finite(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK_INT(names_are_found(), argc > 1 ? atoi(argv[1]) : 6);
+    CHECK_INT(names_are_found(), argc > 1 ? atoi(argv[1]) : 7);
     defaults_are_those_of_the_keys();
     plain_sgd_has_no_state();
     lion_takes_the_sign();

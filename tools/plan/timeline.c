@@ -111,7 +111,8 @@ static bool host_updates(const struct timeline *t, const struct chunk_range *ran
 }
 
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
- * if they are the masters or halves of them. If the state is not on the device, the host updates. */
+ * if they are the masters or halves of them. If the state is not on the device, the host updates. Where norms of tensors come between
+ * its parts, the first part reads the weights, and the second part no gradient. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                           const struct chunk_range *range) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
@@ -119,7 +120,9 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op,
              state = 0;
     for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
     uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
-    if (!precision_keeps_masters(p) || p->split) param *= 2;
+    bool measures = op->object == OBJECT_NORM, measured = op->read[0].kind == BUFFER_TENSOR_NORMS;
+    if ((!precision_keeps_masters(p) || p->split) && !measures) param *= 2;
+    if (measured) gradient = 0;
     return speeds_ns(range->count * (state + gradient + param),
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
 }

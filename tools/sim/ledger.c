@@ -23,6 +23,7 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_GRAD_HELD] = "the sum of a use's gradients",
         [BUFFER_DIRECTION] = "the directions",
         [BUFFER_MATRIX_SCRATCH] = "the scratch of matrices",
+        [BUFFER_TENSOR_NORMS] = "the norms of tensors",
         [LEDGER_SLOT] = "a slot of the staging ring"};
     return texts[kind];
 }

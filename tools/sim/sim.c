@@ -105,7 +105,7 @@ static zero_status declare(struct run *run, struct zero_error *error) {
 
 static zero_status make_blueprint(struct run *run, struct zero_error *error) {
     const struct sim_setup *s = run->setup;
-    if (s->optimizer->scope != SCOPE_ELEMENT)
+    if (s->optimizer->scope == SCOPE_MATRIX)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "the simulator's parameters have no shapes, and %s updates matrices: take another "
                          "optimizer",

@@ -70,9 +70,9 @@ done
 expect 0 "$zero" train auto.json --data text --steps 2 --run set --set optimizer.params.lr=0.25 --set steps_per_print=1
 grep -q '"lr": 0.25' set/metrics.jsonl || fail "the engine does not know the setting: $(head -n 1 set/metrics.jsonl)"
 says out "step 1/2"
-sed 's/"AdamW"/"Lamb"/' good.json >lamb.json
-expect 2 "$zero" config lamb.json
-expect 0 "$zero" config lamb.json --set optimizer.type=AdamW # it mends the file
+sed 's/"AdamW"/"OneBitLamb"/' good.json >one_bit.json
+expect 2 "$zero" config one_bit.json
+expect 0 "$zero" config one_bit.json --set optimizer.type=AdamW # it mends the file
 expect 2 "$zero" train good.json --data text --set zero_optimization.stag=1 && says err "zero_optimization.stag: unknown key: did you mean"
 expect 2 "$zero" train good.json --data text --set stage && says err "write KEY=VALUE"
 expect 2 "$zero" train good.json --data text --set && says err "--set needs a value"

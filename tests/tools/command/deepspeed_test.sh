@@ -54,7 +54,7 @@ refused() {
     says err "$3"
     tested+=("$1.json")
 }
-refused one_bit_adam 'optimizer.type: "OneBitAdam" is not supported here' "only AdamW, Adam, SGD, Lion, Adagrad and Muon are here"
+refused one_bit_adam 'optimizer.type: "OneBitAdam" is not supported here' "only AdamW, Adam, SGD, Lion, Adagrad, Muon and Lamb are here"
 refused zero_one_adam 'optimizer.type: "ZeroOneAdam" is not supported here' "choose one of them"
 refused sparse_attention 'sparse_attention: ' "DeepSpeed 0.19 has dropped it and it would change the training"
 refused compression 'compression_training: ' "DeepSpeed 0.19 has dropped it and it would change the training"

@@ -45,6 +45,10 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
     "\"w?e.*\"], "                                                                                           \
     "\"optimizer\": \"AdamW\"}]"
 
+#define LAMB                                                                                                 \
+    ", \"optimizer\": {\"type\": \"Lamb\"}, \"param_groups\": [{\"match\": [\"*.bias\"], \"optimizer\": "    \
+    "\"AdamW\"}]"
+
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
     const char *name, *zero, *comm, *extra, *state; /* state: keys of offload_optimizer */
@@ -142,6 +146,8 @@ static const struct variant {
      .vertical = true},
     {.name = "whole matrices", .extra = MUON, .memory = true},
     {.name = "whole matrices, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = MUON, .memory = true},
+    {.name = "whole tensors", .extra = LAMB, .memory = true},
+    {.name = "whole tensors, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = LAMB, .memory = true},
     {.name = "gradients on the drive, HSDP",
      .zero = ", \"mics_shard_size\": 2",
      .drive = true,

@@ -1,0 +1,49 @@
+#include "engine/blueprint/tensors.h"
+
+static zero_status check_terms(const struct blueprint *b, const struct optimizer *row,
+                               struct zero_error *error) {
+    const struct blueprint_terms *t = &b->terms;
+    const struct {
+        bool refused;
+        const char *what, *instead;
+    } cases[] = {{t->discrete, "on a GPU", "set device.type to \"cpu\""},
+                 {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"},
+                 {t->device_share > 0, "with tiered state",
+                  "set zero_optimization.offload_optimizer.device to \"cpu\" or "
+                  "\"none\", and its ratio to 1.0"},
+                 {t->state_tier == TIER_NVME || t->shadow, "with state on a drive",
+                  "set zero_optimization.offload_optimizer.device to \"cpu\" or \"none\""},
+                 {t->param_tier == TIER_NVME, "with parameters on a drive",
+                  "set zero_optimization.offload_param.device to \"cpu\" or \"none\""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (cases[i].refused)
+            return error_set(
+                error, ZERO_E_UNSUPPORTED,
+                "%s needs norms of whole tensors before it updates, which is not here %s: %s, or "
+                "take another optimizer",
+                row->title, cases[i].what, cases[i].instead);
+    return ZERO_OK;
+}
+
+static zero_status check_param(const struct model_param *p, const struct optimizer *row,
+                               struct zero_error *error) {
+    bool rows = p->tensor_rows && p->tensor_rows != p->shape[0];
+    if (!p->tensor_part && !p->tensor_next && !rows) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "parameter \"%s\" is a part of \"%s\", and %s needs norms of whole tensors: name it in a "
+        "group of param_groups with \"optimizer\": \"AdamW\"",
+        p->name, p->tensor, row->title);
+}
+
+zero_status tensors_check(const struct blueprint *b, struct zero_error *error) {
+    for (uint32_t i = 0; i < b->o.model->params; i++) {
+        const struct model_param *p = &b->o.model->param[i];
+        if (p->owner != i || !b->regions[p->region].tensors) continue;
+        const struct optimizer *row = blueprint_optimizer(b, p->region);
+        zero_status status = check_terms(b, row, error);
+        if (!status) status = check_param(p, row, error);
+        if (status) return status;
+    }
+    return ZERO_OK;
+}

@@ -1,0 +1,90 @@
+#include "kernels/tensor_norms.h"
+
+#include <string.h>
+
+#include "engine/base/float_env.h"
+#include "engine/base/limits.h"
+#include "kernels/norm.h"
+#include "kernels/state_format.h"
+
+enum {
+    ROUND_BLOCKS = 64,
+    THREAD_BLOCKS_MIN = 16 /* with fewer, a thread costs more to wake than it saves */
+};
+
+static void *at(void *base, enum dtype dtype, uint64_t first) {
+    return base ? (char *)base + first * dtype_bytes(dtype) : NULL;
+}
+
+/* The states and the gradient of one block; its weights are a copy. */
+static struct optimizer_args block_args(const struct optimizer_args *all, uint64_t first, uint64_t count,
+                                        float *weights) {
+    struct optimizer_args args = *all;
+    args.count = count;
+    args.master = weights;
+    args.master_low = NULL, args.out = NULL;
+    for (int k = 0; k < OPTIMIZER_STATES_MAX; k++) args.state[k] = at(all->state[k], all->state_dtype, first);
+    args.gradient = at((void *)all->gradient, all->gradient_dtype, first);
+    args.first = all->first + first;
+    args.threads = 1;
+    return args;
+}
+
+static struct tensor_norms measure_block(const struct optimizer *optimizer, const struct optimizer_args *all,
+                                         uint64_t first, uint64_t count) {
+    float weights[NORM_BLOCK_ELEMENTS];
+    struct optimizer_args args = block_args(all, first, count, weights);
+    struct tensor_norms norms;
+    if (all->master_low)
+        master_join(weights, (const uint16_t *)all->out + first, all->master_low + first, count);
+    else
+        memcpy(weights, all->master + first, count * sizeof *weights);
+    norms.weights = norm_block(weights, DTYPE_F32, count);
+    optimizer_update(optimizer->before, &args);
+    args.gradient = NULL;
+    optimizer_update(optimizer->direction, &args);
+    norms.direction = norm_block(weights, DTYPE_F32, count);
+    return norms;
+}
+
+static void add(struct tensor_norms *sum, const struct tensor_norms *part, uint64_t parts, uint64_t step) {
+    for (uint64_t i = 0; i < parts; i++) {
+        sum->weights += part[i * step].weights;
+        sum->direction += part[i * step].direction;
+    }
+}
+
+static void add_in_order(struct tensor_norms *sum, const struct tensor_norms *part, uint64_t parts,
+                         uint64_t step) {
+    void (*volatile call)(struct tensor_norms *, const struct tensor_norms *, uint64_t, uint64_t) =
+        add; /* volatile: prevents inlining (float_env.h) */
+    float_env saved = float_env_enter();
+    call(sum, part, parts, step);
+    float_env_leave(saved);
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+void tensor_norms_measure(const struct optimizer *optimizer, const struct optimizer_args *args,
+                          uint64_t first, struct tensor_norms *norms) {
+    uint64_t skip = first % NORM_BLOCK_ELEMENTS, /* of the first block: before the tensor */
+        blocks = (skip + args->count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+    for (uint64_t done = 0; done < blocks; done += ROUND_BLOCKS) {
+        struct tensor_norms block[ROUND_BLOCKS];
+        uint64_t count = least(blocks - done, ROUND_BLOCKS), useful = count / THREAD_BLOCKS_MIN;
+        uint32_t threads = args->threads < useful ? args->threads : (uint32_t)useful;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+        for (uint64_t k = 0; k < count; k++) {
+            uint64_t begin = (done + k) * NORM_BLOCK_ELEMENTS, end = begin + NORM_BLOCK_ELEMENTS,
+                     from = begin > skip ? begin - skip : 0, until = least(end - skip, args->count);
+            block[k] = measure_block(optimizer, args, from, until - from);
+        }
+        add_in_order(norms, block, count, 1);
+    }
+}
+
+struct tensor_norms tensor_norms_total(const struct tensor_norms *part, uint32_t parts, uint64_t step) {
+    struct tensor_norms sum = {0};
+    add_in_order(&sum, part, parts, step);
+    return sum;
+}

@@ -1,0 +1,21 @@
+/* The first part of the update of an optimizer of scope TENSOR: new states, and the norms of weights and direction.
+ *
+ * A norm is a double sum over blocks, as a gradient's (norm.h). The blocks are those of NORM_BLOCK_ELEMENTS from the beginning of a
+ * shard on. A block that begins or ends inside the tensor counts with what it has of the tensor. So the bits depend neither on the
+ * number of threads, nor on how a shard is cut into calls of whole blocks.
+ *
+ * Threads: a pure function; one call uses `threads` OpenMP threads. */
+#ifndef ZERO_KERNELS_TENSOR_NORMS_H
+#define ZERO_KERNELS_TENSOR_NORMS_H
+
+#include "kernels/optimizer.h"
+
+/* Elements of one tensor, `first` elements behind the beginning of the shard. The weights (args->master, or args->out with
+ * args->master_low) stay as they are. Adds to *norms. */
+void tensor_norms_measure(const struct optimizer *optimizer, const struct optimizer_args *args,
+                          uint64_t first, struct tensor_norms *norms);
+
+/* Adds parts of a tensor in their order. `step`: from one part to the next. */
+struct tensor_norms tensor_norms_total(const struct tensor_norms *part, uint32_t parts, uint64_t step);
+
+#endif
