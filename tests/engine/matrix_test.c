@@ -320,8 +320,9 @@ static int run(const struct cell *c) {
     snprintf(outcome, sizeof outcome, "%s, %llu + %llu + %llu bytes planned and taken",
              same ? "the class' weights" : "FAILED", (unsigned long long)got.measured[0],
              (unsigned long long)got.measured[1], (unsigned long long)got.measured[2]);
-    bool tiered = value_of(c, TIER)->cpu_bytes; /* at stage 0, staging has taken more than all state does */
-    if (tiered) CHECK(got.measured[ZERO_CPU] && (got.measured[ZERO_NVME] || !s.stage));
+    /* At stage 0, staging has taken more than all state does. Updates in the backward keep few gradients, which leaves room for it. */
+    bool tiered = value_of(c, TIER)->cpu_bytes, fits = !s.stage || s.updates;
+    if (tiered) CHECK(got.measured[ZERO_CPU] && (got.measured[ZERO_NVME] || fits));
     print_cell(c, outcome);
     return same;
 }

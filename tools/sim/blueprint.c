@@ -42,6 +42,7 @@ struct sim_setup sim_setup_of(const struct blueprint *b) {
     struct sim_setup setup = {.terms = b->terms,
                               .persistence_threshold = c->persistence_threshold,
                               .optimizer = b->o.optimizer,
+                              .other = b->o.other,
                               .params = {*b->o.params, *b->o.params},
                               .clip = c->gradient_clipping,
                               .staging = stages_reductions(b),

@@ -110,6 +110,12 @@ static zero_status make_blueprint(struct run *run, struct zero_error *error) {
                          "the simulator's parameters have no shapes, and %s updates matrices: take another "
                          "optimizer",
                          s->optimizer->title);
+    if (s->other && (s->optimizer->scope != SCOPE_ELEMENT || s->other->scope != SCOPE_ELEMENT))
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "the simulator has one optimizer, and %s beside %s updates by other operations: give "
+            "all parameters one optimizer",
+            s->other->title, s->optimizer->title);
     struct blueprint_options options = {.model = &run->model,
                                         .optimizer = s->optimizer,
                                         .state_count = optimizer_states_used(s->optimizer, &s->params[0]),

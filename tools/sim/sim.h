@@ -58,6 +58,7 @@ struct sim_setup {
     uint32_t steps;
     uint64_t persistence_threshold;
     const struct optimizer *optimizer;
+    const struct optimizer *other; /* of some groups; refused where it needs other operations; or NULL */
     struct optimizer_params params[2]; /* with weight decay and without */
     double clip;                       /* 0: none */
     bool staging;                      /* reductions need scratch, as with MPI */

@@ -40,6 +40,16 @@ config=muon_1.json expect 0 train --steps 6 --run muon --resume
 expect 1 train --steps 6 --run muon --resume 3
 says err "was saved with optimizer muon+adamw of 2 states, and this run has adamw of 2"
 
+# The same with an optimizer of whole tensors.
+for stage in 3 1; do
+    config $stage | sed 's/"AdamW", "params"/"Lamb", "params"/' >lamb_$stage.json
+done
+config=lamb_3.json expect 0 train --steps 6 --run lamb_whole
+lamb=$(weights)
+config=lamb_3.json expect 0 train --steps 3 --run lamb --save-every 3
+config=lamb_1.json expect 0 train --steps 6 --run lamb --resume
+[[ -n $lamb && $(weights) == "$lamb" ]] || fail "Lamb, resumed at another stage: $(weights), at once $lamb"
+
 # On other ranks: the same weights to begin with, the next samples, hence nearly the same losses.
 ranks=1 expect 0 train --steps 8 --run parts --resume 5
 [[ $(steps parts | tail -n 3 | cut -c 1-7) == $(tail -n 3 whole.steps | cut -c 1-7) ]] || fail "on one rank: other losses: $(steps parts)"

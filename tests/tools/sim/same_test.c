@@ -23,6 +23,7 @@ struct variant {
     const char *comm, *extra;
     uint32_t recompute; /* blocks together */
     int repeats;        /* each step is above the bound on the norm */
+    int lamb;
 };
 
 #define NVME_STATE "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
@@ -32,54 +33,60 @@ struct variant {
 #define VERTICAL "\"micro_order\": \"vertical\"" /* an own head */
 
 static const struct variant variants[] = {
-    {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
-    {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1, 0, NULL, NULL, 0, 0},
-    {"stage 1", NULL, ZERO_F32, 1, 2, 1, 0, "last", 1, -1, 0, NULL, NULL, 0, 0},
-    {"stage 1 on a drive", NVME_STATE, ZERO_F32, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0, 0},
-    {"stage 2", NULL, ZERO_F16, 2, 2, 0, 0, "auto", 0, 2, 0, NULL, NULL, 0, 0},
+    {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
+    {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1, 0, NULL, NULL, 0, 0, 0},
+    {"stage 1", NULL, ZERO_F32, 1, 2, 1, 0, "last", 1, -1, 0, NULL, NULL, 0, 0, 0},
+    {"stage 1 on a drive", NVME_STATE, ZERO_F32, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
+    {"stage 2", NULL, ZERO_F16, 2, 2, 0, 0, "auto", 0, 2, 0, NULL, NULL, 0, 0, 0},
     {"stage 2 on the host", "\"offload_optimizer\": {\"device\": \"cpu\"}", ZERO_F32, 2, 1, 1, 60, "auto", 1,
-     -1, 0, NULL, NULL, 0, 0},
-    {"stage 3", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
-    {"stage 3, accumulating", NULL, ZERO_F32, 3, 3, 3, 10, "last", 1, 1, 0, NULL, NULL, 0, 0},
-    {"stage 3, narrow", NULL, ZERO_BF16, 3, 2, 2, 0, "auto", 0, 3, 0, NULL, NULL, 0, 0},
-    {"stage 3, state on a drive", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+     -1, 0, NULL, NULL, 0, 0, 0},
+    {"stage 3", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
+    {"stage 3, accumulating", NULL, ZERO_F32, 3, 3, 3, 10, "last", 1, 1, 0, NULL, NULL, 0, 0, 0},
+    {"stage 3, narrow", NULL, ZERO_BF16, 3, 2, 2, 0, "auto", 0, 3, 0, NULL, NULL, 0, 0, 0},
+    {"stage 3, state on a drive", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
     {"stage 3, state on a drive, narrow", NVME_STATE, ZERO_BF16, 3, 2, 2, 0, "auto", 1, 2, 0, NULL, NULL, 0,
-     0},
+     0, 0},
     {"stage 3, parameters on the host", "\"offload_param\": {\"device\": \"cpu\"}", ZERO_F32, 3, 1, 1, 0,
-     "auto", 0, -1, 0, NULL, NULL, 0, 0},
+     "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
     {"stage 3, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
-     NULL, 0, 0},
-    {"HSDP", "\"mics_shard_size\": 2", ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0},
-    {"stage 1, HSDP", "\"mics_shard_size\": 2", ZERO_BF16, 1, 1, 1, 0, "auto", 0, 2, 4, NULL, NULL, 0, 0},
-    {"hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0, 0},
-    {"kept", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 4, ", \"reshard_after_forward\": false", NULL, 0, 0},
-    {"coded", "\"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ZERO_F32, 3, 2, 1, 0,
-     "auto", 0, -1, 0, NULL, NULL, 0, 0},
-    {"coded gradients, HSDP", "\"mics_shard_size\": 2, \"zero_quantized_gradients\": true", ZERO_BF16, 2, 1,
-     1, 0, "auto", 0, -1, 4, ", \"quantized_gradient_bits\": 8", NULL, 0, 0},
-    {"recomputed", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 1, 0},
-    {"recomputed together", NULL, ZERO_BF16, 3, 2, 0, 0, "auto", 0, -1, 0, NULL, NULL, 3, 0},
-    {"recomputed together, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 2, 0, "auto", 0, -1,
-     0, NULL, NULL, 3, 0},
-    {"shadow", NVME_STATE, ZERO_F32, 1, 2, 1, 0, "auto", 0, -1, 0, NULL, ", \"nvme\": {\"shadow\": true}", 0,
+     NULL, 0, 0, 0},
+    {"HSDP", "\"mics_shard_size\": 2", ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0, 0},
+    {"stage 1, HSDP", "\"mics_shard_size\": 2", ZERO_BF16, 1, 1, 1, 0, "auto", 0, 2, 4, NULL, NULL, 0, 0, 0},
+    {"hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0, 0, 0},
+    {"kept", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 4, ", \"reshard_after_forward\": false", NULL, 0, 0,
      0},
+    {"coded", "\"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ZERO_F32, 3, 2, 1, 0,
+     "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
+    {"coded gradients, HSDP", "\"mics_shard_size\": 2, \"zero_quantized_gradients\": true", ZERO_BF16, 2, 1,
+     1, 0, "auto", 0, -1, 4, ", \"quantized_gradient_bits\": 8", NULL, 0, 0, 0},
+    {"recomputed", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 1, 0, 0},
+    {"recomputed together", NULL, ZERO_BF16, 3, 2, 0, 0, "auto", 0, -1, 0, NULL, NULL, 3, 0, 0},
+    {"recomputed together, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 2, 0, "auto", 0, -1,
+     0, NULL, NULL, 3, 0, 0},
+    {"shadow", NVME_STATE, ZERO_F32, 1, 2, 1, 0, "auto", 0, -1, 0, NULL, ", \"nvme\": {\"shadow\": true}", 0,
+     0, 0},
     {"shadow, parameters on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 1, 1, 0, "auto", 1, -1, 0,
-     NULL, ", \"nvme\": {\"shadow\": true}", 0, 0},
-    {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0, 0},
-    {"vertical, stage 1", VERTICAL, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0},
+     NULL, ", \"nvme\": {\"shadow\": true}", 0, 0, 0},
+    {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0, 0, 0},
+    {"vertical, stage 1", VERTICAL, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0, 0},
     {"vertical, recomputed together, all on a drive", VERTICAL ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3,
-     2, 2, 0, "every", 0, -1, 0, NULL, NULL, 3, 0},
-    {"updated in the backward", UPDATES, ZERO_F32, 2, 2, 1, 0, "last", 0, 1, 0, NULL, NULL, 0, 0},
+     2, 2, 0, "every", 0, -1, 0, NULL, NULL, 3, 0, 0},
+    {"updated in the backward", UPDATES, ZERO_F32, 2, 2, 1, 0, "last", 0, 1, 0, NULL, NULL, 0, 0, 0},
     {"updated in the backward, all on a drive", UPDATES ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 2, 1,
-     0, "auto", 0, -1, 0, NULL, NULL, 3, 0},
+     0, "auto", 0, -1, 0, NULL, NULL, 3, 0, 0},
     {"updated in the backward, shadow", UPDATES ", " NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
-     ", \"nvme\": {\"shadow\": true}", 0, 0},
+     ", \"nvme\": {\"shadow\": true}", 0, 0, 0},
     {"updated again, shadow", UPDATES ", " NVME_STATE, ZERO_BF16, 2, 2, 1, 0, "every", 0, 1, 0, NULL,
-     ", \"nvme\": {\"shadow\": true}", 0, 1},
+     ", \"nvme\": {\"shadow\": true}", 0, 1, 0},
     {"updated again, shadow, all on a drive", UPDATES ", " NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 1, 0,
-     "auto", 0, -1, 4, NULL, ", \"nvme\": {\"shadow\": true}", 3, 1},
+     "auto", 0, -1, 4, NULL, ", \"nvme\": {\"shadow\": true}", 3, 1, 0},
     {"updated in the backward, vertical", UPDATES ", " VERTICAL ", " NVME_STATE, ZERO_F32, 3, 2, 2, 10,
-     "every", 0, -1, 4, NULL, NULL, 0, 0},
+     "every", 0, -1, 4, NULL, NULL, 0, 0, 0},
+    {"tensors, stage 0", NULL, ZERO_BF16, 0, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0, 1},
+    {"tensors, stage 2 on the host", "\"offload_optimizer\": {\"device\": \"cpu\"}", ZERO_F32, 2, 1, 1, 60,
+     "auto", 1, -1, 0, NULL, NULL, 0, 0, 1},
+    {"tensors, hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0,
+     0, 1},
 };
 
 static struct {
@@ -177,6 +184,7 @@ int main(void) {
         real.toy.evaluate = v->evaluate, real.toy.skip_unit = v->skip_unit;
         real.toy.recompute = v->recompute, real.toy.comm = v->comm, real.toy.extra = v->extra;
         real.toy.shard_ranks = v->tiers && strstr(v->tiers, "mics") ? 2 : 0;
+        real.toy.lamb = v->lamb;
         if (v->tiers && strstr(v->tiers, UPDATES)) real.toy.clip = v->repeats ? 1e-6 : 0;
         real.toy.untied = v->tiers && strstr(v->tiers, VERTICAL);
         snprintf(directory, sizeof directory, "%s/same.%u",
