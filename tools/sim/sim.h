@@ -58,7 +58,7 @@ struct sim_setup {
     uint32_t steps;
     uint64_t persistence_threshold;
     const struct optimizer *optimizer;
-    const struct optimizer *other; /* of some groups; refused where it needs other operations; or NULL */
+    const struct optimizer *other;     /* of some groups; refused where it needs other operations; or NULL */
     struct optimizer_params params[2]; /* with weight decay and without */
     double clip;                       /* 0: none */
     bool staging;                      /* reductions need scratch, as with MPI */
@@ -73,7 +73,7 @@ struct sim_setup {
 
     uint64_t seed;
     struct speeds speeds;
-    bool one_order;    /* comm_one_order: ranks post the calls of all groups in one order, as on several GPUs */
+    bool one_order; /* comm_one_order: ranks post the calls of all groups in one order, as on several GPUs */
     uint64_t chaos_ns; /* not 0: everything takes a random time of at most chaos_ns, instead of `speeds` */
     /* this many events take random times, later ones equal times; UINT64_MAX: all are random */
     uint64_t chaos_events;
