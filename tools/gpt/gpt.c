@@ -90,6 +90,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     gpt->architecture = architecture_of(config);
     gpt->batch = batch;
     gpt->backend = backend_of(engine);
+    gpt->config.gpu = gpt->backend == &cuda_backend;
     zero_status status = build(gpt);
     if (status) {
         gpt_destroy(gpt);

@@ -241,10 +241,11 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
     struct gpt_config config = model;
     config.recompute = t->variant->recompute, config.checkpoints = t->variant->checkpoints;
     config.vocab_block = t->variant->vocab_block, config.tied = units.tied;
-    zero_status status =
-        trains ? gpt_create(engine, &config, 2, &gpt)
-               : shapes_declare(&units, (struct shapes_recompute){config.recompute, config.checkpoints, 0},
-                                engine, &unused);
+    zero_status status = trains ? gpt_create(engine, &config, 2, &gpt)
+                                : shapes_declare(&units,
+                                                 (struct shapes_recompute){.blocks = config.recompute,
+                                                                           .tier = config.checkpoints},
+                                                 engine, &unused);
     if (!status) status = zero_engine_commit(engine, &plan);
     if (!CHECK_INT(status, ZERO_OK)) {
         fprintf(stderr, "%s\n", zero_last_error());

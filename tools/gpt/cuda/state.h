@@ -24,8 +24,15 @@ enum { MODULES_MAX = 9 };
 /* The copies of checkpoints to host memory; without such copies `stream` is NULL. */
 struct cuda_checkpoints {
     CUstream stream;
-    /* by slot: its last use on the engine's stream; its last copy on this stream */
+    /* by slot on the device: its last use on the engine's stream; its last copy on this stream */
     CUevent used[2], moved[2];
+    /* With a scratch, by slot in pinned memory: */
+    struct cuda_pinned_slot {
+        CUevent copied;        /* its last copy on this stream */
+        bool waits, in_flight; /* `place` is stored after that copy; a transfer of `place` was started */
+        uint64_t place;
+    } slot[CUDA_CHECKPOINT_SLOTS];
+    uint32_t unread; /* of this pass: places below have yet to be fetched */
 };
 
 struct cuda_gpt {
