@@ -64,7 +64,8 @@ typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME } zero_tier;
 typedef enum zero_kind {
     /* The fp32 master weights. A frozen parameter has no master: the parameter itself. */
     ZERO_PARAM,
-    /* The mean gradient over ranks and micro-steps, before clipping: between the last backward and the step. */
+    /* The mean gradient over ranks and micro-steps, before clipping: between the last backward and the step. With
+     * zero_optimization.update_in_backward only where steps are clipped. */
     ZERO_GRAD,
     ZERO_STATE0, /* the optimizer's first state: exp_avg, momentum_buffer, sum */
     ZERO_STATE1  /* its second state: exp_avg_sq */
