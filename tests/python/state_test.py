@@ -52,7 +52,7 @@ class State(Case):
 
     def test_updates_in_the_backward(self):
         """Steps above the bound are repeated, and info says so; the weights are those of updates at the step."""
-        hashes, bound = set(), 0.5
+        hashes, bound = set(), 4.2
         for updates in (False, True):
             drive = {"device": "nvme", "nvme_path": str(self.path / f"drive_{updates}")}
             zero_optimization = {"update_in_backward": updates, "offload_optimizer": drive}
