@@ -1,7 +1,7 @@
 /* One parameter of the model, by its handle: addresses, gradients, and elements of its weights and states. */
 #include <inttypes.h>
 
-#include "engine/engine.h"
+#include "engine/calls/engine.h"
 #include "engine/pass/slots.h"
 #include "engine/state/get_put.h"
 #include "engine/state/shadow.h"
