@@ -307,8 +307,7 @@ void config_free(struct config *config);
 
 /* Text for `zero config FILE` and `zero config --help`; the caller frees it. NULL: no memory. */
 char *config_print(const struct config *config);
-char *
-config_print_changed(const struct config *config); /* only the keys that were written, "auto" included */
+char *config_print_changed(const struct config *config); /* only written keys, "auto" included */
 char *config_help(void);
 
 /* After config_resolve, for the log: written keys that have no effect because of other keys. Each line gives one reason

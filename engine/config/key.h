@@ -73,6 +73,8 @@ bool config_key_choice_at(const struct config_key *key, uint32_t index, struct k
 /* The index of `text` among the choices, in upper or lower case; -1: not a choice. */
 int config_key_choice(const struct config_key *key, const char *text, bool *out_refused);
 
+bool config_key_takes_auto(const struct config_key *key); /* not if "auto" is one of its choices */
+
 /* Why a choice is refused, and what to do. `text`: room for this text. */
 const char *config_key_reason(const struct config_key *key, char text[256]);
 

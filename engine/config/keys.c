@@ -145,6 +145,11 @@ int config_key_choice(const struct config_key *key, const char *text, bool *out_
     return -1;
 }
 
+bool config_key_takes_auto(const struct config_key *key) {
+    if (key->use == KEY_ACCEPTED) return true;
+    return key->automatic && strcmp(key->automatic, "\"auto\"") != 0;
+}
+
 const char *config_key_reason(const struct config_key *key, char text[256]) {
     struct key_choice c, next;
     int length = snprintf(text, 256, "only ");

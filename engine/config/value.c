@@ -50,10 +50,19 @@ static bool quoted(const struct config_value *value) {
            (value->string[0] && strspn(value->string, "0123456789.eE+-") == strlen(value->string));
 }
 
+/* "auto" is a string itself, so it has to be named only where a string is not expected. */
 static zero_status wrong_type(const struct store *s) {
-    return error_set(s->error, ZERO_E_CONFIG, "%s: %s is %s where %s is expected%s", s->key->path,
+    bool string = s->key->type == KEY_STRING || s->key->type == KEY_CHOICE;
+    bool automatic = config_key_takes_auto(s->key) && !string;
+    char near[72] = "";
+    if (automatic && s->value->kind == VALUE_STRING)
+        suggest_choice(s->key, s->value->string, near, sizeof near);
+    return error_set(s->error, ZERO_E_CONFIG, "%s: %s is %s where %s%s is expected%s", s->key->path,
                      show(s->value).text, kind_name(s->value->kind), config_key_type_name(s->key->type),
-                     quoted(s->value) ? ": remove the quotes" : "");
+                     automatic ? " or \"auto\"" : "",
+                     quoted(s->value) ? ": remove the quotes"
+                     : *near          ? ": did you mean \"auto\"?"
+                                      : "");
 }
 
 static zero_status out_of_range(const struct store *s) {
@@ -103,7 +112,7 @@ static zero_status set_real(struct store *s) {
     return ZERO_OK;
 }
 
-/* Lists the supported choices: "none, cpu". */
+/* Lists the supported choices: "none, cpu, auto". */
 static void list_choices(const struct config_key *key, char *out, size_t out_bytes) {
     struct key_choice c;
     size_t length = 0;
@@ -111,6 +120,8 @@ static void list_choices(const struct config_key *key, char *out, size_t out_byt
         if (!c.refused && length < out_bytes)
             length += (size_t)snprintf(out + length, out_bytes - length, "%s\"%.*s\"", length ? ", " : "",
                                        c.length, c.text);
+    if (config_key_takes_auto(key) && length < out_bytes)
+        snprintf(out + length, out_bytes - length, ", \"auto\"");
 }
 
 static zero_status set_choice(struct store *s) {
@@ -339,9 +350,7 @@ static zero_status store_auto(struct store *s, enum config_source source) {
 }
 
 static bool is_auto(const struct config_key *key, const struct config_value *value) {
-    if (value->kind != VALUE_STRING || strcmp(value->string, "auto") != 0) return false;
-    if (key->use == KEY_ACCEPTED) return true;
-    return key->automatic && strcmp(key->automatic, "\"auto\"") != 0; /* not if "auto" is itself a value */
+    return value->kind == VALUE_STRING && strcmp(value->string, "auto") == 0 && config_key_takes_auto(key);
 }
 
 zero_status config_store(struct config *config, const struct config_key *key,

@@ -88,8 +88,8 @@ struct sequences {
 struct activations {
     struct arena device, cpu; /* cpu: checkpoints, if they are kept there */
     float **residual;         /* [layers + 1][rows][width]: input of block i; the last is the head's input */
-    float *
-        checkpoints; /* if they go to the drive: [checkpoint_slots][checkpoint_bytes], which residual then points to */
+    /* If they go to the drive: [checkpoint_slots][checkpoint_bytes], which residual then points to. */
+    float *checkpoints;
     uint32_t checkpoint_slots;
     uint64_t checkpoint_bytes;
     struct saved *saved;    /* [layers] */

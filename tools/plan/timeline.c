@@ -34,7 +34,8 @@ struct timeline {
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
-    bool failed; /* no memory for an entry of `pending` */
+    bool failed;  /* no memory for an entry of `pending` */
+    bool commits; /* with updates in the backward and a shadow: the step before is not committed yet */
     uint64_t busy[RESOURCES];
     struct way bus[2]; /* out of the device, and into it */
     struct step_price price;
@@ -378,17 +379,19 @@ static zero_status use(struct timeline *t) {
     return status;
 }
 
-/* With a shadow: writes the page that says which step is complete on all ranks. */
+/* With a shadow: writes the page that says which step is complete on all ranks. Its turn on the drive comes after the stores of that
+ * step. */
 static void commit(struct timeline *t) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
     t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
+    t->commits = false;
 }
 
 static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
     struct timeline *t = user;
-    if (move == (t->o->blueprint->policy.update_in_backward ? MOVE_APPLY : MOVE_AGREED) &&
-        t->o->blueprint->plan.shadow)
-        commit(t);
+    bool shadow = t->o->blueprint->plan.shadow, early = t->o->blueprint->policy.update_in_backward;
+    if (move == MOVE_AGREED && shadow && !early) commit(t);
+    if (move == MOVE_APPLY) t->commits = shadow && early;
     return move == MOVE_COMPUTE ? use(t) : ZERO_OK;
 }
 
@@ -403,8 +406,39 @@ static zero_status step(struct timeline *t, struct host_moves *moves) {
     zero_status status = ZERO_OK;
     for (; !status && !loop_ended(&t->loop, steps); loop_advance(&t->loop)) {
         loop_prepare(&t->loop, moves);
+        if (t->commits && loop_updates_next(&t->loop)) commit(t);
         status = host_make_moves(&host, moves, t->loop.next, t->loop.next);
     }
+    return status;
+}
+
+/* The last of some steps. */
+static zero_status price_steps(struct timeline *t, struct host_moves *moves, struct step_price *out) {
+    zero_status status = ZERO_OK;
+    for (int k = 0; k < STEPS && !status; k++) {
+        uint64_t began = t->now;
+        t->price = (struct step_price){0};
+        memset(t->busy, 0, sizeof t->busy);
+        t->bus[OUT].busy_ns = t->bus[IN].busy_ns = 0;
+        status = step(t, moves);
+        t->price.seconds = (double)(t->now - began) * 1e-9;
+    }
+    t->busy[RESOURCE_BUS] = later(t->bus[OUT].busy_ns, t->bus[IN].busy_ns);
+    for (int r = 0; r < RESOURCES; r++) t->price.busy_s[r] = (double)t->busy[r] * 1e-9;
+    *out = t->price;
+    return status;
+}
+
+/* The steps after those of `out`, if updates can be made again: all are. */
+static zero_status price_repeated(struct timeline *t, struct host_moves *moves, struct step_price *out) {
+    const struct blueprint *b = t->o->blueprint;
+    struct step_price repeated;
+    if (!b->policy.repeats) return ZERO_OK;
+    out->repeat_read_bytes = plan_repeat_read_bytes(&b->plan);
+    out->repeat_write_bytes = plan_repeat_write_bytes(&b->plan);
+    moves->outcome = OUTCOME_REPEATED;
+    zero_status status = price_steps(t, moves, &repeated);
+    out->repeated_seconds = repeated.seconds;
     return status;
 }
 
@@ -428,20 +462,11 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
                                .commits = b->plan.shadow && !b->policy.update_in_backward,
                                .settles = plan_settles(&b->plan)};
     t.loop = loop_begin(o->pass, &b->policy);
-    for (int k = 0; k < STEPS && !status; k++) {
-        uint64_t began = t.now;
-        t.price = (struct step_price){0};
-        memset(t.busy, 0, sizeof t.busy);
-        t.bus[OUT].busy_ns = t.bus[IN].busy_ns = 0;
-        status = step(&t, &moves);
-        t.price.seconds = (double)(t.now - began) * 1e-9;
-    }
-    t.busy[RESOURCE_BUS] = later(t.bus[OUT].busy_ns, t.bus[IN].busy_ns);
-    for (int r = 0; r < RESOURCES; r++) t.price.busy_s[r] = (double)t.busy[r] * 1e-9;
-    t.price.repeat_read_bytes = plan_repeat_read_bytes(&b->plan);
-    t.price.repeat_write_bytes = plan_repeat_write_bytes(&b->plan);
+    struct step_price price;
+    status = price_steps(&t, &moves, &price);
+    if (!status) status = price_repeated(&t, &moves, &price);
     executor_close(t.executor);
     free(t.pending);
-    if (!status) *out = t.price;
+    if (!status) *out = price;
     return status;
 }

@@ -186,17 +186,16 @@ static bool (*const work[])(struct rank *) = {
 
 /* ---- moves ---- */
 
-/* With updates in the backward the step before is committed before the first of them. The ranks' exchange takes no time. */
-static bool commits_first(const struct rank *r, enum host_move next) {
-    return r->policy.update_in_backward && r->moves.commits && next == MOVE_BEGIN && r->moves.pass.last &&
-           (r->moves.use.recomputes || rank_backward(r));
+/* The ranks' exchange takes no time. */
+static bool commits_first(const struct rank *r) {
+    return r->policy.update_in_backward && r->moves.commits && loop_updates_next(&r->loop);
 }
 
 /* Makes the next move, if it is ready. */
 static bool move(struct rank *r) {
     enum host_move next = r->loop.next;
     loop_prepare(&r->loop, &r->moves);
-    if (commits_first(r, next)) {
+    if (commits_first(r)) {
         if (!executor_stored(r->executor)) return false;
         work_agreed(r);
         return false;

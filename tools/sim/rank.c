@@ -78,7 +78,7 @@ static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, 
     return comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
 }
 
-/* Opens groups in the engine's order (engine/commit.c), because messages name groups by that order. */
+/* Opens groups in the engine's order (engine/calls/commit.c), because messages name groups by that order. */
 static zero_status open_groups(struct rank *r, struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
     uint32_t ranks = r->run->ranks, *list = malloc(ranks * sizeof *list);

@@ -53,8 +53,7 @@ struct cuda_memory {
     void *inner, *inner_gradient;        /* [rows][inner] */
     void *mixed_gradient, *qkv_gradient; /* [rows][query], [rows][qkv] */
     void *logits;                        /* [head_rows][logits_stride] */
-    float *
-        head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs only one product, or is fp32 */
+    float *head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs one product, or is fp32 */
     float *sums, *dots, *loss, *workspace; /* sums: [2][parts][widest vector]; loss: [rows] */
     struct cuda_batch batch;
 

@@ -4,9 +4,9 @@
 
 #include "engine/base/hash.h"
 #include "engine/blueprint/budget_advice.h"
+#include "engine/calls/engine.h"
+#include "engine/calls/given.h"
 #include "engine/config/key.h"
-#include "engine/engine.h"
-#include "engine/given.h"
 #include "engine/open/device_memory.h"
 #include "engine/open/start.h"
 #include "engine/run/progress.h"
