@@ -16,5 +16,5 @@ uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *o
     struct chunk c = chunk_layout_moved(&plan->layout, op, item);
     if (op->object == OBJECT_PARAM) return c.param_bytes;
     if (op->object == OBJECT_GRAD) return c.grad_bytes;
-    return c.state * c.record_bytes + c.params * c.param_bytes + c.grads * c.grad_bytes;
+    return (c.state ? chunk_record_bytes(&c) : 0) + c.params * c.param_bytes + c.grads * c.grad_bytes;
 }

@@ -111,15 +111,20 @@ static bool host_updates(const struct timeline *t, const struct chunk_range *ran
 }
 
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
- * if they are the masters or halves of them. If the state is not on the device, the host updates. */
+ * if they are the masters or halves of them. That of directions writes these from gradient and states, and the later one reads them. If
+ * the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                           const struct chunk_range *range) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
-    uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
+    const struct chunk_layout *layout = &t->e.plan->layout;
+    const struct chunk_format *format = &layout->format[layout->kind[op->region]];
+    bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
+    uint32_t first = halves && !directs ? format->states : 0, end = directs ? format->states : format->arrays,
              state = 0;
-    for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
-    uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
-    if (!precision_keeps_masters(p) || p->split) param *= 2;
+    for (uint32_t k = first; k < end; k++) state += 2 * format->array_bytes[k];
+    uint32_t gradient = dtype_bytes(halves && !directs ? DTYPE_F32 : p->reduced),
+             param = dtype_bytes(directs ? DTYPE_F32 : p->compute);
+    if (!directs && (!precision_keeps_masters(p) || p->split)) param *= 2;
     return speeds_ns(range->count * (state + gradient + param),
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
 }

@@ -70,8 +70,7 @@ static void copy_masters(struct rank *r, uint32_t region) {
         const void *from = c.params ? NULL : shard_run(r, region, c.first, &count);
         if (!c.state) continue;
         if (executor_chunk(r->executor, region, i, CHUNK_ALL, &slot)) return;
-        memcpy(slot + c.array[r->run->blueprint.o.state_count], from ? from : slot + c.slot_param,
-               c.count * sizeof(float));
+        memcpy(slot + c.array[c.states], from ? from : slot + c.slot_param, c.count * sizeof(float));
         executor_chunk_written(r->executor, CHUNK_STATE);
     }
 }
