@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/orthogonalize.h"
 #include "tools/plan/loop.h"
 
 enum { STEPS = 4 /* only the last one is priced */ };
@@ -129,20 +128,6 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
 }
 
-/* The rank's own matrices of a region: products of fp32. */
-static uint64_t matrices_ns(const struct timeline *t, const struct operation *op) {
-    enum { ITERATIONS = 5 };
-    const struct model *m = t->e.shape.model;
-    const struct model_region *r = &m->region[op->region];
-    double flops = 0;
-    for (uint32_t i = 0; i < r->params; i++) {
-        const struct model_param *p = &m->param[r->param[i]];
-        if (t->e.shape.matrix_owner[r->param[i]] == 0)
-            flops += ITERATIONS * orthogonalize_flops(p->shape[0], p->shape[1]);
-    }
-    return speeds_ns((uint64_t)flops, t->speeds.flops_per_s);
-}
-
 /* ---- turns ---- */
 
 /* On shared cores, while the host and other work both want a core, each gets half of it. */
@@ -235,7 +220,8 @@ static uint64_t update(struct timeline *t, const struct operation *op, uint32_t 
 }
 
 static uint64_t matrices(struct timeline *t, const struct operation *op) {
-    uint64_t ns = matrices_ns(t, op);
+    uint64_t ns =
+        speeds_ns((uint64_t)executor_matrix_flops(&t->e.shape, op->region, 0), t->speeds.flops_per_s);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     t->busy[RESOURCE_UPDATE] += ns;
     return take(t->now, &t->update_free, ns);

@@ -75,6 +75,12 @@ static void copy_masters(struct rank *r, uint32_t region) {
     }
 }
 
+/* A state that only the other optimizer has is nowhere. */
+static void clear_state(struct rank *r, uint32_t region, uint32_t k, uint64_t first, uint64_t end) {
+    void *at = first < end ? executor_state(r->executor, region, k, first) : NULL;
+    if (at) memset(at, 0, (end - first) * sizeof(float));
+}
+
 static void fill_region(struct rank *r, uint32_t region) {
     uint64_t all = shard_elements(r, region);
     for (uint64_t at = 0, count; at < all; at += count) {
@@ -88,9 +94,8 @@ static void fill_region(struct rank *r, uint32_t region) {
     uint64_t device = chunk_layout_device(&r->run->blueprint.plan.layout, region),
              resident = chunk_layout_resident(&r->run->blueprint.plan.layout, region);
     for (uint32_t k = 0; k < r->run->blueprint.o.state_count && !r->region[region].frozen; k++) {
-        if (device) memset(executor_state(r->executor, region, k, 0), 0, device * sizeof(float));
-        if (resident > device)
-            memset(executor_state(r->executor, region, k, device), 0, (resident - device) * sizeof(float));
+        clear_state(r, region, k, 0, device);
+        clear_state(r, region, k, device, resident);
     }
 }
 
