@@ -86,8 +86,8 @@ struct chunk_layout {
 /* What moves of a record at once, in whole pages: all of it; or the states, and the masters. */
 enum { PART_STATES, PART_MASTERS, RECORD_PARTS };
 struct record_part {
-    uint64_t at, tag,
-        bytes; /* at, tag: offsets in the record; bytes 0: there is no such part, or it does not move */
+    uint64_t at, tag; /* offsets in the record */
+    uint64_t bytes;   /* 0: there is no such part, or it does not move */
 };
 
 /* The places of one chunk. */
