@@ -274,7 +274,6 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
     struct executor_shape shape = shape_of(b);
     struct plan_options options = {.model = b->o.model,
                                    .policy = &b->policy,
-                                   .state_count = b->o.state_count,
                                    .states = {region_states(b, false), region_states(b, true)},
                                    .matrix_scratch_bytes = matrices_scratch_bytes(b),
                                    .state_tier = t->state_tier,

@@ -144,6 +144,9 @@ bool executor_next_call(const struct executor_shape *shape, const struct operati
 uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct operation *op, uint32_t item);
 uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *op, uint32_t item);
 
+/* The operations of the products of fp32 that a rank makes of its own matrices of a region. */
+double executor_matrix_flops(const struct executor_shape *shape, uint32_t region, uint32_t rank);
+
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);
 void executor_close(struct executor *executor);

@@ -194,13 +194,13 @@ static void whole_run(struct executor *e, const struct item *item, struct update
 static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
     const struct precision p = types_of(a);
-    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, op->first + item->index);
+    struct chunk c = chunk_layout_needed(&e->o.plan->layout, op, item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->gradient = c.grads ? slot + c.slot_grad : at(a->gradient, c.first * dtype_bytes(p.reduced));
     a->out = c.params ? slot + c.slot_param : at(a->out, c.first * dtype_bytes(p.compute));
     if (precision_keeps_masters(&p))
-        a->master = c.state ? slot + c.array[e->o.state_count] : executor_master(e, a->region, c.first);
-    if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[e->o.state_count]);
+        a->master = c.state ? slot + c.array[c.states] : executor_master(e, a->region, c.first);
+    if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[c.states]);
     for (uint32_t k = 0; k < states_of(a); k++)
         a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
 }

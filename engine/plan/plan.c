@@ -330,9 +330,11 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     return ZERO_OK;
 }
 
-static struct chunk_format format_of(const struct precision *p, uint32_t state_count) {
-    struct chunk_format format = {.param_dtype = p->compute, .grad_dtype = p->reduced};
-    format.arrays = precision_arrays(p, state_count, format.array_bytes);
+static struct chunk_format format_of(const struct plan_options *o, bool keeps_fp32, bool other) {
+    const struct precision kept = precision_kept_fp32(&o->precision), *p = keeps_fp32 ? &kept : &o->precision;
+    struct chunk_format format = {
+        .states = o->states[other], .param_dtype = p->compute, .grad_dtype = p->reduced};
+    format.arrays = precision_arrays(p, format.states, format.array_bytes);
     return format;
 }
 
@@ -349,9 +351,9 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
                                            .device_bytes = o->device_bytes,
                                            .device_grads = o->discrete || o->grad_tier != TIER_DEVICE,
                                            .resident_bytes = o->resident_bytes};
-    struct precision kept = precision_kept_fp32(&o->precision);
-    options.format[false] = format_of(&o->precision, o->state_count);
-    options.format[true] = format_of(&kept, o->state_count);
+    for (int other = 0; other < 2; other++)
+        for (int kept = 0; kept < 2; kept++)
+            options.format[chunk_format_index(kept, other)] = format_of(o, kept, other);
     return chunk_layout_make(&plan->layout, &options, o->model, o->policy, error);
 }
 

@@ -71,8 +71,7 @@ struct plan_buffer {
 struct plan_options {
     const struct model *model;
     const struct policy *policy;           /* must be open; the dry run works on a copy */
-    uint32_t state_count;                  /* states of the optimizer per element, */
-    uint32_t states[2];                    /* of them, what each optimizer uses: by region_other */
+    uint32_t states[2];                    /* states per element of each optimizer, by region_other */
     uint64_t matrix_scratch_bytes;         /* of the largest matrix; there are policy->directions */
     enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */
     /* For reduced shards. TIER_DEVICE: where they are updated. TIER_NVME: the state must be there, too. */

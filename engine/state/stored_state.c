@@ -125,6 +125,12 @@ static bool is_lent(const struct stored_view *v, uint32_t region, uint32_t array
     return array == STORED_PARAMS ? r->lent : array == STORED_GRADIENT && r->grad_lent && r->grad_in_place;
 }
 
+/* The other optimizer keeps it. There is no place for it: it reads as zero. */
+static bool is_others(const struct stored_view *v, uint32_t region, uint32_t array) {
+    const struct chunk_layout *layout = &v->blueprint->plan.layout;
+    return array < v->blueprint->o.state_count && array >= layout->format[layout->kind[region]].states;
+}
+
 /* Finds the element `at` of the shard, and what follows it in the same place. */
 static zero_status find(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                         uint64_t count, struct piece *out, struct zero_error *error) {
@@ -132,6 +138,7 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     enum dtype dtype = array_dtype(v, region, array);
     uint64_t end = in_memory(v, region, array, at);
     if (is_lent(v, region, array)) return *out = lent_piece(v, region, array, at, count), ZERO_OK;
+    if (is_others(v, region, array)) return *out = (struct piece){NULL, dtype, count, 0}, ZERO_OK;
     if (at < end) {
         *out = (struct piece){address(v, region, array, at), dtype, min64(count, end - at), 0};
         return ZERO_OK;
@@ -144,6 +151,7 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     bool split = array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split;
     zero_status status = load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error);
     if (status) return status;
+    if (array == v->blueprint->o.state_count) array = c.states;
     slot += part == CHUNK_PARAMS ? c.slot_param : part == CHUNK_GRADS ? c.slot_grad : c.array[array];
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), part);
     return ZERO_OK;
@@ -360,18 +368,21 @@ zero_status stored_end_sweep(const struct stored_view *v, zero_status status, st
     return status;
 }
 
-/* State k of a region, as far as it is in memory. */
+/* State k of a region from an element on, in one memory; where there is no such state, nothing. */
+static zero_status clear_run(const struct stored_view *v, uint32_t region, uint32_t k, uint64_t first,
+                             uint64_t end, struct zero_error *error) {
+    void *at = first < end ? executor_state(v->run->executor, region, k, first) : NULL;
+    uint64_t bytes = (end - first) * dtype_bytes(blueprint_precision_of(v->blueprint, region).state);
+    return at ? device_clear(v->run, at, bytes, error) : ZERO_OK;
+}
+
+/* As far as it is in memory. */
 static zero_status clear_state(const struct stored_view *v, uint32_t region, uint32_t k,
                                struct zero_error *error) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
-    uint64_t device = chunk_layout_device(layout, region), end = chunk_layout_resident(layout, region),
-             bytes = dtype_bytes(blueprint_precision_of(v->blueprint, region).state);
-    zero_status status =
-        device ? device_clear(v->run, executor_state(v->run->executor, region, k, 0), device * bytes, error)
-               : ZERO_OK;
-    if (status || end == device || !executor_state(v->run->executor, region, k, device)) return status;
-    return device_clear(v->run, executor_state(v->run->executor, region, k, device), (end - device) * bytes,
-                        error);
+    uint64_t device = chunk_layout_device(layout, region), end = chunk_layout_resident(layout, region);
+    zero_status status = clear_run(v, region, k, 0, device, error);
+    return status ? status : clear_run(v, region, k, device, end, error);
 }
 
 zero_status stored_clear(const struct stored_view *v, struct zero_error *error) {

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/orthogonalize.h"
 #include "tools/plan/loop.h"
 
 enum { STEPS = 4 /* only the last one is priced */ };
@@ -112,31 +111,22 @@ static bool host_updates(const struct timeline *t, const struct chunk_range *ran
 }
 
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
- * if they are the masters or halves of them. If the state is not on the device, the host updates. */
+ * if they are the masters or halves of them. That of directions writes these from gradient and states, and the later one reads them. If
+ * the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                           const struct chunk_range *range) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
-    uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
+    const struct chunk_layout *layout = &t->e.plan->layout;
+    const struct chunk_format *format = &layout->format[layout->kind[op->region]];
+    bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
+    uint32_t first = halves && !directs ? format->states : 0, end = directs ? format->states : format->arrays,
              state = 0;
-    for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
-    uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
-    if (!precision_keeps_masters(p) || p->split) param *= 2;
+    for (uint32_t k = first; k < end; k++) state += 2 * format->array_bytes[k];
+    uint32_t gradient = dtype_bytes(halves && !directs ? DTYPE_F32 : p->reduced),
+             param = dtype_bytes(directs ? DTYPE_F32 : p->compute);
+    if (!directs && (!precision_keeps_masters(p) || p->split)) param *= 2;
     return speeds_ns(range->count * (state + gradient + param),
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
-}
-
-/* The rank's own matrices of a region: products of fp32. */
-static uint64_t matrices_ns(const struct timeline *t, const struct operation *op) {
-    enum { ITERATIONS = 5 };
-    const struct model *m = t->e.shape.model;
-    const struct model_region *r = &m->region[op->region];
-    double flops = 0;
-    for (uint32_t i = 0; i < r->params; i++) {
-        const struct model_param *p = &m->param[r->param[i]];
-        if (t->e.shape.matrix_owner[r->param[i]] == 0)
-            flops += ITERATIONS * orthogonalize_flops(p->shape[0], p->shape[1]);
-    }
-    return speeds_ns((uint64_t)flops, t->speeds.flops_per_s);
 }
 
 /* ---- turns ---- */
@@ -231,7 +221,8 @@ static uint64_t update(struct timeline *t, const struct operation *op, uint32_t 
 }
 
 static uint64_t matrices(struct timeline *t, const struct operation *op) {
-    uint64_t ns = matrices_ns(t, op);
+    uint64_t ns =
+        speeds_ns((uint64_t)executor_matrix_flops(&t->e.shape, op->region, 0), t->speeds.flops_per_s);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     t->busy[RESOURCE_UPDATE] += ns;
     return take(t->now, &t->update_free, ns);

@@ -86,9 +86,12 @@ static double gradient_scale(const struct rank *r) {
 /* The settings of the updates of the present step. Without data no code uses them. */
 static void settle(struct rank *r, double scale) {
     const struct sim_setup *s = r->run->setup;
-    for (int g = 0; g < 2; g++)
-        optimizer_prepare(s->optimizer, &s->params[g], r->applied + 1, &r->scalars[g]);
-    r->moves.update = (struct update_settings){(float)scale, r->scalars, 2, r->applied + 1};
+    for (int g = 0; g < 4; g++) {
+        bool other = s->other && g > 1;
+        optimizer_prepare(other ? s->other : s->optimizer, &(other ? s->other_params : s->params)[g % 2],
+                          r->applied + 1, &r->scalars[g]);
+    }
+    r->moves.update = (struct update_settings){(float)scale, r->scalars, 4, r->applied + 1};
 }
 
 /* As engine/step/step.c decides. */

@@ -115,7 +115,8 @@ static uint32_t ring_of(const struct ledger *l, const struct operation *op, enum
             return *out_kind == BUFFER_PARAM_STAGED ? layout->params.slots : layout->grads.slots;
     }
     *out_kind = (enum buffer_kind)LEDGER_SLOT;
-    return op->object == OBJECT_STATE && op->pipe.used ? layout->slots : 0;
+    bool staged = op->object == OBJECT_STATE || op->object == OBJECT_DIRECTION;
+    return staged && op->pipe.used ? layout->slots : 0;
 }
 
 /* Both hold a chunk in the same slot of a ring. */

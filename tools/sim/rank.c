@@ -53,8 +53,9 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
     if (run->violation.code) return; /* the ledger may not know the operation */
     ledger_done(&r->ledger, op, item);
     run->schedule = mix_event(run->schedule, r, op, item);
-    uint64_t elements =
-        op->kind == OP_UPDATE ? chunk_layout_updated(&run->blueprint.plan.layout, op, item).count : 0;
+    uint64_t elements = op->kind == OP_UPDATE && op->object == OBJECT_STATE
+                            ? chunk_layout_updated(&run->blueprint.plan.layout, op, item).count
+                            : 0;
     if (op->outcome == OUTCOME_UPDATED) r->updated[op->region] += elements;
     if (op->outcome == OUTCOME_SKIPPED) r->updated[op->region] -= elements; /* taken back */
     if (r->events.event) trace_events_done(&r->events, op, item, run->clock.now_ns);

@@ -59,9 +59,11 @@ struct sim_setup {
     uint64_t persistence_threshold;
     const struct optimizer *optimizer;
     struct optimizer_params params[2]; /* with weight decay and without */
-    double clip;                       /* 0: none */
-    bool staging;                      /* reductions need scratch, as with MPI */
-    bool evaluate;                     /* an evaluation pass after every micro-step and every step */
+    const struct optimizer *other;     /* of the parameters that say so; NULL: `optimizer` */
+    struct optimizer_params other_params[2];
+    double clip;   /* 0: none */
+    bool staging;  /* reductions need scratch, as with MPI */
+    bool evaluate; /* an evaluation pass after every micro-step and every step */
     /* left out of every step's first micro-step (vertical: of all), only without segments; -1: none */
     int32_t skip_unit;
     struct pass_segments segments; /* recomputed in the backward */
@@ -72,7 +74,7 @@ struct sim_setup {
 
     uint64_t seed;
     struct speeds speeds;
-    bool one_order;    /* comm_one_order: ranks post the calls of all groups in one order, as on several GPUs */
+    bool one_order; /* comm_one_order: ranks post the calls of all groups in one order, as on several GPUs */
     uint64_t chaos_ns; /* not 0: everything takes a random time of at most chaos_ns, instead of `speeds` */
     /* this many events take random times, later ones equal times; UINT64_MAX: all are random */
     uint64_t chaos_events;

@@ -51,7 +51,6 @@ static const struct variant {
     uint32_t recompute, vocab_block;
     zero_tier checkpoints;
     bool stage3, drive; /* there alone */
-    bool memory;        /* nothing on a drive */
     bool off_device;    /* not with all state on the device */
     bool sharded;       /* not at stage 0 */
     bool vertical;      /* with micro-steps, and a head of its own */
@@ -140,8 +139,13 @@ static const struct variant {
      .drive = true,
      .sharded = true,
      .vertical = true},
-    {.name = "whole matrices", .extra = MUON, .memory = true},
-    {.name = "whole matrices, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = MUON, .memory = true},
+    {.name = "whole matrices", .extra = MUON},
+    {.name = "whole matrices, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = MUON, .drive = true},
+    {.name = "whole matrices, tiered",
+     .state = "\"device\": \"tiered\", \"ratio\": 0.6",
+     .extra = MUON,
+     .drive = true},
+    {.name = "whole matrices, shadow", .extra = MUON ", \"nvme\": {\"shadow\": true}", .drive = true},
     {.name = "gradients on the drive, HSDP",
      .zero = ", \"mics_shard_size\": 2",
      .drive = true,
@@ -298,15 +302,17 @@ static void run(struct scenario *s, const struct cell *cell, const struct varian
     free(planned);
 }
 
-/* `budget`: of host memory, which lets a part of the state on a drive stay in memory. */
+/* `budget`: of host memory, which lets a part of the state on a drive stay in memory, beside the directions of matrices. */
 static void configure(char out[1024], const struct variant *v, uint64_t micro_steps, int type, bool budget) {
+    bool matrices = v->extra && strstr(v->extra, "Muon");
+    char memory[64] = "";
+    if (budget) snprintf(memory, sizeof memory, ", \"memory\": {\"cpu\": %d}", matrices ? 900000 : 600000);
     snprintf(out, 1024,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, "
              "\"zero_optimization\": {\"stage3_param_persistence_threshold\": %d, \"sub_group_size\": "
              "3000, \"offload_optimizer\": {%s}%s}, \"comm\": {%s}%s%s%s}",
              (int)micro_steps, (int)micro_steps * 50, v->state ? v->state : "", v->zero ? v->zero : "",
-             v->comm ? v->comm : "", types[type], v->extra ? v->extra : "",
-             budget ? ", \"memory\": {\"cpu\": 600000}" : "");
+             v->comm ? v->comm : "", types[type], v->extra ? v->extra : "", memory);
 }
 
 static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage, int type,
@@ -315,9 +321,8 @@ static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage
     char config[1024];
     s.config = config;
     int first = v->drive ? ZERO_NVME : v->off_device ? ZERO_CPU : ZERO_DEVICE;
-    int end = v->memory ? ZERO_NVME : ZERO_TIERS;
-    for (int state = first; state < end; state++)
-        for (int params = 0; params < (stage == 3 ? end : 1); params++) {
+    for (int state = first; state < ZERO_TIERS; state++)
+        for (int params = 0; params < (stage == 3 ? ZERO_TIERS : 1); params++) {
             bool resident = (!v->name || v->state) && state == ZERO_NVME && params == ZERO_DEVICE &&
                             (micro_steps == 2 || v->state);
             configure(config, v, micro_steps, type, resident);

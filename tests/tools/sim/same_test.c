@@ -65,6 +65,13 @@ static const struct variant variants[] = {
      0},
     {"shadow, parameters on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 1, 1, 0, "auto", 1, -1, 0,
      NULL, ", \"nvme\": {\"shadow\": true}", 0, 0},
+    {"matrices, stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"matrices, stage 1 on a drive", NVME_STATE, ZERO_BF16, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"matrices, HSDP", "\"mics_shard_size\": 2", ZERO_F32, 2, 1, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0},
+    {"matrices, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F16, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
+     NULL, 0, 0},
+    {"matrices, shadow", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
+     ", \"nvme\": {\"shadow\": true}", 0, 0},
     {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0, 0},
     {"vertical, stage 1", VERTICAL, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0},
     {"vertical, recomputed together, all on a drive", VERTICAL ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3,
@@ -173,6 +180,7 @@ int main(void) {
         real.toy = toy_setup_default();
         real.toy.ranks = v->ranks ? v->ranks : RANKS, real.toy.stage = v->stage, real.toy.steps = 3;
         real.toy.micro_steps = v->micro_steps, real.toy.depth = v->depth, real.toy.threshold = v->threshold;
+        real.toy.muon = strstr(v->name, "matrices") != NULL;
         real.toy.mode = v->mode, real.toy.compute = v->compute;
         real.toy.evaluate = v->evaluate, real.toy.skip_unit = v->skip_unit;
         real.toy.recompute = v->recompute, real.toy.comm = v->comm, real.toy.extra = v->extra;
