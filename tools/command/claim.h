@@ -10,6 +10,7 @@ struct claim {
     const struct job *job;
     zero_engine *engine;
     bool speaks;              /* rank 0 */
+    const char *products;     /* identity_describe's */
     struct identity own;      /* of this configuration and this data */
     struct identity previous; /* of the run that used this directory before; an empty id: none */
 };
