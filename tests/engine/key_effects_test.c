@@ -530,9 +530,10 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
 /* What ranks in different processes send each other: tests/comm/tcp_fault_test.c. */
 static const char *const in_the_transport_tests[] = {"comm.checksum"};
 
-/* Where the memory is: tests/engine/devices_test.c. What the command does there: tests/tools/command/cuda_test.sh. */
+/* Where the memory is: tests/engine/devices_test.c. What the command does there: cuda_test.sh and products_test.sh of
+ * tests/tools/command. */
 static const char *const in_the_device_tests[] = {"device.type", "device.index", "device.graphs",
-                                                  "memory.device_margin"};
+                                                  "device.products", "memory.device_margin"};
 
 /* Keys that only the command reads, and keys whose effect shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",

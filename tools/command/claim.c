@@ -187,7 +187,7 @@ static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_err
 zero_status claim_check(struct claim *claim, struct zero_error *error) {
     const struct job *job = claim->job;
     struct found f = {.claim = claim};
-    identity_describe(&claim->own, &job->config, job->data_contents);
+    identity_describe(&claim->own, &job->config, job->data_contents, claim->products);
     if (claim->speaks && !job->run_is_new) identity_read(job->run, &claim->previous);
     zero_status status = share(claim->engine, &claim->previous, error);
     if (status != ZERO_OK) return status;

@@ -14,6 +14,7 @@ struct claim {
     zero_engine *engine;
     bool speaks;              /* rank 0 */
     enum claim_way way;       /* set by claim_check, the same on all ranks */
+    const char *products;     /* identity_describe's */
     struct identity own;      /* of this configuration and this data */
     struct identity previous; /* of the run that used this directory before; an empty id: none */
 };

@@ -18,6 +18,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/metrics.h"
 #include "tools/command/monitor.h"
+#include "tools/command/products.h"
 #include "tools/command/progress.h"
 #include "tools/command/report.h"
 #include "tools/command/run_file.h"
@@ -35,6 +36,7 @@ struct trainer {
     bool speaks; /* rank 0 */
     bool stops;  /* the ranks agreed to stop after a whole step: its state can be saved */
     uint64_t steps;
+    struct products products;
     struct claim claim;
     struct position begin; /* where the interrupted run stopped that this run continues */
     char directory[4096];  /* of the run: rank 0's directory, on all ranks */
@@ -168,9 +170,15 @@ static zero_status check_start(struct trainer *t) {
     return status == ZERO_OK ? agree(t) : engine_failed(t, status);
 }
 
+static zero_status share_products(struct trainer *t) {
+    zero_status status = products_share(&t->products, t->engine, t->gpt, t->error);
+    return status == ZERO_OK ? agree(t) : status;
+}
+
 /* Runs before anything on the drive is overwritten. */
 static zero_status check_shadow(struct trainer *t) {
-    t->claim = (struct claim){.job = t->job, .engine = t->engine, .speaks = t->speaks};
+    t->claim = (struct claim){
+        .job = t->job, .engine = t->engine, .speaks = t->speaks, .products = t->products.setting};
     claim_check(&t->claim, t->error);
     return agree(t);
 }
@@ -187,6 +195,7 @@ static zero_status open_directory(struct trainer *t) {
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
     status = claim_begin(&t->claim, t->directory, t->error);
+    if (status == ZERO_OK) status = products_keep(&t->products, t->directory, t->error);
     if (status == ZERO_OK && job->chosen)
         status = run_file_write_config(job, t->directory, t->error);
     else if (status == ZERO_OK && begins_anew(t))
@@ -203,11 +212,16 @@ static zero_status open_model(struct trainer *t) {
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
     if (status == ZERO_OK) t->loss = calloc(zero_engine_use_micros(t->engine), sizeof *t->loss);
     if (status == ZERO_OK && !t->loss) status = ZERO_E_MEMORY;
+    if (status == ZERO_OK) {
+        enter(t, INTERRUPT_OPENING, "timing products");
+        status = products_find(&t->products, t->job, t->engine, t->gpt, t->error);
+    }
     enter(t, INTERRUPT_OPENING, "taking memory");
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
     if (status != ZERO_OK) return engine_failed(t, status);
     status = check_start(t);
+    if (status == ZERO_OK) status = share_products(t);
     if (status == ZERO_OK) status = check_shadow(t);
     if (status != ZERO_OK) return status;
     if (begins_anew(t) && t->speaks) open_directory(t);

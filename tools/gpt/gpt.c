@@ -108,6 +108,23 @@ void gpt_destroy(struct gpt *gpt) {
     free(gpt);
 }
 
+zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out) {
+    *out = (struct gpt_products_question){"", ""};
+    error_clear(&last);
+    return gpt->backend->products_question ? gpt->backend->products_question(gpt, out, &last) : ZERO_OK;
+}
+
+zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]) {
+    *out = 0;
+    error_clear(&last);
+    return gpt->backend->products_time ? gpt->backend->products_time(gpt, out, &last) : ZERO_OK;
+}
+
+zero_status gpt_products_use(struct gpt *gpt, const char *choice) {
+    error_clear(&last);
+    return gpt->backend->products_use ? gpt->backend->products_use(gpt, choice, &last) : ZERO_OK;
+}
+
 double gpt_flops_per_token(const struct gpt_config *config) {
     struct gpt_config c = gpt_complete(config);
     double block = (double)(declared_elements(&c, 1, false) - declared_elements(&c, 1, true));

@@ -124,6 +124,25 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
 
+/* On a GPU, cuBLASLt proposes several algorithms for a matrix product of one shape. They differ in time and in bits. Each
+ * product uses the first proposal, unless a choice is given. A choice is text: a line for the place (library, driver, GPU) that it was made
+ * on, then a line for each shape of a whole training pass. Shorter batches and generated text have other shapes; these
+ * keep the first proposal. On the host there is no choice: the texts are "".
+ * gpt_products_question: what a choice depends on: models with the same shapes can use the same choice at the same place.
+ * gpt_products_time: chooses by time, for one rank's GPU alone. Called before the engine's commit: for a moment it takes memory
+ * for two copies of the largest parameter, which the engine's plan exceeds later. Nothing that runs at the same time on the
+ * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
+ * gpt_products_use: from now on. For the bits of ZeRO all ranks use one choice: give it to all of them, before the first pass.
+ * ZERO_E_ARGUMENT: the text is no choice for these shapes; ZERO_E_UNSUPPORTED: it was made with another version of the library, or for another
+ * kind of GPU. Then all products use the first proposal, and gpt_last_error has a sentence. */
+enum { GPT_PRODUCTS_BYTES = 32768 };
+struct gpt_products_question {
+    char place[200], shapes[64]; /* each in one line, shapes by their hash */
+};
+zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out);
+zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]);
+zero_status gpt_products_use(struct gpt *gpt, const char *choice);
+
 /* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot, and the same scratch.
  * gpt_activation_bytes returns the bytes that gpt_create would reserve, *out_cpu of them on the cpu tier. The
  * configuration must have no problem. */
