@@ -122,7 +122,8 @@ static bool follows(const struct config *c, const char *path, bool state, bool o
 
 /* A key that only stages with cut parameters have. */
 static bool needs_cut(const struct config *c) {
-    return c->quantized_weights || config_written(c, RESHARD) || (config_written(c, HPZ) && c->hpz_ranks > 1);
+    return config_codes_weights(c) || config_written(c, RESHARD) ||
+           (config_written(c, HPZ) && c->hpz_ranks > 1);
 }
 
 /* Checkpoints on a drive have to be on the drive that some row offloads to. */

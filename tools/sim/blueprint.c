@@ -23,7 +23,8 @@ zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, 
         m.param[i] = (struct sim_param){.tied_to = tied ? from->param[p->owner].name : NULL,
                                         .unit = p->unit,
                                         .flags = p->flags,
-                                        .count = p->count};
+                                        .count = p->count,
+                                        .code = p->code};
         strcpy(m.param[i].name, p->name);
     }
     *out = m;

@@ -6,12 +6,14 @@
 
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
+#include "kernels/quantize.h"
 
 struct sim_param { /* in the order of units */
     char name[NAME_BYTES_MAX];
     const char *tied_to;  /* a parameter of an earlier unit, or NULL */
     uint32_t unit, flags; /* ZERO_FROZEN, ZERO_NO_DECAY */
     uint64_t count;
+    enum code_format code; /* struct model_param */
 };
 
 struct sim_unit {

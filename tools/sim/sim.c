@@ -97,6 +97,7 @@ static zero_status declare(struct run *run, struct zero_error *error) {
                                 .tied_to = p->tied_to,
                                 .slot = &run->slot};
             status = model_add_param(&run->model, unit, &param, error);
+            if (!status) run->model.param[i].code = p->code;
         }
     }
     if (!status) declare_segments(run);

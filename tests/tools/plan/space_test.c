@@ -123,6 +123,11 @@ static const struct {
      "true}",
      4,
      {.stage = 3}},
+    {"weights coded by pattern",
+     "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\"}, \"param_groups\": [{\"match\": "
+     "\"*mlp*\", \"zero_quantized_weights\": \"fp8_e4m3\"}]",
+     4,
+     {.stage = 3}},
     {"a second shard",
      "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\", "
      "\"zero_hpz_partition_size\": 2}",
