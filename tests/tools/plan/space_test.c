@@ -473,6 +473,24 @@ static void state_has_its_own_path(void) {
     free(in_memory);
 }
 
+/* Only a stage that cuts parameters gathers them in codes: the key and its groups go, what else a group says stays. */
+static void codes_are_of_stage_3(void) {
+    static const char text[] =
+        "{\"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": \"fp8_e4m3\"}, "
+        "\"param_groups\": [{\"match\": \"a\", \"zero_quantized_weights\": \"int4\"}, {\"match\": "
+        "\"b\", \"lr\": 7}]}";
+    struct edit_changes changes = {.recompute = EDIT_RECOMPUTE_KEPT};
+    struct shapes shapes = {0};
+    for (uint32_t stage = 0; stage <= 3; stage++) {
+        struct cell cell = {.stage = stage};
+        char *edited = edit_run(text, &cell, &shapes, &changes);
+        CHECK_INT(strstr(edited, "quantized") != NULL, stage == 3);
+        CHECK_INT(strstr(edited, "int4") != NULL, stage == 3);
+        CHECK(strstr(edited, "\"lr\"") != NULL);
+        free(edited);
+    }
+}
+
 /* What is written out is a row again, and the row that was meant. */
 static void written_out_and_found_again(void) {
     static struct searched s;
@@ -518,6 +536,7 @@ int main(void) {
     hugging_face_keeps_its_meaning();
     says_what_is_wrong();
     state_has_its_own_path();
+    codes_are_of_stage_3();
     written_out_and_found_again();
     return check_end();
 }
