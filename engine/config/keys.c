@@ -110,8 +110,8 @@ const char *config_key_type_name(enum key_type type) {
         [KEY_NUMBERS] = "a number of at least 0, or a list of one for each parameter group,",
         [KEY_PATHS] = "a path or a list of paths",
         [KEY_GROUP] = "true, false or a number of ranks",
-        [KEY_GROUPS] = "a list of objects with match, lr, weight_decay, frozen, dtype, optimizer, betas, "
-                       "zero_quantized_weights",
+        [KEY_GROUPS] = ("a list of objects with match, lr, weight_decay, frozen, dtype, optimizer, betas, "
+                        "zero_quantized_weights"),
         [KEY_EVAL] = "a fraction below 1, a path or a list of paths",
         [KEY_LIST] = "a list",
         [KEY_OPAQUE] = "a value",
