@@ -38,6 +38,11 @@ uint64_t blueprint_checkpoint_bytes(const struct config *c) {
     return c->checkpoint_async ? PIECE_BYTES + c->checkpoint_async_bytes / PIECE_BYTES * PIECE_BYTES : 0;
 }
 
+static enum code_format gradient_code(const struct config *c) {
+    if (!c->quantized_gradients) return CODE_NONE;
+    return c->comm.quantized_gradient_bits == 4 ? CODE_INT4 : CODE_INT8;
+}
+
 struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, bool discrete) {
     struct blueprint_terms t = {.stage = blueprint_stage(c),
                                 .accumulation = (enum accumulation)c->accumulation_mode,
@@ -50,9 +55,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
                                 .live_max = c->live_max,
                                 .ahead_max = c->ahead_max,
                                 .precision = blueprint_precision(c),
-                                .param_bits = c->quantized_weights ? 8 : 0,
-                                .gradient_bits =
-                                    c->quantized_gradients ? (uint32_t)c->comm.quantized_gradient_bits : 0,
+                                .gradient_code = gradient_code(c),
                                 .gradient_factor = c->gradient_factor == 1 ? 0 : (float)c->gradient_factor,
                                 .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
                                 .discrete = discrete,
@@ -97,7 +100,7 @@ static bool lends_grads(const struct blueprint *b, uint32_t region) {
     const struct model_region *r = &b->o.model->region[region];
     struct precision precision = blueprint_precision_of(b, region);
     bool as_is = precision.message == precision.compute && precision.reduced == precision.compute &&
-                 !t->gradient_factor && !t->gradient_bits && !t->native_reduction;
+                 !t->gradient_factor && !t->gradient_code && !t->native_reduction;
     bool settles = t->state_tier != TIER_NVME && !t->shadow, plain = t->mesh[AXIS_REPLICATE] == 1;
     return b->regions[region].lent && !b->regions[region].frozen && r->lends_grads && collects_grads(b, r) &&
            as_is && settles && plain;
@@ -114,7 +117,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     for (uint32_t i = 0; i < m->regions; i++) {
         b->regions[i].frozen = region_frozen(&m->region[i]);
         b->regions[i].persistent = region_persistent(&m->region[i]);
-        b->regions[i].exact = region_keeps_fp32(&m->region[i]);
+        b->regions[i].exact = !region_code(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
         b->regions[i].matrices = !b->regions[i].frozen && blueprint_optimizer(b, i)->scope == SCOPE_MATRIX;
         if (b->regions[i].matrices) directions = DIRECTIONS;
@@ -228,8 +231,7 @@ static struct executor_shape shape_of(const struct blueprint *b) {
                                    .host_updates = t->discrete && t->state_tier != TIER_DEVICE,
                                    .native_reduction = t->native_reduction,
                                    .gradient_factor = t->gradient_factor,
-                                   .param_bits = t->param_bits,
-                                   .gradient_bits = t->gradient_bits,
+                                   .gradient_code = t->gradient_code,
                                    .matrix_owner = b->matrix_owner,
                                    .piece_bytes = t->piece_bytes};
     memcpy(shape.group, b->o.group, sizeof shape.group);
@@ -297,7 +299,7 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .checkpoint_bytes = t->checkpoint_bytes,
                                    .precision = t->precision};
     b->policy.stagings = options.staging_bytes ? REDUCE_STAGINGS : 0;
-    b->policy.gather_stagings = t->param_bits ? GATHER_STAGINGS : 0;
+    b->policy.gather_stagings = options.gather_staging_bytes ? GATHER_STAGINGS : 0;
     b->policy.lent_stagings = options.lent_staging_bytes ? GATHER_STAGINGS : 0;
     return plan_make(&b->plan, &options, error);
 }

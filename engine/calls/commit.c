@@ -78,7 +78,7 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     zero_status status = meet_peers(e, error);
     if (!status) status = trace_reserve(e->trace_steps, &e->reservations, error);
     if (!status) status = groups_check(&e->training.groups, &e->model, c, error);
-    groups_mark(&e->training.groups, &e->model);
+    groups_mark(&e->training.groups, (enum code_format)c->weight_code, &e->model);
     if (!status) status = model_lay_out(&e->model, e->ranks.data_size, c->persistence_threshold, error);
     if (!status) status = make_blueprint(e, error);
     for (uint32_t i = 0; i < blueprint_rooms(c); i++) status = agree_room(e, i, status, error);

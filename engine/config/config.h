@@ -65,6 +65,7 @@ struct config_group {
     uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
     double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen, keeps_fp32;
+    int weight_code; /* enum code_format; below 0: the run's */
     /* The row of `optimizers` that updates it, and what it has in place of the row's defaults (betas below 0: nothing). NULL: the
      * configuration's optimizer updates it. */
     const struct optimizer *optimizer;
@@ -218,7 +219,9 @@ struct config {
     int device_products;            /* enum config_products */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
-    bool quantized_weights, quantized_gradients;
+    int quantized_weights;          /* as written: enum code_format, or CODE_FORMATS for true */
+    int weight_code; /* after config_resolve: enum code_format of gathers from shards, but for groups with their own */
+    bool quantized_gradients;
     uint64_t live_parameters, prefetch_bucket; /* as written */
     /* Elements, after config_resolve; UINT64_MAX: only the budgets limit them. */
     uint64_t live_max, ahead_max;
@@ -262,6 +265,12 @@ struct config {
 /* After config_read: the first key that is "auto" and that the planner has to choose (tools/plan/space.h). config_resolve refuses
  * it. NULL: there is none. */
 const char *config_unchosen(const struct config *config);
+
+/* The format of codes of a choice of zero_quantized_weights. */
+int config_weight_code(int choice);
+
+/* After config_read: some parameters are gathered in codes. */
+bool config_codes_weights(const struct config *config);
 
 /* After config_read: the stage keeps no whole parameters between passes. */
 bool config_shards_params(const struct config *config);

@@ -23,6 +23,7 @@
 #include "engine/device/device.h"
 #include "engine/plan/plan.h"
 #include "engine/schedule/lr_schedule.h"
+#include "kernels/quantize.h"
 
 struct point {
     uint8_t stream;
@@ -84,9 +85,9 @@ struct executor_shape {
     float gradient_factor;
     /* Per parameter: the rank that changes its direction, where its optimizer updates whole matrices. */
     const uint32_t *matrix_owner;
-    /* Collectives may send codes of 8 or 4 bits in place of elements (kernels/quantize.h). 0: they send elements. */
-    uint32_t param_bits;    /* of parameters gathered from shards; needs policy->gather_stagings above 0 */
-    uint32_t gradient_bits; /* of gradients that a reduction scatters */
+    /* Of gradients that a reduction scatters (kernels/quantize.h). CODE_NONE: elements are sent. region_code has the format of
+     * gathers. */
+    enum code_format gradient_code;
     /* Collectives that need scratch memory go in rounds of at most so many bytes of all shares. 0: PIECE_BYTES_DEFAULT. */
     uint64_t piece_bytes;
 };

@@ -30,6 +30,10 @@ static uint64_t layout_of(const struct state *state) {
                         layout->record_row_bytes,
                         state->training->groups.count};
     uint64_t hash = hash_bytes(HASH_START, parts, sizeof parts);
+    for (uint32_t i = 0; i < state->model->params; i++) {
+        const struct model_param *p = &state->model->param[i];
+        hash = hash_bytes(hash_bytes(hash, &p->region, sizeof p->region), &p->offset, sizeof p->offset);
+    }
     char name[OPTIMIZER_NAMES_BYTES];
     return hash_string(hash, training_optimizer_name(state->training, name));
 }

@@ -225,7 +225,7 @@ static const struct effect {
     {"zero_optimization.stage3_param_persistence_threshold", "7e3", "", FIELD(persistence_threshold)},
     {"zero_optimization.mics_shard_size", "1", "", FIELD(shard_ranks)},
     {"zero_optimization.zero_hpz_partition_size", "2", "stage3", FIELD(hpz_ranks)},
-    {"zero_optimization.zero_quantized_weights", "true", "stage3", FIELD(quantized_weights)},
+    {"zero_optimization.zero_quantized_weights", "\"fp8_e4m3\"", "stage3", FIELD(weight_code)},
     {"zero_optimization.zero_quantized_gradients", "true", "", FIELD(quantized_gradients)},
     {"comm.quantized_gradient_bits", "8", "", FIELD(comm.quantized_gradient_bits)},
     {"comm.node_ranks", "1", "", FIELD(node_group)},
@@ -443,7 +443,8 @@ static void every_row_is_complete(void) {
         const struct config_key *key = config_key_at(i);
         CHECK(key->help && *key->help);
         CHECK(key->use == KEY_USED || (key->note && *key->note));
-        CHECK((key->type == KEY_CHOICE) == (key->choices || key->row));
+        bool chosen = key->type == KEY_CHOICE || key->type == KEY_SWITCH;
+        CHECK(chosen == (key->choices || key->row));
         if (!CHECK(!key->choices || !strchr(key->choices, '!') || key->note || key->row))
             fprintf(stderr, "%s\n", key->path);
         CHECK_INT(config_key_index(config_key_find(key->path)), i); /* no path stands twice */

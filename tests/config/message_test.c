@@ -70,6 +70,23 @@ static const struct {
      "zero_optimization: true stands where an object is expected: see zero config --help"},
     {"{\"fp16\": {\"enabled\": \"true\"}}", ZERO_E_CONFIG,
      "fp16.enabled: \"true\" is a string where true or false or \"auto\" is expected: remove the quotes"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": \"fp8\"}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: \"fp8\" is none of false, \"int4\", \"int8\", \"fp8_e4m3\", "
+     "true"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": \"fp8_e5m2\"}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: \"fp8_e5m2\" is none of false, \"int4\", \"int8\", "
+     "\"fp8_e4m3\", true; did you mean \"fp8_e4m3\"?"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": \"true\"}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: \"true\" is a string where true, false or a string is "
+     "expected: remove the quotes"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": 8}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: 8 is an integer where true, false or a string is expected"},
+    {"{\"param_groups\": [{\"match\": \"*\", \"zero_quantized_weights\": \"fp16\"}]}", ZERO_E_CONFIG,
+     "param_groups[0].zero_quantized_weights: \"fp16\" stands where true, false, \"int4\", \"int8\" or "
+     "\"fp8_e4m3\" is expected"},
+    {"{\"param_groups\": [{\"match\": \"*\", \"zero_quantized_weights\": \"false\"}]}", ZERO_E_CONFIG,
+     "param_groups[0].zero_quantized_weights: \"false\" stands where true, false, \"int4\", \"int8\" or "
+     "\"fp8_e4m3\" is expected"},
     {"{\"torch_autocast\": {\"dtype\": \"float8\"}}", ZERO_E_CONFIG,
      "torch_autocast.dtype: \"float8\" is none of \"bfloat16\", \"float16\", \"torch.bfloat16\", "
      "\"torch.float16\"; did you mean \"float16\"?"},

@@ -385,6 +385,13 @@ static void conflicts(void) {
          "zero_optimization.zero_quantized_weights: at stage 2 the weights that are gathered are the ones "
          "that train: "
          "set zero_optimization.stage to 3, or remove it"},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 1}, \"param_groups\": [{\"match\": "
+         "\"a\"}, "
+         "{\"match\": \"b\", \"zero_quantized_weights\": false}, {\"match\": \"c\", "
+         "\"zero_quantized_weights\": \"fp8_e4m3\"}, {\"match\": \"d\", \"zero_quantized_weights\": true}]}",
+         "param_groups[2].zero_quantized_weights: at stage 1 the weights that are gathered are the ones that "
+         "train: "
+         "set zero_optimization.stage to 3, or remove it"},
         {"{\"train_batch_size\": 2, \"comm\": {\"quantized_gradient_bits\": 6}}",
          "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one"},
         {"{\"train_batch_size\": 2, \"comm\": {\"reduction\": \"native\"}, \"zero_optimization\": "

@@ -476,6 +476,28 @@ static void nothing_to_recover(void) {
     CHECK_INT(life.status, ZERO_E_ARGUMENT);
 }
 
+/* Other codes of gathers put parameters into other regions: chunks of as many bytes then have other elements. */
+static void other_regions(void) {
+#define CODED(name)                                                                                          \
+    ", \"param_groups\": [{\"match\": \"" name "\", \"zero_quantized_weights\": \"fp8_e4m3\"}]"
+    struct setting s = {.stage = 3, .ranks = 2, .type = CODED("b.w"), .path = "regions", .clip = 1},
+                   other = s;
+    static struct life life;
+    begin_anew(s.path);
+    life = (struct life){.flushes = true, .stop = 2};
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    other.type = CODED("b.r");
+    life = (struct life){.recovers = true, .stop = 3};
+    live(&other, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    CHECK_CONTAINS(life.error, "its types, mesh, chunks or parameter groups are others");
+    life = (struct life){.recovers = true, .stop = 3};
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    CHECK_INT(life.began, 2);
+}
+
 /* A file that other users can read may belong to another user. */
 static void strangers_files(void) {
     struct setting s = {.stage = 1, .ranks = 1, .type = "", .path = "stranger", .clip = 1};
@@ -574,6 +596,7 @@ int main(int argc, char **argv) {
     whole_matrices();
     updates_in_backward();
     nothing_to_recover();
+    other_regions();
     ranks_run(
         1,
         "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "

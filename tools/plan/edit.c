@@ -102,8 +102,11 @@ static void set_model(json_object *root, const struct shapes *s) {
 /* Removes the keys that only stage 3 has. */
 static void drop_stage3(json_object *root, json_object *zero) {
     static const char *const keys[] = {"zero_hpz_partition_size", "zero_quantized_weights"};
-    json_object *comm;
+    json_object *comm, *groups;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_object_del(zero, keys[i]);
+    if (json_object_object_get_ex(root, "param_groups", &groups))
+        for (size_t g = 0; g < json_object_array_length(groups); g++)
+            json_object_object_del(json_object_array_get_idx(groups, g), keys[1]);
     if (json_object_object_get_ex(root, "comm", &comm)) json_object_object_del(comm, "reshard_after_forward");
 }
 

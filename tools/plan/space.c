@@ -122,7 +122,8 @@ static bool follows(const struct config *c, const char *path, bool state, bool o
 
 /* A key that only stages with cut parameters have. */
 static bool needs_cut(const struct config *c) {
-    return c->quantized_weights || config_written(c, RESHARD) || (config_written(c, HPZ) && c->hpz_ranks > 1);
+    return config_codes_weights(c) || config_written(c, RESHARD) ||
+           (config_written(c, HPZ) && c->hpz_ranks > 1);
 }
 
 /* A rank has one set of directories: paths that differ are refused where some row has both on the drive. */

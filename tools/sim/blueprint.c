@@ -25,7 +25,8 @@ zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, 
                                         .flags = p->flags,
                                         .count = p->count,
                                         .columns = p->dims == 2 ? p->shape[1] : 0,
-                                        .other = p->other};
+                                        .other = p->other,
+                                        .code = p->code};
         strcpy(m.param[i].name, p->name);
     }
     *out = m;

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
+#include "kernels/quantize.h"
 
 struct sim_param { /* in the order of units */
     char name[NAME_BYTES_MAX];
@@ -15,6 +16,7 @@ struct sim_param { /* in the order of units */
     uint64_t count;
     uint64_t columns; /* of a matrix; 0: it has one dimension */
     bool other;       /* sim_setup.other updates it */
+    enum code_format code; /* struct model_param */
 };
 
 struct sim_unit {

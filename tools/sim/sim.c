@@ -98,7 +98,9 @@ static zero_status declare(struct run *run, struct zero_error *error) {
                                 .tied_to = p->tied_to,
                                 .slot = &run->slot};
             status = model_add_param(&run->model, unit, &param, error);
-            if (!status) run->model.param[run->model.params - 1].other = p->other;
+            if (status) continue;
+            run->model.param[i].other = p->other;
+            run->model.param[i].code = p->code;
         }
     }
     if (!status) declare_segments(run);

@@ -72,6 +72,11 @@ static void what_changes_the_result(void) {
          "", "its param_groups is #"},
         {"\"zero_optimization\": {\"zero_quantized_weights\": true, \"stage\": 3}",
          "\"zero_optimization\": {\"stage\": 3}", "its zero_optimization.zero_quantized_weights is true"},
+        {"\"zero_optimization\": {\"zero_quantized_weights\": true, \"stage\": 3}",
+         "\"zero_optimization\": {\"zero_quantized_weights\": \"int8\", \"stage\": 3}", NULL},
+        {"\"zero_optimization\": {\"zero_quantized_weights\": \"fp8_e4m3\", \"stage\": 3}",
+         "\"zero_optimization\": {\"zero_quantized_weights\": \"int8\", \"stage\": 3}",
+         "its zero_optimization.zero_quantized_weights is \"fp8_e4m3\", this configuration has true"},
         {"\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
          "\"/n\"}}",
          "\"zero_optimization\": {\"stage\": 1}", NULL},

@@ -60,6 +60,12 @@ static const struct variant {
     {.name = "hpZ", .zero = ", \"zero_hpz_partition_size\": 2", .stage3 = true},
     {.name = "kept", .comm = "\"reshard_after_forward\": false", .stage3 = true},
     {.name = "coded weights", .zero = ", \"zero_quantized_weights\": true", .stage3 = true},
+    {.name = "weights in fp8, beside int4 and exact ones",
+     .zero = ", \"zero_quantized_weights\": \"fp8_e4m3\"",
+     .extra =
+         ", \"param_groups\": [{\"match\": \"*mlp*\", \"zero_quantized_weights\": \"int4\"}, {\"match\": "
+         "\"w?e.*\", \"zero_quantized_weights\": false}]",
+     .stage3 = true},
     {.name = "4 bits of gradients", .zero = ", \"zero_quantized_gradients\": true"},
     {.name = "8 bits of gradients, HSDP",
      .zero = ", \"zero_quantized_gradients\": true, \"mics_shard_size\": 2",

@@ -123,6 +123,11 @@ static const struct {
      "true}",
      4,
      {.stage = 3}},
+    {"weights coded by pattern",
+     "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\"}, \"param_groups\": [{\"match\": "
+     "\"*mlp*\", \"zero_quantized_weights\": \"fp8_e4m3\"}]",
+     4,
+     {.stage = 3}},
     {"a second shard",
      "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\", "
      "\"zero_hpz_partition_size\": 2}",
@@ -497,6 +502,24 @@ static void state_has_its_own_path(void) {
     free(in_memory);
 }
 
+/* Only a stage that cuts parameters gathers them in codes: the key and its groups go, what else a group says stays. */
+static void codes_are_of_stage_3(void) {
+    static const char text[] =
+        "{\"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": \"fp8_e4m3\"}, "
+        "\"param_groups\": [{\"match\": \"a\", \"zero_quantized_weights\": \"int4\"}, {\"match\": "
+        "\"b\", \"lr\": 7}]}";
+    struct edit_changes changes = {.recompute = EDIT_RECOMPUTE_KEPT};
+    struct shapes shapes = {0};
+    for (uint32_t stage = 0; stage <= 3; stage++) {
+        struct cell cell = {.stage = stage};
+        char *edited = edit_run(text, &cell, &shapes, &changes);
+        CHECK_INT(strstr(edited, "quantized") != NULL, stage == 3);
+        CHECK_INT(strstr(edited, "int4") != NULL, stage == 3);
+        CHECK(strstr(edited, "\"lr\"") != NULL);
+        free(edited);
+    }
+}
+
 /* What is written out is a row again, and the row that was meant. */
 static void written_out_and_found_again(void) {
     static struct searched s;
@@ -543,6 +566,7 @@ int main(void) {
     says_what_is_wrong();
     state_and_parameters_have_one_set_of_drives();
     state_has_its_own_path();
+    codes_are_of_stage_3();
     written_out_and_found_again();
     return check_end();
 }

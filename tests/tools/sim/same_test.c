@@ -55,6 +55,11 @@ static const struct variant variants[] = {
     {"kept", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 4, ", \"reshard_after_forward\": false", NULL, 0, 0},
     {"coded", "\"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ZERO_F32, 3, 2, 1, 0,
      "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"coded by pattern", "\"zero_quantized_weights\": \"fp8_e4m3\"", ZERO_BF16, 3, 2, 1, 0, "auto", 0, -1, 0,
+     NULL,
+     ", \"param_groups\": [{\"match\": [\"in.w\", \"?.b\"], \"zero_quantized_weights\": false}, {\"match\": "
+     "\"b.*\", \"zero_quantized_weights\": \"int4\"}]",
+     0, 0},
     {"coded gradients, HSDP", "\"mics_shard_size\": 2, \"zero_quantized_gradients\": true", ZERO_BF16, 2, 1,
      1, 0, "auto", 0, -1, 4, ", \"quantized_gradient_bits\": 8", NULL, 0, 0},
     {"recomputed", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 1, 0},
