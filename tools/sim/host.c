@@ -88,7 +88,8 @@ static void settle(struct rank *r, double scale) {
     const struct sim_setup *s = r->run->setup;
     for (int g = 0; g < 2; g++)
         optimizer_prepare(s->optimizer, &s->params[g], r->applied + 1, &r->scalars[g]);
-    r->moves.update = (struct update_settings){(float)scale, r->scalars, 2, r->applied + 1};
+    float share = s->terms.precision.average ? 0.5f : 0;
+    r->moves.update = (struct update_settings){(float)scale, r->scalars, 2, r->applied + 1, share};
 }
 
 /* As engine/step/step.c decides. */
