@@ -198,7 +198,7 @@ static void say_difference(const struct state *state, const struct commit *c, ch
         snprintf(out, size, "its optimizer is %.*s, and here it is %s", (int)sizeof c->optimizer - 1,
                  c->optimizer, training_optimizer_name(state->training, name));
     else
-        snprintf(out, size, "its types, mesh, chunks, averages or parameter groups are others");
+        snprintf(out, size, "its types, mesh, chunks or parameter groups are others, or its averages (ema)");
 }
 
 static void say(const struct state *state, const struct verdict *v, char *out, size_t size) {

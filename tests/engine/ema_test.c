@@ -240,7 +240,7 @@ static void live(zero_engine *engine, uint32_t rank, void *user) {
     struct life *life = user;
     struct plain p;
     struct held held;
-    if (!CHECK(engine)) return;
+    if (!CHECK_STRING(engine ? "" : zero_last_error(), "")) return;
     zero_status status = plain_declare(&p, engine, params, PARAMS);
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status && life->recovers)
@@ -249,6 +249,7 @@ static void live(zero_engine *engine, uint32_t rank, void *user) {
         status = life->load ? life->load(engine, life->saved) : zero_engine_fill(engine, toy_fill, NULL);
     for (int k = 0; k < life->steps && !status; k++) status = plain_step(&p, 1, NULL);
     if (!status && life->saves) status = zero_engine_save(engine, life->saved);
+    if (!status && life->saves) status = zero_engine_save_wait(engine);
     if (!status) status = zero_engine_flush(engine);
     if (!CHECK_INT(status, ZERO_OK)) {
         fprintf(stderr, "%s\n", zero_last_error());
@@ -299,11 +300,15 @@ static void run(uint32_t ranks, uint32_t stage, const char *tiers, const char *m
 
 /* The ranks of a run add in one order: those that go on are as many as those that saved. */
 static void checkpoints(const char *type) {
-    char ema[200], save[40], plain[40];
+    char ema[200], async[300], save[40], plain[40];
     snprintf(ema, sizeof ema, "%s" EMA, type);
     snprintf(save, sizeof save, "%zu", strlen(type));
     run(2, 1, CPU, ema, (struct life){.saved = save, .steps = 3, .saves = 1, .check = keep_saved});
     run(2, 1, CPU, ema, (struct life){.saved = save, .steps = 5, .check = keep_ended});
+    snprintf(plain, sizeof plain, "background%zu", strlen(type));
+    snprintf(async, sizeof async, "%s, \"checkpoint\": {\"async\": true}", ema);
+    run(2, 3, SMALL, async, (struct life){.saved = plain, .steps = 3, .saves = 1, .check = is_saved});
+    run(1, 2, CPU, ema, (struct life){.saved = plain, .load = zero_engine_load, .check = is_saved});
     CHECK(memcmp(saved.average, ended.average, sizeof saved.average) != 0);
     run(3, 3, SMALL, ema, (struct life){.saved = save, .load = zero_engine_load, .check = is_saved});
     run(1, 0, "\"offload_optimizer\": {\"device\": \"none\"}", ema,
@@ -338,6 +343,29 @@ static void shadow(void) {
         (struct life){.saved = "none", .steps = 5, .check = is_ended});
 }
 
+/* As many bytes per element, of another meaning: the momentum of one run, and the averages of the other. */
+static void finds_another(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_declare(&p, engine, params, PARAMS), ZERO_OK)) return;
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_shadow(engine, NULL), ZERO_SHADOW_OTHER);
+    CHECK_CONTAINS(zero_engine_shadow_text(engine), "or its averages (ema)");
+}
+
+static void shadow_of_another(void) {
+    char json[2][2500];
+    static const char *const more[] = {", \"momentum\": 0.9}}", "}}" EMA};
+    for (int k = 0; k < 2; k++)
+        snprintf(
+            json[k], sizeof json[k],
+            "{\"train_micro_batch_size_per_gpu\": 1, \"nvme\": {\"shadow\": true}, \"zero_optimization\": {"
+            "\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/other\"}}, "
+            "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 0.01%s}",
+            directory(), more[k]);
+    ranks_run(2, json[0], live, &(struct life){.saved = "none", .steps = 1});
+    ranks_run(2, json[1], finds_another, NULL);
+}
+
 /* ---- calls ---- */
 
 static void refused(zero_status got, const char *says) {
@@ -365,6 +393,11 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     all = (uint64_t)sum;
     CHECK_INT(all, 5001);
     CHECK_INT(zero_engine_save(engine, dir), ZERO_OK);
+    CHECK_INT(zero_engine_park(engine, ZERO_CPU), ZERO_OK);
+    CHECK_INT(zero_engine_unpark(engine), ZERO_OK);
+    memset(got, 0, sizeof got);
+    CHECK_INT(zero_engine_get(engine, "a.w", ZERO_EMA, got, 2499, 3), ZERO_OK);
+    CHECK_BYTES(got, values, sizeof values);
 }
 
 static void calls_without(zero_engine *engine, uint32_t rank, void *user) {
@@ -394,6 +427,7 @@ int main(void) {
     checkpoints("");
     checkpoints(", \"bf16\": {\"enabled\": true}");
     shadow();
+    shadow_of_another();
     interface();
     return check_end();
 }

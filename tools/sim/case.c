@@ -101,6 +101,7 @@ static void choose_outcomes(struct sim_setup *s, struct dice *d) {
     s->terms.repeats = s->terms.update_in_backward && s->clip > 0;
     s->repeated = pick(d, 16);
     if (s->terms.shadow || !s->terms.update_in_backward) s->skipped = pick(d, 3) ? 0 : pick(d, 16);
+    s->terms.precision.average = pick(d, 3) == 0;
 }
 
 void case_make(uint64_t seed, struct sim_case *c) {
@@ -295,6 +296,7 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     if (s->terms.update_in_backward) fprintf(out, ", updated in the backward");
     if (s->clip > 0) fprintf(out, ", clipped to %g", s->clip);
     if (s->terms.shadow) fprintf(out, ", with a shadow");
+    if (s->terms.precision.average) fprintf(out, ", with averages");
     for (uint32_t k = 0; k < s->steps; k++)
         if (sim_step_bit(s->skipped, k)) fprintf(out, ", step %" PRIu32 " skipped", k + 1);
     if (s->terms.discrete) fprintf(out, ", on a device of its own");
