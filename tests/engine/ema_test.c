@@ -154,7 +154,7 @@ static void others(void) {
     train(s, &each_step);
 }
 
-/* Of one state, of none, and of two in bf16. */
+/* Of one state, of none, and of two; states in bf16, which averages are not. */
 static void optimizers(void) {
     static const char *const optimizer[] = {
         "{\"type\": \"SGD\", \"params\": {\"lr\": 0.02}}",
@@ -165,9 +165,11 @@ static void optimizers(void) {
         s.optimizer = optimizer[k], s.stage = k % 4, s.tiers = k % 2 ? NULL : STATE;
         train(s, &each_step);
     }
-    s.optimizer = NULL;
     s.compute = ZERO_F32, s.stage = 2, s.tiers = STATE;
     s.extra = ", \"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}";
+    s.optimizer = optimizer[0];
+    train(s, &each_step);
+    s.optimizer = NULL;
     train(s, &each_step);
 }
 
