@@ -10,7 +10,7 @@ enum { COUNT = 5003, LONG = 500003 };
 
 static const float shares[] = {1, 0.75f, 0.5f, 0.4999f, 0.1f, 0.001f, 1e-7f};
 
-/* In double, rounded once: an fma of what two fp32 operations give. */
+/* One operation of fp32 after another. */
 static float expected(float average, float weight, float share) {
     volatile float distance = weight - average, back = share - 1;
     float moved = share < 0.5f ? fmaf(share, distance, average) : fmaf(back, distance, weight);
