@@ -69,7 +69,9 @@ typedef enum zero_kind {
      * zero_optimization.update_in_backward only where steps are clipped. */
     ZERO_GRAD,
     ZERO_STATE0, /* the optimizer's first state: exp_avg, momentum_buffer, sum */
-    ZERO_STATE1  /* its second state: exp_avg_sq */
+    ZERO_STATE1, /* its second state: exp_avg_sq */
+    /* The averaged weights, fp32 ("ema" of the configuration). A frozen parameter has none: its weights do not change. */
+    ZERO_EMA
 } zero_kind;
 
 enum { ZERO_TIERS = 3, ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
@@ -459,7 +461,7 @@ typedef struct zero_plan {
     size_t struct_size;
     uint64_t params;        /* of the model; tied ones count once; without padding */
     uint64_t params_padded; /* as laid out: aligned, and padded so that units cut into equal shards */
-    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
+    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers; averaged weights are state */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
     /* The part of gathered_bytes that could be saved if a gathered parameter or gradient had another address in each use. */
     uint64_t lasting_bytes;
@@ -728,9 +730,11 @@ zero_status zero_engine_save_wait(zero_engine *engine);
  * imported one) begins with zero moments. ZERO_E_IO: missing or damaged, which file and where;
  * ZERO_E_ARGUMENT: of another model or optimizer, and which parameter differs; in both cases the engine is as it
  * was, unless damage shows only in the data: that failure is sticky. _weights: the weights alone; moments and step
- * count begin anew, with any optimizer. */
+ * count begin anew, with any optimizer. _ema: the same, with the averaged weights as the weights; ZERO_E_ARGUMENT: the checkpoint has
+ * none. Averaged weights that a load does not find, or take, begin as the weights. */
 zero_status zero_engine_load(zero_engine *engine, const char *dir);
 zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
+zero_status zero_engine_load_ema(zero_engine *engine, const char *dir);
 
 /* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. One that cannot be deleted whole
  * (there is a directory in it, or a link, or another user's file) stays whole: ZERO_E_IO, once the others are deleted. */

@@ -21,6 +21,7 @@ struct precision blueprint_precision(const struct config *c) {
         precision_make((enum dtype)c->compute_dtype, (enum dtype)c->communication_dtype, shards_accumulate);
     precision.state = c->bf16_states ? DTYPE_BF16 : DTYPE_F32;
     precision.copies = c->nvme_shadow;
+    precision.average = c->ema.decay > 0;
     precision.split = c->nvme_masters == CONFIG_MASTERS_SPLIT;
     return precision;
 }
@@ -265,7 +266,7 @@ struct blueprint_messages blueprint_messages(const struct blueprint *b) {
 
 /* States of the regions of one of the optimizers. The most of both is the other's, or the run's own. */
 static uint32_t region_states(const struct blueprint *b, bool other) {
-    uint32_t all = b->o.state_count;
+    uint32_t all = b->o.state_count - b->terms.precision.average;
     if (!b->o.other) return all;
     const struct optimizer *row = other ? b->o.other : b->o.optimizer;
     return row->state_count < all ? row->state_count : all;
@@ -276,6 +277,7 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
     struct executor_shape shape = shape_of(b);
     struct plan_options options = {.model = b->o.model,
                                    .policy = &b->policy,
+                                   .state_count = b->o.state_count,
                                    .states = {region_states(b, false), region_states(b, true)},
                                    .matrix_scratch_bytes = matrices_scratch_bytes(b),
                                    .state_tier = t->state_tier,
@@ -308,6 +310,7 @@ zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *te
                            const struct blueprint_options *options, struct zero_error *error) {
     *b = (struct blueprint){
         .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
+    b->o.state_count += terms->precision.average;
     zero_status status = open_policy(b, error);
     if (!status) status = check_borrowed(b, error);
     if (!status) status = check_vertical(b, error);
@@ -354,7 +357,8 @@ static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint6
  * drive, unless it is tiered: then it fills memory first. */
 static uint64_t free_bytes(const struct blueprint *b) {
     const struct config *c = b->o.config;
-    uint64_t arrays = OPTIMIZER_STATES_MAX + 1 + (c->grad_tier == TIER_NVME); /* states, masters, gradients */
+    /* states, masters, gradients */
+    uint64_t arrays = OPTIMIZER_STATES_MAX + b->terms.precision.average + 1 + (c->grad_tier == TIER_NVME);
     bool bounded = c->budget_bytes[TIER_CPU] != CONFIG_BYTES_UNLIMITED;
     return c->optimizer_tier == TIER_NVME && (bounded || c->tiered) ? left_bytes(b, TIER_CPU, arrays) : 0;
 }
@@ -395,7 +399,8 @@ uint32_t blueprint_rooms(const struct config *c) {
 }
 
 struct blueprint_room blueprint_room(const struct blueprint *b, uint32_t round) {
-    const uint64_t arrays = OPTIMIZER_STATES_MAX + 2; /* states, masters, gradients */
+    const uint64_t arrays =
+        OPTIMIZER_STATES_MAX + b->terms.precision.average + 2; /* states, masters, gradients */
     struct blueprint_room out = {.chunk_elements = fitting_chunk(b), .device_bytes = b->terms.device_bytes};
     if (round + 1 < blueprint_rooms(b->o.config))
         return out.device_bytes = left_bytes(b, TIER_DEVICE, arrays), out;

@@ -46,6 +46,7 @@ struct blueprint_options {
     const struct model *model; /* laid out (model_lay_out) */
     const struct optimizer *optimizer,
         *other; /* other: of the regions of region_other; NULL: there are none */
+    /* The optimizer's, of those that use most. In a blueprint that is made, with the average (struct precision). */
     uint32_t state_count;
     uint32_t model_ranks; /* 0: the model is whole */
     /* [AXES_BOTH + 1]: by axes and stream; for sizes and scratch memory */

@@ -141,14 +141,16 @@ zero_status zero_engine_save_wait(zero_engine *e) {
     return saved->code ? refuse_error(saved) : ZERO_OK;
 }
 
-zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int weights_only) {
-    const char *what = weights_only ? "zero_engine_load_weights" : "zero_engine_load";
-    zero_status status = engine_check_steps(e, what);
+zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int what) {
+    static const char *const calls[] = {[LOAD_ALL] = "zero_engine_load",
+                                        [LOAD_WEIGHTS] = "zero_engine_load_weights",
+                                        [LOAD_AVERAGE] = "zero_engine_load_ema"};
+    zero_status status = engine_check_steps(e, calls[what]);
     if (status) return status;
-    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", what, dir ? "empty" : "NULL");
-    status = shadow_check_overwriting(&e->state, what);
+    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", calls[what], dir ? "empty" : "NULL");
+    status = shadow_check_overwriting(&e->state, calls[what]);
     if (!status) status = pass_settle(&e->pass);
-    if (!status) status = state_load(&e->state, storage, dir, weights_only);
+    if (!status) status = state_load(&e->state, storage, dir, (enum load_what)what);
     if (status) return status;
     e->state.unseen = false;
     shadow_written(&e->state);
@@ -156,11 +158,15 @@ zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir
 }
 
 zero_status zero_engine_load(zero_engine *e, const char *dir) {
-    return engine_load(e, storage_posix(), dir, 0);
+    return engine_load(e, storage_posix(), dir, LOAD_ALL);
 }
 
 zero_status zero_engine_load_weights(zero_engine *e, const char *dir) {
-    return engine_load(e, storage_posix(), dir, 1);
+    return engine_load(e, storage_posix(), dir, LOAD_WEIGHTS);
+}
+
+zero_status zero_engine_load_ema(zero_engine *e, const char *dir) {
+    return engine_load(e, storage_posix(), dir, LOAD_AVERAGE);
 }
 
 zero_status engine_prune(zero_engine *e, struct storage *storage, const char *dir, uint64_t keep) {

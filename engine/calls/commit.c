@@ -103,7 +103,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
         .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS] +
                       p->row_bytes[MEMORY_OFFLOADED_GRADIENTS],
         .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1] +
-                                p->row_bytes[MEMORY_DEVICE_STATE0] + p->row_bytes[MEMORY_DEVICE_STATE1],
+                                p->row_bytes[MEMORY_DEVICE_STATE0] + p->row_bytes[MEMORY_DEVICE_STATE1] +
+                                p->row_bytes[MEMORY_AVERAGES] + p->row_bytes[MEMORY_DEVICE_AVERAGES],
         .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
         .lasting_bytes = p->lasting_bytes,
         .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +

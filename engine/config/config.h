@@ -90,6 +90,12 @@ struct config_fp16 {
     uint64_t initial_scale_power, loss_scale_window, hysteresis, min_loss_scale;
 };
 
+struct config_ema { /* averaged weights */
+    double decay;   /* 0: none; else below 1 */
+    uint64_t every, begin;
+    bool warmup;
+};
+
 struct config_comm {
     double timeout_s;
     bool checksum;                    /* of what ranks send each other over TCP */
@@ -250,6 +256,7 @@ struct config {
     int64_t trace_steps;          /* -1: the host program decides */
     uint64_t budget_bytes[TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     uint64_t device_margin;       /* of a GPU's memory, beside the plan */
+    struct config_ema ema;
     struct config_comm comm;
     struct config_model model;
     struct config_recompute recompute;

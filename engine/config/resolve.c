@@ -167,6 +167,12 @@ static zero_status check_updates(struct config *c, struct zero_error *error) {
     return ZERO_OK;
 }
 
+static zero_status check_average(struct config *c, struct zero_error *error) {
+    if (c->ema.decay < 1) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "ema.decay: with 1 the average never moves: give less, such as 0.999; or 0, for none");
+}
+
 static zero_status check_checkpoint(struct config *config, struct zero_error *error) {
     uint64_t bytes = config->checkpoint_async_bytes;
     if (config->checkpoint_async && config->nvme_shadow)
@@ -431,7 +437,8 @@ zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_er
         resolve_gathers,      resolve_quantized,
         resolve_optimizer,    config_resolve_scheduler,
         resolve_recompute,    check_checkpoint,
-        check_updates,        resolve_skips};
+        check_updates,        check_average,
+        resolve_skips};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = check_chosen(config, error);
     if (!status) status = config_resolve_batch(config, ranks, error);

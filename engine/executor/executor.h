@@ -97,7 +97,7 @@ struct executor_options {
     struct executor_shape shape;
     const struct plan *plan;
     const struct optimizer *optimizer[2]; /* by region_other */
-    uint32_t state_count;                 /* the most states that one of them uses */
+    uint32_t state_count;                 /* the most states that one of them uses, and the average */
 
     void *memory[TIERS]; /* the tiers' extents */
     void *space;         /* plan.space_bytes of address space, whose parts are empty; else NULL */
@@ -182,12 +182,14 @@ zero_status executor_agree(struct executor *executor, const struct agreement *mi
  * executor_agree. */
 const struct agreement *executor_agreements(const struct executor *executor);
 /* The settings of the updates of a step. `scalars` has `count` entries, indexed by model_param.scalars. `scale` multiplies the summed
- * gradient. `rounding_key` is the key of this step for states that are rounded stochastically. */
+ * gradient. `rounding_key` is the key of this step for states that are rounded stochastically. The averaged weights move by
+ * `average_share` (kernels/average.h); 0: they stay. */
 struct update_settings {
     float scale;
     const struct optimizer_scalars *scalars;
     uint32_t count;
     uint64_t rounding_key;
+    float average_share;
 };
 /* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
 bool executor_updates_in_backward(const struct executor *executor);

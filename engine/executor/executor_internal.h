@@ -109,7 +109,7 @@ struct access {
 };
 
 struct scalar_set {
-    float scale;
+    float scale, average_share;
     uint64_t rounding_key;
     struct optimizer_scalars group[SCALARS_MAX];
 };

@@ -312,7 +312,7 @@ static void place_param(struct model_region *r, struct model_param *p, uint32_t 
 }
 
 /* Both have 16 bits: a reference to a buffer of region and state, and a position. */
-enum { REGIONS_MAX = UINT16_MAX / ZERO_STATES_MAX, UNITS_MAX = UINT16_MAX / 8 };
+enum { REGIONS_MAX = UINT16_MAX / PRECISION_STATES_MAX, UNITS_MAX = UINT16_MAX / 8 };
 
 /* The regions of one unit, in the order of classes; they are the first of the unit's use. */
 static zero_status lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,

@@ -45,6 +45,8 @@ enum memory_row {
     MEMORY_GRAD_STAGING, /* reduced shards on the way to the drive: a ring of chunks, and sums of micro-batches */
     MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
     MEMORY_DIRECTIONS, /* of an optimizer that updates whole matrices: directions of whole regions, and scratch */
+    MEMORY_AVERAGES, /* averaged weights, where MEMORY_STATE0 is; and where MEMORY_DEVICE_STATE0 is */
+    MEMORY_DEVICE_AVERAGES,
     MEMORY_ROWS
 };
 
@@ -71,7 +73,8 @@ struct plan_buffer {
 struct plan_options {
     const struct model *model;
     const struct policy *policy;           /* must be open; the dry run works on a copy */
-    uint32_t states[2];                    /* states per element of each optimizer, by region_other */
+    uint32_t state_count;                  /* states per element, the average included (struct precision), */
+    uint32_t states[2];                    /* of them, what each optimizer uses: by region_other */
     uint64_t matrix_scratch_bytes;         /* of the largest matrix; there are policy->directions */
     enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */
     /* For reduced shards. TIER_DEVICE: where they are updated. TIER_NVME: the state must be there, too. */

@@ -35,6 +35,7 @@ static uint64_t layout_of(const struct state *state) {
         hash = hash_bytes(hash_bytes(hash, &p->region, sizeof p->region), &p->offset, sizeof p->offset);
     }
     char name[OPTIMIZER_NAMES_BYTES];
+    if (state->blueprint->terms.precision.average) hash = hash_string(hash, "average");
     return hash_string(hash, training_optimizer_name(state->training, name));
 }
 
@@ -201,7 +202,7 @@ static void say_difference(const struct state *state, const struct commit *c, ch
         snprintf(out, size, "its optimizer is %.*s, and here it is %s", (int)sizeof c->optimizer - 1,
                  c->optimizer, training_optimizer_name(state->training, name));
     else
-        snprintf(out, size, "its types, mesh, chunks or parameter groups are others");
+        snprintf(out, size, "its types, mesh, chunks or parameter groups are others, or its averages (ema)");
 }
 
 static void say(const struct state *state, const struct verdict *v, char *out, size_t size) {

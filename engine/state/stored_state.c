@@ -37,9 +37,9 @@ void *stored_params(const struct stored_view *v, uint32_t region, const struct p
     return (uint8_t *)executor_address(executor, full) + begin;
 }
 
-/* The arrays of a region: the optimizer's, by index, its states and then the masters, where they are not
- * the parameters; parameters; the reduced gradient. */
-enum { STORED_PARAMS = OPTIMIZER_STATES_MAX + 1, STORED_GRADIENT };
+/* The arrays of a region: the optimizer's, by index, its states, of which the last may be the averaged weights, and then the masters,
+ * where they are not the parameters; parameters; the reduced gradient. */
+enum { STORED_PARAMS = PRECISION_ARRAYS_MAX, STORED_GRADIENT };
 
 /* Frozen parameters have no masters. */
 static bool keeps_masters(const struct stored_view *v, uint32_t region) {
@@ -49,6 +49,7 @@ static bool keeps_masters(const struct stored_view *v, uint32_t region) {
 
 static uint32_t array_of(const struct stored_view *v, uint32_t region, zero_kind kind) {
     if (kind == ZERO_GRAD) return STORED_GRADIENT;
+    if (kind == ZERO_EMA) return v->blueprint->o.state_count - 1;
     if (kind != ZERO_PARAM) return (uint32_t)(kind - ZERO_STATE0);
     return keeps_masters(v, region) ? v->blueprint->o.state_count : STORED_PARAMS;
 }
@@ -58,7 +59,8 @@ static enum dtype array_dtype(const struct stored_view *v, uint32_t region, uint
     struct precision precision = blueprint_precision_of(v->blueprint, region);
     if (array == STORED_PARAMS) return precision.compute;
     if (array == STORED_GRADIENT) return precision.reduced;
-    if (array < v->blueprint->o.state_count) return precision.state;
+    uint32_t states = v->blueprint->o.state_count;
+    if (array < states) return precision_state(&precision, array, states);
     return precision.split ? DTYPE_BF16 : DTYPE_F32;
 }
 
@@ -372,7 +374,7 @@ zero_status stored_end_sweep(const struct stored_view *v, zero_status status, st
 static zero_status clear_run(const struct stored_view *v, uint32_t region, uint32_t k, uint64_t first,
                              uint64_t end, struct zero_error *error) {
     void *at = first < end ? executor_state(v->run->executor, region, k, first) : NULL;
-    uint64_t bytes = (end - first) * dtype_bytes(blueprint_precision_of(v->blueprint, region).state);
+    uint64_t bytes = (end - first) * dtype_bytes(array_dtype(v, region, k));
     return at ? device_clear(v->run, at, bytes, error) : ZERO_OK;
 }
 

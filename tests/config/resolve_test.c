@@ -355,6 +355,8 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"offload_optimizer\": {\"nvme_path\": [\"/a\", "
          "\"/b\", \"/a\"]}}}",
          "zero_optimization.offload_optimizer.nvme_path: \"/a\" stands twice: name each drive once"},
+        {"{\"train_batch_size\": 2, \"ema\": {\"decay\": 1}}",
+         "ema.decay: with 1 the average never moves: give less, such as 0.999; or 0, for none"},
         {"{\"train_batch_size\": 2, \"nvme\": {\"shadow\": true}}",
          "nvme.shadow: it keeps optimizer state on a drive: set offload_optimizer.device to \"nvme\", or "
          "remove it"},

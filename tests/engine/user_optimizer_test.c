@@ -145,8 +145,10 @@ static void save_and_load(zero_engine *engine, uint32_t rank, void *user) {
 
 static void another_refuses(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
-    zero_optimizer same = brought[2], engines = brought[0];
-    same.name = "adamw";
+    zero_optimizer same = brought[2], engines = brought[0], averages = brought[1];
+    same.name = "adamw", averages.state_names[0] = "ema";
+    CHECK_INT(zero_engine_set_optimizer(engine, &averages), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "is named \"ema\", as the averaged weights are in checkpoints");
     engines.states = 3;
     CHECK_INT(zero_engine_set_optimizer(engine, &same), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(zero_last_error(), "choose another name");

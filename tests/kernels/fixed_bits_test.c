@@ -7,6 +7,7 @@
 #include "engine/base/convert.h"
 #include "engine/base/limits.h"
 #include "engine/comm/ordered.h"
+#include "kernels/average.h"
 #include "kernels/cast.h"
 #include "kernels/checksum.h"
 #include "kernels/norm.h"
@@ -94,6 +95,14 @@ static void state_formats(enum kernel_isa isa, struct checksum_stream *sum) {
     }
 }
 
+static void averages(enum kernel_isa isa, struct checksum_stream *sum) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        fill(source, seed), fill(wide, seed + 2);
+        average_move_isa(isa, source, wide, seed < 4 ? 0.01f : 0.9f, COUNT);
+        checksum_add(sum, source, sizeof source);
+    }
+}
+
 static void orthogonal(enum kernel_isa isa, struct checksum_stream *sum) {
     static const uint64_t shapes[][2] = {{1, 9}, {13, 7}, {33, 70}, {70, 33}};
     static float scratch[3 * COUNT];
@@ -166,6 +175,7 @@ static const struct {
     {"fp8", fp8, 0xeaf9563357f9d35f},
     {"norms", norms, 0xde3bca8c47aa4ce5},
     {"state formats", state_formats, 0xa2906db4172a914a},
+    {"averages", averages, 0x643b921193921f8c},
     {"orthogonalize", orthogonal, 0x1ccadd46afa632da},
     {"sums", sums, 0xaaf1c1e521878219},
     {"adamw", NULL, 0x541f094798635706},

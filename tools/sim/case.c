@@ -101,6 +101,7 @@ static void choose_outcomes(struct sim_setup *s, struct dice *d) {
     s->terms.repeats = s->terms.update_in_backward && s->clip > 0;
     s->repeated = pick(d, 16);
     if (s->terms.shadow || !s->terms.update_in_backward) s->skipped = pick(d, 3) ? 0 : pick(d, 16);
+    s->terms.precision.average = pick(d, 3) == 0;
 }
 
 static const struct sim_param *owner_of(const struct sim_case *c, const struct sim_param *p) {
@@ -112,7 +113,8 @@ static const struct sim_param *owner_of(const struct sim_case *c, const struct s
 /* Muon updates matrices of any shape, and AdamW the rest. */
 static void choose_matrices(struct sim_case *c, struct dice *d) {
     struct sim_setup *s = &c->setup;
-    if (s->terms.discrete || s->terms.update_in_backward || pick(d, 3)) return;
+    bool averages_on_drive = s->terms.precision.average && s->terms.state_tier == TIER_NVME;
+    if (s->terms.discrete || s->terms.update_in_backward || averages_on_drive || pick(d, 3)) return;
     s->other = s->optimizer;
     memcpy(s->other_params, s->params, sizeof s->params);
     s->optimizer = optimizer_find("muon");
@@ -328,6 +330,7 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     if (s->other) fprintf(out, ", whole matrices");
     if (s->clip > 0) fprintf(out, ", clipped to %g", s->clip);
     if (s->terms.shadow) fprintf(out, ", with a shadow");
+    if (s->terms.precision.average) fprintf(out, ", with averages");
     for (uint32_t k = 0; k < s->steps; k++)
         if (sim_step_bit(s->skipped, k)) fprintf(out, ", step %" PRIu32 " skipped", k + 1);
     if (s->terms.discrete) fprintf(out, ", on a device of its own");

@@ -91,7 +91,8 @@ static void settle(struct rank *r, double scale) {
         optimizer_prepare(other ? s->other : s->optimizer, &(other ? s->other_params : s->params)[g % 2],
                           r->applied + 1, &r->scalars[g]);
     }
-    r->moves.update = (struct update_settings){(float)scale, r->scalars, 4, r->applied + 1};
+    float share = s->terms.precision.average ? 0.5f : 0;
+    r->moves.update = (struct update_settings){(float)scale, r->scalars, 4, r->applied + 1, share};
 }
 
 /* As engine/step/step.c decides. */

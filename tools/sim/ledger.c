@@ -58,7 +58,7 @@ zero_status ledger_plan_make(struct ledger_plan *out, const struct plan *plan, s
     uint32_t regions = plan->policy->regions;
     fill_at_first(&p, BUFFER_PARAM_FULL, regions);
     fill_at_first(&p, BUFFER_PARAM_SHARD, regions);
-    fill_at_first(&p, BUFFER_STATE, regions * OPTIMIZER_STATES_MAX);
+    fill_at_first(&p, BUFFER_STATE, regions * PRECISION_STATES_MAX);
     fill_at_first(&p, BUFFER_MASTER, regions);
     *out = p;
     return ZERO_OK;

@@ -417,7 +417,7 @@ static void checkpoints_of_a_gpu(void) {
     s.checkpoints = ZERO_NVME, s.ranks = 1;
     for (int deep = 0; deep < 2; deep++) {
         s.shapes.layers = deep ? 40 : 6;
-        uint64_t bytes = (s.shapes.layers - 6) * 2 * 128 * 256 * 2;
+        uint64_t bytes = (s.shapes.layers - 6) * 2 * 128 * 256 * 4;
         error_clear(&error);
         if (!CHECK_INT(price_cell(&s, &cell, &p[deep], &error), ZERO_OK))
             fprintf(stderr, "%s\n", error.message);
