@@ -167,21 +167,33 @@ static void tell_left(const struct found *f, uint64_t saved) {
                   f->step, f->path, from);
 }
 
+/* Nothing is written over: the drive may only be missing, or a setting be another one. */
+static zero_status refuse_loss(const struct found *f, struct zero_error *error) {
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "--continue: the shadow under %s holds step %" PRIu64
+        " of this run, later than its latest checkpoint, and the run cannot go on from it: %s; mend that, "
+        "or give the shadow up with --discard-shadow",
+        f->path, f->step, zero_engine_shadow_text(f->claim->engine));
+}
+
 /* By --continue: the shadow of this run, if its step is later than that of the latest checkpoint. Rank 0 decides. */
 static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_error *error) {
     struct claim *c = f->claim;
     const struct job *job = c->job;
-    double recovers = 0;
+    double recovers = 0, loses = 0;
     c->way = job->recover ? CLAIM_RECOVER : job->resume ? CLAIM_RESUME : CLAIM_ANEW;
     if (!job->again || job->discard_shadow) return ZERO_OK;
     if (c->speaks && is_own(f)) {
         uint64_t saved = earlier_step(job->run);
         recovers = kind == ZERO_SHADOW_USABLE && f->step > saved;
+        loses = (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED) && f->step > saved;
         if (kind == ZERO_SHADOW_OTHER_RANKS && f->step > saved) tell_left(f, saved);
     }
     zero_status status = zero_engine_sum(c->engine, &recovers, 1);
+    if (!status) status = zero_engine_sum(c->engine, &loses, 1);
     if (recovers > 0) c->way = CLAIM_RECOVER;
-    return engine_failed(status, error);
+    return status ? engine_failed(status, error) : loses > 0 ? refuse_loss(f, error) : ZERO_OK;
 }
 
 zero_status claim_check(struct claim *claim, struct zero_error *error) {

@@ -86,6 +86,13 @@ shadow drive >c.json
 expect 0 go_on --steps $((had + 3)) --discard-shadow
 [[ $(begun) == "$saved" ]] || fail "--discard-shadow went on from step $(begun)"
 
+# Nor is it written over where one rank's drive is missing.
+back
+rm drive/zero-shadow-00001-of-00002
+expect 1 go_on --steps $((had + 3))
+says err "later than its latest checkpoint, and the run cannot go on from it"
+cmp -s drive/zero-shadow-00000-of-00002 kept/drive/zero-shadow-00000-of-00002 || fail "a refused run changed what is left of the shadow"
+
 # Frozen weights are in no shadow: those of --model come from there again, though a checkpoint has them, too.
 expect 0 "$zero" ckpt export run/checkpoints model
 rm -rf run drive whole
