@@ -127,10 +127,10 @@ static bool is_lent(const struct stored_view *v, uint32_t region, uint32_t array
     return array == STORED_PARAMS ? r->lent : array == STORED_GRADIENT && r->grad_lent && r->grad_in_place;
 }
 
-/* The other optimizer keeps it. There is no place for it: it reads as zero. */
+/* A state that only the run's other optimizer keeps. It has no place in this region: it reads as zero. */
 static bool is_others(const struct stored_view *v, uint32_t region, uint32_t array) {
-    const struct chunk_layout *layout = &v->blueprint->plan.layout;
-    return array < v->blueprint->o.state_count && array >= layout->format[layout->kind[region]].states;
+    uint32_t states = v->blueprint->o.state_count - v->blueprint->terms.precision.average;
+    return array < states && array >= blueprint_optimizer(v->blueprint, region)->state_count;
 }
 
 /* Finds the element `at` of the shard, and what follows it in the same place. */
@@ -370,10 +370,11 @@ zero_status stored_end_sweep(const struct stored_view *v, zero_status status, st
     return status;
 }
 
-/* State k of a region from an element on, in one memory; where there is no such state, nothing. */
+/* State k of a region from an element on, in one memory. Does nothing where there is no such state. */
 static zero_status clear_run(const struct stored_view *v, uint32_t region, uint32_t k, uint64_t first,
                              uint64_t end, struct zero_error *error) {
-    void *at = first < end ? executor_state(v->run->executor, region, k, first) : NULL;
+    bool there = first < end && !is_others(v, region, k);
+    void *at = there ? executor_state(v->run->executor, region, k, first) : NULL;
     uint64_t bytes = (end - first) * dtype_bytes(array_dtype(v, region, k));
     return at ? device_clear(v->run, at, bytes, error) : ZERO_OK;
 }
