@@ -228,6 +228,14 @@ static void not_a_number(void) {
 static const struct plain_param written[] = {
     {"a", "a.w", 5000, 0, NULL}, {"a", "a.b", 30, ZERO_NO_DECAY, NULL}, {"b", "b.w", 3000, 0, NULL}};
 
+/* A shadow of an earlier run in the same directory is discarded. */
+static zero_status open_written(struct plain *p, zero_engine *engine) {
+    zero_status status = plain_declare(p, engine, written, sizeof written / sizeof *written);
+    if (!status) status = zero_engine_commit(engine, NULL);
+    if (!status) status = zero_engine_discard_shadow(engine);
+    return status ? status : zero_engine_fill(engine, toy_fill, NULL);
+}
+
 struct writing {
     const char *saved;
     char hash[33];
@@ -242,10 +250,7 @@ static void write_between(zero_engine *engine, uint32_t rank, void *user) {
     char hash[33];
     zero_step_info info = {.struct_size = sizeof info};
     if (!CHECK(engine)) return;
-    zero_status status = plain_declare(&p, engine, written, sizeof written / sizeof *written);
-    if (!status) status = zero_engine_commit(engine, NULL);
-    if (!status) status = zero_engine_discard_shadow(engine);
-    if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
+    zero_status status = open_written(&p, engine);
     for (int k = 0; k < 7 && !status; k++) {
         status = plain_step(&p, 1, &info);
         if (!status && k % 2)
@@ -288,10 +293,7 @@ static void read_gradients(zero_engine *engine, uint32_t rank, void *user) {
     char hash[33];
     zero_step_info info = {.struct_size = sizeof info};
     if (!CHECK(engine)) return;
-    zero_status status = plain_declare(&p, engine, written, sizeof written / sizeof *written);
-    if (!status) status = zero_engine_commit(engine, NULL);
-    if (!status) status = zero_engine_discard_shadow(engine);
-    if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
+    zero_status status = open_written(&p, engine);
     for (int k = 0; k < READ_STEPS && !status; k++) status = read_step(&p, r, k, rank == 0, &info);
     if (!status) status = zero_engine_hash(engine, hash);
     if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());

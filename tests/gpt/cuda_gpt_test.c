@@ -217,12 +217,11 @@ static void drive(struct gpt_config config) {
         CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &loss), ZERO_OK);
         config.recompute = 1, config.checkpoints = ZERO_NVME;
         same_training(config, 1, &whole, loss, NONE);
-        same_training(config, 1, &whole, loss, LOWER);
         moves(config, 0, leave, leave);
-        if (layers[i] > 3)
-            moves(config, 4, leave, leave > 3 ? leave - 3 : 0); /* the embedding and three blocks */
+        moves(config, 4, leave, leave > 3 ? leave - 3 : 0); /* the embedding and three blocks */
+        if (leave > 3) same_training(config, 1, &whole, loss, LOWER);
         config.recompute = 2;
-        same_training(config, 1, &whole, loss, NONE);
+        if (leave > 3) same_training(config, 1, &whole, loss, NONE);
         fixture_close(&whole);
     }
 }
