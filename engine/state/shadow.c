@@ -32,7 +32,8 @@ static uint64_t layout_of(const struct state *state) {
     uint64_t hash = hash_bytes(HASH_START, parts, sizeof parts);
     for (uint32_t i = 0; i < state->model->params; i++) {
         const struct model_param *p = &state->model->param[i];
-        hash = hash_bytes(hash_bytes(hash, &p->region, sizeof p->region), &p->offset, sizeof p->offset);
+        uint64_t place[] = {p->region, p->offset, p->other};
+        hash = hash_bytes(hash, place, sizeof place);
     }
     char name[OPTIMIZER_NAMES_BYTES];
     if (state->blueprint->terms.precision.average) hash = hash_string(hash, "average");

@@ -476,18 +476,15 @@ static void nothing_to_recover(void) {
     CHECK_INT(life.status, ZERO_E_ARGUMENT);
 }
 
-/* Other codes of gathers put parameters into other regions: chunks of as many bytes then have other elements. */
-static void other_regions(void) {
-#define CODED(name)                                                                                          \
-    ", \"param_groups\": [{\"match\": \"" name "\", \"zero_quantized_weights\": \"fp8_e4m3\"}]"
-    struct setting s = {.stage = 3, .ranks = 2, .type = CODED("b.w"), .path = "regions", .clip = 1},
-                   other = s;
+/* A run that differs from the shadow's only in `type`, for which the shadow's chunks are as large. */
+static void other_meaning(const char *type, const char *other_type) {
+    struct setting s = {.stage = 3, .ranks = 2, .type = type, .path = "meaning", .clip = 1}, other = s;
     static struct life life;
     begin_anew(s.path);
     life = (struct life){.flushes = true, .stop = 2};
     live(&s, true, &life);
     CHECK_STRING(life.error, "");
-    other.type = CODED("b.r");
+    other.type = other_type;
     life = (struct life){.recovers = true, .stop = 3};
     live(&other, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
@@ -496,6 +493,15 @@ static void other_regions(void) {
     live(&s, true, &life);
     CHECK_STRING(life.error, "");
     CHECK_INT(life.began, 2);
+}
+
+#define GROUP(match, member) ", \"param_groups\": [{\"match\": \"" match "\", " member "}]"
+
+/* Other codes of gathers put parameters into other regions. The same two optimizers may update each other's parameters. */
+static void other_groups(void) {
+    other_meaning(GROUP("b.w", "\"zero_quantized_weights\": \"fp8_e4m3\""),
+                  GROUP("b.r", "\"zero_quantized_weights\": \"fp8_e4m3\""));
+    other_meaning(GROUP("a.*", "\"optimizer\": \"Adam\""), GROUP("d.w", "\"optimizer\": \"Adam\""));
 }
 
 /* A file that other users can read may belong to another user. */
@@ -596,7 +602,7 @@ int main(int argc, char **argv) {
     whole_matrices();
     updates_in_backward();
     nothing_to_recover();
-    other_regions();
+    other_groups();
     ranks_run(
         1,
         "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "
