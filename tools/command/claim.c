@@ -181,19 +181,18 @@ static zero_status refuse_loss(const struct found *f, struct zero_error *error) 
 static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_error *error) {
     struct claim *c = f->claim;
     const struct job *job = c->job;
-    double recovers = 0, loses = 0;
+    double told[2] = {0, 0}; /* recovers, would lose the shadow */
     c->way = job->recover ? CLAIM_RECOVER : job->resume ? CLAIM_RESUME : CLAIM_ANEW;
     if (!job->again || job->discard_shadow) return ZERO_OK;
     if (c->speaks && is_own(f)) {
         uint64_t saved = earlier_step(job->run);
-        recovers = kind == ZERO_SHADOW_USABLE && f->step > saved;
-        loses = (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED) && f->step > saved;
+        told[0] = kind == ZERO_SHADOW_USABLE && f->step > saved;
+        told[1] = (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED) && f->step > saved;
         if (kind == ZERO_SHADOW_OTHER_RANKS && f->step > saved) tell_left(f, saved);
     }
-    zero_status status = zero_engine_sum(c->engine, &recovers, 1);
-    if (!status) status = zero_engine_sum(c->engine, &loses, 1);
-    if (recovers > 0) c->way = CLAIM_RECOVER;
-    return status ? engine_failed(status, error) : loses > 0 ? refuse_loss(f, error) : ZERO_OK;
+    zero_status status = zero_engine_sum(c->engine, told, 2);
+    if (told[0] > 0) c->way = CLAIM_RECOVER;
+    return status ? engine_failed(status, error) : told[1] > 0 ? refuse_loss(f, error) : ZERO_OK;
 }
 
 zero_status claim_check(struct claim *claim, struct zero_error *error) {
