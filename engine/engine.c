@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
-#include "engine/given.h"
+#include "engine/calls/engine.h"
+#include "engine/calls/given.h"
 #include "engine/open/choices.h"
 #include "engine/open/join.h"
 #include "engine/ranks/local_ranks.h"
@@ -28,25 +28,6 @@ zero_status zero_last_failure(zero_failure *out) {
                             .sentence = f->error.message};
     given_fill(out, out->struct_size, &failure, sizeof failure);
     return ZERO_OK;
-}
-
-bool engine_given(const zero_engine *e, const char *what) {
-    if (e) return true;
-    failure_call(what, NULL);
-    refuse(ZERO_E_ARGUMENT, "%s: the engine is NULL: check what zero_engine_init returned, and why", what);
-    return false;
-}
-
-bool unit_given(const zero_unit *unit, const char *what) {
-    failure_call(what, unit ? unit->name : NULL);
-    if (!unit)
-        refuse(ZERO_E_ARGUMENT, "%s: the unit is NULL: give one that zero_engine_add_unit returned", what);
-    return unit;
-}
-
-zero_status engine_check(zero_engine *e, const char *what) {
-    failure_call(what, NULL);
-    return engine_given(e, what) ? pass_check(&e->pass, what) : ZERO_E_ARGUMENT;
 }
 
 _Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&

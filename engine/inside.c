@@ -1,6 +1,6 @@
 #include "engine/inside.h"
 
-#include "engine/engine.h"
+#include "engine/calls/engine.h"
 
 struct blueprint *engine_blueprint(zero_engine *e) {
     return &e->blueprint;

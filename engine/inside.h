@@ -24,9 +24,9 @@ uint64_t engine_host_bytes(const zero_engine *engine);
 /* Before commit: the drive fails as `faults` says. Borrowed. */
 void engine_plant_faults(zero_engine *engine, struct faults *faults);
 
-/* zero_engine_save, _load and _prune on another file system. */
+/* zero_engine_save, _load and _prune on another file system. `what`: enum load_what (engine/state/saved.h). */
 zero_status engine_save(zero_engine *engine, struct storage *storage, const char *dir);
-zero_status engine_load(zero_engine *engine, struct storage *storage, const char *dir, int weights_only);
+zero_status engine_load(zero_engine *engine, struct storage *storage, const char *dir, int what);
 zero_status engine_prune(zero_engine *engine, struct storage *storage, const char *dir, uint64_t keep);
 
 #endif

@@ -1,6 +1,7 @@
 /* zero: ZeRO data parallelism for native trainers. The engine shards parameters, gradients and optimizer states over the ranks, as
  * far as the configuration says (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
- * Models"). The trainer's source is the same for every stage, every tier and every number of ranks.
+ * Models"). The trainer's source is the same for every stage, every tier and every number of ranks. This header is the contract of
+ * each function; engine/EMBEDDING.md shows whole programs.
  *
  * The order of calls:
  *
@@ -64,10 +65,13 @@ typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME } zero_tier;
 typedef enum zero_kind {
     /* The fp32 master weights. A frozen parameter has no master: the parameter itself. */
     ZERO_PARAM,
-    /* The mean gradient over ranks and micro-steps, before clipping: between the last backward and the step. */
+    /* The mean gradient over ranks and micro-steps, before clipping: between the last backward and the step. With
+     * zero_optimization.update_in_backward only where steps are clipped. */
     ZERO_GRAD,
     ZERO_STATE0, /* the optimizer's first state: exp_avg, momentum_buffer, sum */
-    ZERO_STATE1  /* its second state: exp_avg_sq */
+    ZERO_STATE1, /* its second state: exp_avg_sq */
+    /* The averaged weights, fp32 ("ema" of the configuration). A frozen parameter has none: its weights do not change. */
+    ZERO_EMA
 } zero_kind;
 
 enum { ZERO_TIERS = 3, ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
@@ -131,19 +135,15 @@ typedef struct zero_runtime {
     uint32_t model_rank, model_size;
 } zero_runtime;
 
-/* Pieces of a model. A host that cuts its layers itself moves activations between model ranks by itself. The engine stores and updates
- * each piece over its data ranks, as it does a whole model. Each model rank declares its own units and parameters, and uses them in
- * its own order. What goes over which ranks:
+/* Pieces of a model (engine/EMBEDDING.md, "Tensor and pipeline parallel programs"). Each model rank declares its own units and
+ * parameters, and uses them in its own order. What goes over which ranks:
  *
  *   data ranks    stages, gathers, reductions and the mean; the declared model, the order of uses, zero_engine_get and _put
  *   all ranks     norm, clipping, skipped steps, loss scale, learning rates; hash, save, load, sum; failures; every call between passes
  *
- * Batch sizes, keys that cut the ranks into groups, and "auto" count data ranks. The norm is added model rank by model rank, on each
- * in the order of its data ranks: it has the same bits on all ranks, at every stage and tier.
- * Configuration, optimizer and parameter groups are the same on all ranks. Names tell pieces apart: two model ranks do not declare the
- * same parameter, unless it is ZERO_MODEL_REPLICATED, or they have different rows of one tensor (zero_param.tensor_row). Commit
- * returns ZERO_E_DIVERGED, on all ranks, if the pieces do not make one model. A checkpoint has all pieces under their names: it is
- * loaded on any number of data ranks, and cut otherwise where the pieces are rows of tensors. Commit refuses
+ * Batch sizes, keys that cut the ranks into groups, and "auto" count data ranks. Configuration, optimizer and parameter groups are the
+ * same on all ranks. Two model ranks do not declare the same parameter, unless it is ZERO_MODEL_REPLICATED, or they have different rows
+ * of one tensor (zero_param.tensor_row). Commit returns ZERO_E_DIVERGED, on all ranks, if the pieces do not make one model. It refuses
  * zero_optimization.update_in_backward with nvme.shadow: a backward would wait for those of other model ranks. */
 
 /* Ranks: what is given first in this list decides.
@@ -166,9 +166,9 @@ zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
 /* Ends this rank's part, soon, whatever the other ranks do: takes part in the calls of the steps that it has made, unless nothing moves
- * for a second, and gives the other ranks a second to destroy theirs. A rank that later makes a collective call gets ZERO_E_PEER, which says who left. Over MPI alone, whose
- * MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s. NULL is allowed. Units and the
- * addresses in slots are no longer valid. */
+ * for a second, and gives the other ranks a second to destroy theirs. A rank that later makes a collective call gets ZERO_E_PEER, which
+ * says who left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s.
+ * NULL is allowed. Units and the addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);
 
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */
@@ -204,17 +204,15 @@ uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
 uint32_t zero_engine_data_rank(const zero_engine *engine);
 uint32_t zero_engine_data_size(const zero_engine *engine);
 /* CPU threads of this rank. The engine sets them for its own kernels alone: a host that uses OpenMP calls
- * omp_set_num_threads(zero_engine_threads(engine)). Else each rank's loops take all CPUs, and ranks on one host slow each other
- * down, unless OMP_NUM_THREADS is set. */
+ * omp_set_num_threads(zero_engine_threads(engine)), so that the ranks of one host share its CPUs. */
 uint32_t zero_engine_threads(const zero_engine *engine);
 
 /* Settings in effect, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each
  * rank: train_batch samples on all (data) ranks. Local. */
 uint64_t zero_engine_micro_batch(const zero_engine *engine);
 uint64_t zero_engine_accumulation_steps(const zero_engine *engine);
-/* The micro-steps of a use: 1, or with zero_optimization.micro_order "vertical" all of a step. Then the step has one training pass, and
- * a use computes its unit with one micro-batch after another: zero_unit_next_micro between them. A pass has so many micro-steps, and
- * a step accumulation_steps / use_micros passes. */
+/* The micro-steps of a pass, and of each use in it (zero_unit_next_micro): 1, or with zero_optimization.micro_order "vertical" all of a
+ * step. A step has accumulation_steps / use_micros training passes. */
 uint64_t zero_engine_use_micros(const zero_engine *engine);
 uint64_t zero_engine_train_batch(const zero_engine *engine);
 uint64_t zero_engine_seed(const zero_engine *engine);
@@ -263,8 +261,7 @@ enum {
     ZERO_KEEP_FP32 = 8,
     /* Where the host cuts its model (zero_runtime.model_size): other model ranks may have a parameter of the same name, or with the
      * same rows of the same tensor, and it is the same one. It counts once, on the first model rank that has it: in the norm, in
-     * checkpoints and in the weights' hash. The host gives it the same gradient on all model ranks that have it (the sum of theirs,
-     * for example), and the same weights: the engine adds nothing over model ranks. debug.compare_every compares the copies. */
+     * checkpoints and in the weights' hash. The host gives it the same gradient and the same weights on all model ranks that have it. */
     ZERO_MODEL_REPLICATED = 16
 };
 
@@ -353,21 +350,19 @@ uint64_t zero_param_count(const zero_handle *param); /* elements */
 zero_dtype zero_param_dtype(const zero_handle *param);
 
 /* Passes use units in any order, any number of times: a backward may run twice, or two forwards before it; gradients add up. A unit may
- * begin between another one's begin and end, up to 64 deep: a forward inside a backward then needs no segment. Without this call,
- * units are used in the order in which they were added. The price: nothing is gathered ahead; gradients are reduced at the end of a
- * pass, not under its backward, and are whole until then; at stage 3 a unit stays gathered until the pass ends, so that a pass which
- * uses all of them has all of them in memory. The plan says how much that is. Ranks use the units alike. Before commit, the same on
- * all ranks. Local. */
+ * begin between another one's begin and end, up to 64 deep: a forward inside a backward then needs no segment. Ranks use the units
+ * alike. Without this call, units are used in the order in which they were added. The price: nothing is gathered ahead, and what a pass
+ * has gathered, and its whole gradients, stay in memory until it ends. Before commit, the same on all ranks. Local. */
 zero_status zero_engine_free_order(zero_engine *engine);
 
 /* The same with a bound: at most `units` units are in use at once (0: any number). A unit counts once, from its first begin to its last
  * end, and a held one does not count; 1 is enough where no use begins inside another one. A begin above the bound returns ZERO_E_ORDER
- * and changes nothing. The price is then that nothing is gathered ahead, and memory is bounded:
+ * and changes nothing.
  *
  *   - The plan has room for the parameters, and for the whole gradients, of as many of the largest units, and for parameters that
  *     several units share. Each parameter and gradient keeps its one address. (On a GPU there is room for all of them.)
- *   - What is not in use stays gathered while it has room, and the unit that was used longest ago leaves first: a larger bound saves
- *     gathers. With a bound of one more than the program needs, a gradient is reduced while the next unit computes.
+ *   - What is not in use stays gathered while it has room: a larger bound saves gathers. With one more than the program needs, a
+ *     gradient is reduced while the next unit computes.
  *   - A gradient is reduced after its unit's last backward: when each forward before the pass's first backward has had its own. One
  *     that has a later backward, or makes room earlier, is reduced in parts, and their rounded sums add up, alike at every stage. */
 zero_status zero_engine_free_order_within(zero_engine *engine, uint32_t units);
@@ -385,9 +380,9 @@ zero_status zero_unit_hold(zero_unit *unit);
 int zero_unit_trains(const zero_unit *unit);
 
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen, or in several spans) in every use, until
- * zero_engine_destroy or zero_engine_park. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
- * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a gradient may have a
- * second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is parked. Local. */
+ * zero_engine_destroy or zero_engine_park. Between a use's begin and end they are those of the slot; at other times the memory holds
+ * something else, or nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a
+ * gradient may have a second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is parked. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* The input of an update: the configuration's optimizer.params, by group, after a schedule. */
@@ -466,7 +461,7 @@ typedef struct zero_plan {
     size_t struct_size;
     uint64_t params;        /* of the model; tied ones count once; without padding */
     uint64_t params_padded; /* as laid out: aligned, and padded so that units cut into equal shards */
-    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
+    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers; averaged weights are state */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
     /* The part of gathered_bytes that could be saved if a gathered parameter or gradient had another address in each use. */
     uint64_t lasting_bytes;
@@ -735,9 +730,11 @@ zero_status zero_engine_save_wait(zero_engine *engine);
  * imported one) begins with zero moments. ZERO_E_IO: missing or damaged, which file and where;
  * ZERO_E_ARGUMENT: of another model or optimizer, and which parameter differs; in both cases the engine is as it
  * was, unless damage shows only in the data: that failure is sticky. _weights: the weights alone; moments and step
- * count begin anew, with any optimizer. */
+ * count begin anew, with any optimizer. _ema: the same, with the averaged weights as the weights; ZERO_E_ARGUMENT: the checkpoint has
+ * none. Averaged weights that a load does not find, or take, begin as the weights. */
 zero_status zero_engine_load(zero_engine *engine, const char *dir);
 zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
+zero_status zero_engine_load_ema(zero_engine *engine, const char *dir);
 
 /* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. One that cannot be deleted whole
  * (there is a directory in it, or a link, or another user's file) stays whole: ZERO_E_IO, once the others are deleted. */
@@ -745,7 +742,8 @@ zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t kee
 
 /* Notes of the host program: texts that the next saves keep, and that a load replaces: for example the
  * number of samples used, or the state of its generators. At most 64, of at most 4,095 bytes (with a shadow, which keeps them with
- * each step, 2,048 bytes of keys and texts together); NULL removes one. The same on all ranks; rank 0's are saved. Local. The result of _note is valid until the next set or load. */
+ * each step, 2,048 bytes of keys and texts together); NULL removes one. The same on all ranks; rank 0's are saved. Local. The result of
+ * _note is valid until the next set or load. */
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
 

@@ -7,6 +7,7 @@
 #endif
 
 #include "engine/base/float_env.h"
+#include "kernels/average.h"
 #include "kernels/cast.h"
 #include "kernels/state_format.h"
 
@@ -78,7 +79,9 @@ static void open_step(struct step *s, enum kernel_isa isa, const struct optimize
 
 static void close_step(struct step *s, enum kernel_isa isa, const struct optimizer_args *args, uint64_t first,
                        uint64_t count) {
-    if (s->out && args->out_dtype == DTYPE_BF16 && !args->master_low) master_keep_isa(isa, s->master, count);
+    if (s->out && args->out_dtype == DTYPE_BF16 && (!args->master_low || args->average))
+        master_keep_isa(isa, s->master, count); /* a split keeps them, too, but the average comes before it */
+    if (args->average) average_move_isa(isa, args->average + first, s->master, args->average_share, count);
     if (args->master_low)
         master_split_isa(isa, s->out, s->low, s->master, count);
     else if (s->out)

@@ -6,6 +6,7 @@
 #include "kernels/adagrad.h"
 #include "kernels/adam.h"
 #include "kernels/adamw.h"
+#include "kernels/average.h"
 #include "kernels/four.cuh"
 #include "kernels/lamb.h"
 #include "kernels/lion.h"
@@ -24,8 +25,16 @@ static __device__ four load_master(const struct optimizer_args &a, uint64_t firs
     return f;
 }
 
+static __device__ void move_average(const struct optimizer_args &a, uint64_t first, uint32_t count,
+                                    const four &weight) {
+    four f = four_load(a.average, DTYPE_F32, first, count);
+    for (uint32_t k = 0; k < 4; k++) f.x[k] = average_of(f.x[k], weight.x[k], a.average_share);
+    four_store(a.average, DTYPE_F32, first, count, f);
+}
+
 static __device__ void store_master(const struct optimizer_args &a, uint64_t first, uint32_t count, four f) {
     for (uint32_t k = 0; k < 4 && a.out && a.out_dtype == DTYPE_BF16; k++) f.x[k] = kept_master(f.x[k]);
+    if (a.average) move_average(a, first, count, f);
     if (!a.master_low) {
         four_store(a.master, DTYPE_F32, first, count, f);
         if (a.out) four_store(a.out, a.out_dtype, first, count, f);

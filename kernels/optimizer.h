@@ -1,6 +1,6 @@
 /* Optimizers: one table, and one file per optimizer.
  *
- * An update is one pass over memory: unscale, clip, decay, moments, master, cast-out. The update of one element is
+ * An update is one pass over memory: unscale, clip, decay, moments, master, average, cast-out. The update of one element is
  * one inline function that uses only IEEE add, multiply, fma, divide and square root (adamw.h and the other headers).
  * So scalar C, AVX2, AVX-512, NEON and CUDA give the same bits. A NaN in a result is always the one NaN 0x7fc00000. The
  * bits do not depend on the number of threads, nor on how a shard is cut into calls.
@@ -61,6 +61,9 @@ struct optimizer_args {
     /* The weights cast to out_dtype. NULL: the program computes with the master. */
     void *out;
     enum dtype out_dtype;
+    /* The averaged weights, fp32, which move by this share towards the updated masters (average.h); or NULL. */
+    float *average;
+    float average_share;
     const struct optimizer_scalars *scalars;
     uint32_t threads; /* at least 1; 1 enters no OpenMP region; small calls use fewer threads */
 };

@@ -53,9 +53,9 @@ template <typename T> static __device__ void store_bytes(uint8_t *out, uint32_t 
 }
 
 /* The bytes of the codes of eight elements from `first` on, in the code of `count` elements. */
-static __device__ uint32_t bytes_of_eight(uint64_t first, uint64_t count, uint32_t bits) {
+static __device__ uint32_t bytes_of_eight(uint64_t first, uint64_t count, uint32_t format) {
     uint64_t n = first >= count ? 0 : count - first < EACH ? count - first : EACH;
-    return (uint32_t)quantize_element_bytes(n, bits);
+    return (uint32_t)quantize_element_bytes(n, format);
 }
 
 /* ---- to codes ---- */
@@ -67,10 +67,11 @@ static __device__ uint32_t most_of_warp(const eight &e) {
     return most;
 }
 
-static __device__ uint64_t codes_of(const eight &e, float inverse, uint32_t bits) {
+static __device__ uint64_t codes_of(const eight &e, float inverse, uint32_t format) {
+    uint32_t bits = code_bits(format);
     uint64_t codes = 0;
     for (uint32_t k = 0; k < EACH && inverse != 0; k++) {
-        uint64_t code = (uint8_t)quantize_code_of(e.half[k / 4].x[k % 4], inverse);
+        uint64_t code = (uint8_t)quantize_code_of(e.half[k / 4].x[k % 4], inverse, format);
         codes |= (code & ((1u << bits) - 1)) << (bits * k);
     }
     return codes;
@@ -78,8 +79,8 @@ static __device__ uint64_t codes_of(const eight &e, float inverse, uint32_t bits
 
 static __device__ void clear_end(const struct quantize_codes_argument &a) {
     uint8_t *code = static_cast<uint8_t *>(a.code);
-    uint64_t end = quantize_code_bytes(a.count, a.bits);
-    for (uint64_t at = quantize_used_bytes(a.count, a.bits) + threadIdx.x % 32; at < end; at += 32)
+    uint64_t end = quantize_code_bytes(a.count, a.format);
+    for (uint64_t at = quantize_used_bytes(a.count, a.format) + threadIdx.x % 32; at < end; at += 32)
         code[at] = 0;
 }
 
@@ -88,30 +89,32 @@ KERNEL(quantize_codes, QUANTIZE_BLOCK, struct quantize_codes_argument, a) {
     if (block >= quantize_blocks_of(a.count)) return; /* the whole warp returns */
     uint8_t *code = static_cast<uint8_t *>(a.code);
     eight e = load_eight(a.source, a.dtype, first, a.count);
-    struct quantize_scale s = quantize_scale_of(most_of_warp(e), a.bits);
+    struct quantize_scale s = quantize_scale_of(most_of_warp(e), a.format);
     if (threadIdx.x % 32 == 0)
         store_bytes<uint32_t>(code + block * sizeof s.scale, sizeof s.scale, bits_of(s.scale));
-    uint8_t *out = code + quantize_elements_at(a.count) + first * a.bits / 8;
-    uint32_t bytes = bytes_of_eight(first, a.count, a.bits);
-    if (a.bits == 8)
-        store_bytes<uint64_t>(out, bytes, codes_of(e, s.inverse, 8));
+    uint8_t *out = code + quantize_elements_at(a.count) + first * code_bits(a.format) / 8;
+    uint32_t bytes = bytes_of_eight(first, a.count, a.format);
+    uint64_t codes = codes_of(e, s.inverse, a.format);
+    if (code_bits(a.format) == 8)
+        store_bytes<uint64_t>(out, bytes, codes);
     else
-        store_bytes<uint32_t>(out, bytes, (uint32_t)codes_of(e, s.inverse, 4));
+        store_bytes<uint32_t>(out, bytes, (uint32_t)codes);
     if (block + 1 == quantize_blocks_of(a.count)) clear_end(a);
 }
 
 /* ---- from codes ---- */
 
-static __device__ eight values_of(const uint8_t *code, uint64_t count, uint32_t bits, uint64_t first) {
+static __device__ eight values_of(const uint8_t *code, uint64_t count, uint32_t format, uint64_t first) {
+    uint32_t bits = code_bits(format);
     float scale = float_of(load_bytes<uint32_t>(code + first / QUANTIZE_BLOCK * sizeof scale, sizeof scale));
     const uint8_t *in = code + quantize_elements_at(count) + first * bits / 8;
-    uint32_t bytes = bytes_of_eight(first, count, bits);
+    uint32_t bytes = bytes_of_eight(first, count, format);
     uint64_t codes = bits == 8 ? load_bytes<uint64_t>(in, bytes) : load_bytes<uint32_t>(in, bytes);
     eight e;
     for (uint32_t k = 0; k < EACH; k++) {
         int8_t x =
             bits == 8 ? (int8_t)(codes >> (8 * k)) : quantize_extend((uint32_t)(codes >> (4 * k)) & 15);
-        e.half[k / 4].x[k % 4] = quantize_value_of(x, scale);
+        e.half[k / 4].x[k % 4] = quantize_value_of(x, scale, format);
     }
     return e;
 }
@@ -120,7 +123,7 @@ KERNEL(dequantize_codes, QUANTIZE_BLOCK, struct dequantize_codes_argument, a) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
     if (first >= a.count) return;
     store_eight(a.target, a.dtype, first, a.count,
-                values_of(static_cast<const uint8_t *>(a.code), a.count, a.bits, first));
+                values_of(static_cast<const uint8_t *>(a.code), a.count, a.format, first));
 }
 
 static __device__ void add_eight(eight &sum, const eight &e) {
@@ -132,10 +135,10 @@ KERNEL(dequantize_sum, QUANTIZE_BLOCK, struct dequantize_sum_argument, a) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
     if (first >= a.count) return;
     const uint8_t *codes = static_cast<const uint8_t *>(a.codes);
-    uint64_t bytes = quantize_code_bytes(a.count, a.bits);
-    eight sum = values_of(codes, a.count, a.bits, first);
+    uint64_t bytes = quantize_code_bytes(a.count, a.format);
+    eight sum = values_of(codes, a.count, a.format, first);
     for (uint32_t m = 1; m < a.members; m++)
-        add_eight(sum, values_of(codes + m * bytes, a.count, a.bits, first));
+        add_eight(sum, values_of(codes + m * bytes, a.count, a.format, first));
     if (a.add) add_eight(sum, load_eight(a.target, a.dtype, first, a.count));
     store_eight(a.target, a.dtype, first, a.count, sum);
 }

@@ -102,25 +102,26 @@ ROW(norm_total, norm, run_norm_total, grid_norm_total);
 
 static void run_quantize(void *argument) {
     const struct quantize_codes_argument *a = argument;
-    quantize(a->code, a->source, (enum dtype)a->dtype, a->count, a->bits);
+    quantize(a->code, a->source, (enum dtype)a->dtype, a->count, (enum code_format)a->format);
 }
 
 static void run_dequantize(void *argument) {
     const struct dequantize_codes_argument *a = argument;
-    dequantize(a->target, (enum dtype)a->dtype, a->code, a->count, a->bits);
+    dequantize(a->target, (enum dtype)a->dtype, a->code, a->count, (enum code_format)a->format);
 }
 
 static void run_dequantize_sum(void *argument) {
     enum { PART_ELEMENTS = 4 * QUANTIZE_BLOCK };
     const struct dequantize_sum_argument *a = argument;
     enum dtype dtype = (enum dtype)a->dtype;
-    uint64_t bytes = quantize_bytes(a->count, a->bits);
+    enum code_format format = (enum code_format)a->format;
+    uint64_t bytes = quantize_bytes(a->count, format);
     float sum[PART_ELEMENTS], before[PART_ELEMENTS];
     for (uint64_t first = 0; first < a->count; first += PART_ELEMENTS) {
         uint64_t n = least(a->count - first, PART_ELEMENTS);
         uint8_t *out = (uint8_t *)a->target + first * dtype_bytes(dtype);
         for (uint32_t m = 0; m < a->members; m++)
-            dequantize_part(sum, (const uint8_t *)a->codes + m * bytes, a->count, a->bits, first, n, m > 0);
+            dequantize_part(sum, (const uint8_t *)a->codes + m * bytes, a->count, format, first, n, m > 0);
         if (a->add) cast(before, DTYPE_F32, out, dtype, n), span_add(sum, before, n);
         cast(out, dtype, sum, DTYPE_F32, n);
     }

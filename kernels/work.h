@@ -40,13 +40,13 @@ struct quantize_codes_argument {
     void *code;
     const void *source;
     uint64_t count;
-    uint32_t dtype, bits;
+    uint32_t dtype, format; /* enum code_format */
 };
 struct dequantize_codes_argument {
     void *target;
     const void *code;
     uint64_t count;
-    uint32_t dtype, bits;
+    uint32_t dtype, format; /* enum code_format */
 };
 /* Adds the decoded elements of all members in order, in fp32, and rounds once. Each member's code has `count`
  * elements. `add`: adds to the target's content, too. */
@@ -54,7 +54,7 @@ struct dequantize_sum_argument {
     void *target;
     const void *codes; /* the members' codes, one after another */
     uint64_t count;
-    uint32_t members, dtype, bits, add;
+    uint32_t members, dtype, format, add;
 };
 extern const struct kernel kernel_quantize_codes, kernel_dequantize_codes, kernel_dequantize_sum;
 

@@ -4,8 +4,10 @@ void offload_open(struct offload *o) {
     o->total = 0;
     for (uint32_t k = 0; k < o->refreshes; k++) {
         struct offload_region *r = &o->region[o->refresh[k]];
-        r->base = o->total;
-        o->total += r->chunks - offload_staged_first(r);
+        for (int half = 0; half < UPDATE_HALVES; half++) {
+            r->base[half] = o->total;
+            o->total += r->chunks - offload_half_first(r, (enum update_half)half);
+        }
     }
     o->lag = o->slots < o->total ? o->slots : o->total;
     o->steps = o->ahead = o->updated = o->fetches = o->updates = 0;
@@ -17,9 +19,19 @@ uint32_t offload_staged_first(const struct offload_region *r) {
     return r->params || r->grads ? 0 : r->resident;
 }
 
-/* A prefetch emits at most one FETCH per region. An update emits at most one FETCH per region, three UPDATE and one
- * STORE. A reduction becomes three operations. */
-uint32_t offload_operations_max(const struct offload *o) { return o->refreshes + 5; }
+uint32_t offload_half_first(const struct offload_region *r, enum update_half half) {
+    if (!r->halves) return half == HALF_WEIGHTS ? offload_staged_first(r) : r->chunks;
+    if (half == HALF_DIRECTION) return r->grads ? 0 : r->resident;
+    return r->params ? 0 : r->masters ? r->resident : r->chunks;
+}
+
+enum update_half offload_half(const struct operation *op) {
+    return op->object == OBJECT_DIRECTION ? HALF_DIRECTION : HALF_WEIGHTS;
+}
+
+/* A prefetch emits at most one FETCH per update of a region. An update emits at most as many, three UPDATE and one STORE. A
+ * reduction becomes three operations. */
+uint32_t offload_operations_max(const struct offload *o) { return UPDATE_HALVES * o->refreshes + 5; }
 
 static struct operation *append(struct operation_list *out, const struct operation *op) {
     struct operation *copy = operation_append(out);
@@ -48,23 +60,39 @@ static void set_pipe(struct operation *op, enum stream stream, int64_t value) {
 
 /* ---- state ---- */
 
-/* Fetches the first `until` chunks of the step, as far as they were not fetched yet: one run per region. */
+/* The object of a region's fetches and stores of state. */
+static enum object half_object(enum update_half half) {
+    return half == HALF_DIRECTION ? OBJECT_DIRECTION : OBJECT_STATE;
+}
+
+/* The update takes the gradient from the drive. */
+static bool takes_gradient(const struct offload_region *r, enum update_half half) {
+    return r->grads && (half == HALF_DIRECTION || !r->halves);
+}
+
+/* Fetches the chunks of one update, up to the step's chunk `until`, as far as they were not fetched yet. */
+static void fetch_half(struct offload *o, uint16_t region, enum update_half half, uint64_t until,
+                       uint8_t outcome, struct operation_list *out) {
+    const struct offload_region *r = &o->region[region];
+    uint32_t first = offload_half_first(r, half);
+    uint64_t base = r->base[half], end = base + (r->chunks - first), stop = until < end ? until : end;
+    if (stop <= o->ahead) return;
+    struct operation *op = append_new(out, OP_FETCH, half_object(half), STREAM_FETCH, region);
+    uint64_t sequence = o->steps * o->total + o->ahead;
+    set_run(op, (uint32_t)(first + (o->ahead - base)), stop - o->ahead, sequence);
+    set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)o->lag);
+    op->outcome = outcome;
+    if (takes_gradient(r, half) && outcome != OUTCOME_SKIPPED)
+        op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, region};
+    o->fetches += op->items;
+    o->ahead = stop;
+}
+
+/* Fetches the first `until` chunks of the step: one run per update. */
 static void fetch(struct offload *o, uint64_t until, uint8_t outcome, struct operation_list *out) {
-    for (uint32_t k = 0; k < o->refreshes && o->ahead < until; k++) {
-        const struct offload_region *r = &o->region[o->refresh[k]];
-        uint32_t first = offload_staged_first(r);
-        uint64_t end = r->base + (r->chunks - first), stop = until < end ? until : end;
-        if (stop <= o->ahead) continue;
-        struct operation *op = append_new(out, OP_FETCH, OBJECT_STATE, STREAM_FETCH, o->refresh[k]);
-        uint64_t sequence = o->steps * o->total + o->ahead;
-        set_run(op, (uint32_t)(first + (o->ahead - r->base)), stop - o->ahead, sequence);
-        set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)o->lag);
-        op->outcome = outcome;
-        if (r->grads && outcome != OUTCOME_SKIPPED)
-            op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, o->refresh[k]};
-        o->fetches += op->items;
-        o->ahead = stop;
-    }
+    for (uint32_t k = 0; k < o->refreshes && o->ahead < until; k++)
+        for (int half = 0; half < UPDATE_HALVES; half++)
+            fetch_half(o, o->refresh[k], (enum update_half)half, until, outcome, out);
 }
 
 /* How far a backward may fetch: what has a slot, and needs no gradient from the drive. With updates in the backward, slots become free
@@ -73,7 +101,8 @@ static uint64_t fetchable(const struct offload *o) {
     uint64_t until = o->updated + o->slots;
     for (uint32_t k = 0; k < o->refreshes; k++) {
         const struct offload_region *r = &o->region[o->refresh[k]];
-        if (r->grads && r->base >= o->updated && r->base < until) until = r->base;
+        uint64_t base = r->base[r->halves ? HALF_DIRECTION : HALF_WEIGHTS];
+        if (r->grads && base >= o->updated && base < until) until = base;
     }
     return until;
 }
@@ -97,24 +126,27 @@ static void update_in_memory(struct offload *o, const struct operation *update, 
 
 static void expand_update(struct offload *o, const struct operation *update, struct operation_list *out) {
     const struct offload_region *r = &o->region[update->region];
-    uint32_t first = offload_staged_first(r), staged = r->chunks - first,
+    const enum update_half half = offload_half(update);
+    const uint64_t base = r->base[half];
+    uint32_t first = offload_half_first(r, half), staged = r->chunks - first,
              device = r->device < first ? r->device : first;
     if (device) update_in_memory(o, update, 0, device, out);
     if (first > device || (!device && !staged)) update_in_memory(o, update, device, first, out);
     if (!staged) return;
-    fetch(o, r->base + staged, update->outcome, out);
-    uint64_t sequence = o->steps * o->total + r->base, fetched_before = o->fetches - o->ahead;
+    fetch(o, base + staged, update->outcome, out);
+    uint64_t sequence = o->steps * o->total + base, fetched_before = o->fetches - o->ahead;
     struct operation *op = append(out, update);
     set_run(op, first, staged, sequence);
-    set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + r->base + 1));
+    set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + base + 1));
     if (r->params) drop_write(op, BUFFER_PARAM_SHARD); /* new parameters go to the slot, then to the drive */
     o->updates += staged;
-    o->updated = r->base + staged;
-    op = append_new(out, OP_STORE, OBJECT_STATE, STREAM_STORE, update->region);
+    o->updated = base + staged;
+    op = append_new(out, OP_STORE, half_object(half), STREAM_STORE, update->region);
     op->outcome = update->outcome;
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_UPDATE, (int64_t)(o->updates - staged + 1));
-    if (r->params) op->write[op->writes++] = (struct buffer_ref){BUFFER_PARAM_SHARD, update->region};
+    if (r->params && half == HALF_WEIGHTS)
+        op->write[op->writes++] = (struct buffer_ref){BUFFER_PARAM_SHARD, update->region};
 }
 
 /* ---- rings of parameters and of gradients ---- */
@@ -222,6 +254,7 @@ static void expand(struct offload *o, const struct operation *op, struct operati
         (o->region[op->region].held ? expand_held : expand_reduction)(o, op, out);
     } else {
         if (op->kind == OP_COMPUTE && op->final) fetch(o, fetchable(o), OUTCOME_UPDATED, out);
+        if (op->stream == STREAM_UPDATE) o->updates += op->items;
         append(out, op);
     }
 }

@@ -18,6 +18,10 @@
  * After a skipped step, the chunks that were fetched ahead stay in their slots. Updates that are made again, or taken back, are another
  * step here: all chunks go through the ring once more.
  *
+ * Where an optimizer updates whole matrices, a region has two updates in a step, and its chunks go through the ring twice: with the states
+ * and the gradient for the directions (OBJECT_DIRECTION), later with the masters and the parameters. No chunk stays in its slot
+ * between the two, so a matrix may have more chunks than there are slots. Nothing moves twice.
+ *
  * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
  * drive and a whole region is as large as a shard. A ring's slots are used in turn:
  *
@@ -38,6 +42,9 @@
 
 #include "engine/base/operation.h"
 
+/* The updates of a region in a step: that of the directions, if its optimizer updates whole matrices; and that of the weights. */
+enum update_half { HALF_DIRECTION, HALF_WEIGHTS, UPDATE_HALVES };
+
 struct offload_region {
     uint32_t chunks;   /* chunks of this rank's shard */
     uint32_t resident; /* number of chunks, from the first on, whose state is in memory */
@@ -45,7 +52,10 @@ struct offload_region {
     bool params;       /* the shard of parameters is on the drive */
     bool grads;        /* the reduced gradient is on the drive */
     bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
-    uint64_t base; /* staged chunks of a step in the regions before this one; set by offload_open */
+    bool halves;  /* its optimizer updates whole matrices */
+    bool masters; /* with `halves`: the state has masters */
+    /* The staged chunks of a step before those of this update; set by offload_open. */
+    uint64_t base[UPDATE_HALVES];
 };
 
 struct offload {
@@ -59,7 +69,7 @@ struct offload {
     uint32_t refreshes;
 
     /* Set by offload_open. */
-    uint64_t total; /* staged chunks per step */
+    uint64_t total; /* staged chunks per step; where a region has two updates, of both */
     uint64_t lag;   /* the smaller of slots and total */
 
     /* The state. */
@@ -74,8 +84,11 @@ struct offload {
 
 void offload_open(struct offload *offload);
 
-/* The first staged chunk of a region; all later chunks are staged too. */
+/* The first chunk of a region that an update stages; all later chunks are staged too. Of one of its updates; of any. */
+uint32_t offload_half_first(const struct offload_region *region, enum update_half half);
 uint32_t offload_staged_first(const struct offload_region *region);
+/* Which update an UPDATE, FETCH or STORE belongs to. */
+enum update_half offload_half(const struct operation *op);
 
 /* The most operations that offload_expand appends for one operation. */
 uint32_t offload_operations_max(const struct offload *offload);

@@ -7,9 +7,9 @@
 enum {
     ALIGN_BYTES = 64, /* one cache line and one AVX-512 register: every parameter and buffer starts on it */
     CHUNK_ALIGN_BYTES = 4096,   /* a page: chunks of optimizer state start on it */
-    NORM_BLOCK_ELEMENTS = 4096, /* norms are sums over blocks of this size (DESIGN: the bit-exact contract) */
-    NAME_BYTES_MAX =
-        128, /* of a key of a note, with its final zero. Units and parameters have names of any length */
+    NORM_BLOCK_ELEMENTS = 4096, /* norms are sums over such blocks, in order (engine/README.md) */
+    /* Of a key of a note, with its final zero. Units and parameters have names of any length. */
+    NAME_BYTES_MAX = 128,
     /* A unit's own regions (trainable/frozen x sharded/persistent x run's type/fp32 x optimizer), tied owners' and held units'. */
     USE_REGIONS_MAX = 12,
     RANKS_MAX = 65536,

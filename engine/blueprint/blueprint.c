@@ -22,6 +22,7 @@ struct precision blueprint_precision(const struct config *c) {
         precision_make((enum dtype)c->compute_dtype, (enum dtype)c->communication_dtype, shards_accumulate);
     precision.state = c->bf16_states ? DTYPE_BF16 : DTYPE_F32;
     precision.copies = c->nvme_shadow;
+    precision.average = c->ema.decay > 0;
     precision.split = c->nvme_masters == CONFIG_MASTERS_SPLIT;
     return precision;
 }
@@ -39,6 +40,11 @@ uint64_t blueprint_checkpoint_bytes(const struct config *c) {
     return c->checkpoint_async ? PIECE_BYTES + c->checkpoint_async_bytes / PIECE_BYTES * PIECE_BYTES : 0;
 }
 
+static enum code_format gradient_code(const struct config *c) {
+    if (!c->quantized_gradients) return CODE_NONE;
+    return c->comm.quantized_gradient_bits == 4 ? CODE_INT4 : CODE_INT8;
+}
+
 struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, bool discrete) {
     struct blueprint_terms t = {.stage = blueprint_stage(c),
                                 .accumulation = (enum accumulation)c->accumulation_mode,
@@ -51,9 +57,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
                                 .live_max = c->live_max,
                                 .ahead_max = c->ahead_max,
                                 .precision = blueprint_precision(c),
-                                .param_bits = c->quantized_weights ? 8 : 0,
-                                .gradient_bits =
-                                    c->quantized_gradients ? (uint32_t)c->comm.quantized_gradient_bits : 0,
+                                .gradient_code = gradient_code(c),
                                 .gradient_factor = c->gradient_factor == 1 ? 0 : (float)c->gradient_factor,
                                 .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
                                 .discrete = discrete,
@@ -100,7 +104,7 @@ static bool lends_grads(const struct blueprint *b, uint32_t region) {
     const struct model_region *r = &b->o.model->region[region];
     struct precision precision = blueprint_precision_of(b, region);
     bool as_is = precision.message == precision.compute && precision.reduced == precision.compute &&
-                 !t->gradient_factor && !t->gradient_bits && !t->native_reduction;
+                 !t->gradient_factor && !t->gradient_code && !t->native_reduction;
     bool settles = t->state_tier != TIER_NVME && !t->shadow, plain = t->mesh[AXIS_REPLICATE] == 1;
     return b->regions[region].lent && !b->regions[region].frozen && r->lends_grads && collects_grads(b, r) &&
            as_is && settles && plain;
@@ -118,7 +122,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     for (uint32_t i = 0; i < m->regions; i++) {
         b->regions[i].frozen = region_frozen(&m->region[i]);
         b->regions[i].persistent = region_persistent(&m->region[i]);
-        b->regions[i].exact = region_keeps_fp32(&m->region[i]);
+        b->regions[i].exact = !region_code(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
         b->regions[i].matrices = !b->regions[i].frozen && blueprint_optimizer(b, i)->scope == SCOPE_MATRIX;
         if (b->regions[i].matrices) directions = DIRECTIONS;
@@ -235,8 +239,7 @@ static struct executor_shape shape_of(const struct blueprint *b) {
                                    .host_updates = t->discrete && t->state_tier != TIER_DEVICE,
                                    .native_reduction = t->native_reduction,
                                    .gradient_factor = t->gradient_factor,
-                                   .param_bits = t->param_bits,
-                                   .gradient_bits = t->gradient_bits,
+                                   .gradient_code = t->gradient_code,
                                    .matrix_owner = b->matrix_owner,
                                    .piece_bytes = t->piece_bytes};
     memcpy(shape.group, b->o.group, sizeof shape.group);
@@ -270,7 +273,7 @@ struct blueprint_messages blueprint_messages(const struct blueprint *b) {
 
 /* States of the regions of one of the optimizers. The most of both is the other's, or the run's own. */
 static uint32_t region_states(const struct blueprint *b, bool other) {
-    uint32_t all = b->o.state_count;
+    uint32_t all = b->o.state_count - b->terms.precision.average;
     if (!b->o.other) return all;
     const struct optimizer *row = other ? b->o.other : b->o.optimizer;
     return row->state_count < all ? row->state_count : all;
@@ -305,7 +308,7 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .checkpoint_bytes = t->checkpoint_bytes,
                                    .precision = t->precision};
     b->policy.stagings = options.staging_bytes ? REDUCE_STAGINGS : 0;
-    b->policy.gather_stagings = t->param_bits ? GATHER_STAGINGS : 0;
+    b->policy.gather_stagings = options.gather_staging_bytes ? GATHER_STAGINGS : 0;
     b->policy.lent_stagings = options.lent_staging_bytes ? GATHER_STAGINGS : 0;
     return plan_make(&b->plan, &options, error);
 }
@@ -314,6 +317,7 @@ zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *te
                            const struct blueprint_options *options, struct zero_error *error) {
     *b = (struct blueprint){
         .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
+    b->o.state_count += terms->precision.average;
     zero_status status = open_policy(b, error);
     if (!status) status = check_borrowed(b, error);
     if (!status) status = check_vertical(b, error);
@@ -361,7 +365,8 @@ static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint6
  * drive, unless it is tiered: then it fills memory first. */
 static uint64_t free_bytes(const struct blueprint *b) {
     const struct config *c = b->o.config;
-    uint64_t arrays = OPTIMIZER_STATES_MAX + 1 + (c->grad_tier == TIER_NVME); /* states, masters, gradients */
+    /* states, masters, gradients */
+    uint64_t arrays = OPTIMIZER_STATES_MAX + b->terms.precision.average + 1 + (c->grad_tier == TIER_NVME);
     bool bounded = c->budget_bytes[TIER_CPU] != CONFIG_BYTES_UNLIMITED;
     return c->optimizer_tier == TIER_NVME && (bounded || c->tiered) ? left_bytes(b, TIER_CPU, arrays) : 0;
 }
@@ -402,7 +407,8 @@ uint32_t blueprint_rooms(const struct config *c) {
 }
 
 struct blueprint_room blueprint_room(const struct blueprint *b, uint32_t round) {
-    const uint64_t arrays = OPTIMIZER_STATES_MAX + 2; /* states, masters, gradients */
+    const uint64_t arrays =
+        OPTIMIZER_STATES_MAX + b->terms.precision.average + 2; /* states, masters, gradients */
     struct blueprint_room out = {.chunk_elements = fitting_chunk(b), .device_bytes = b->terms.device_bytes};
     if (round + 1 < blueprint_rooms(b->o.config))
         return out.device_bytes = left_bytes(b, TIER_DEVICE, arrays), out;

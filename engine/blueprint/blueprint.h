@@ -9,6 +9,7 @@
 #include "engine/executor/executor.h"
 #include "engine/model/reservations.h"
 #include "engine/plan/plan.h"
+#include "kernels/quantize.h"
 
 /* The host's calls move state in pieces of this size. */
 enum { PIECE_BYTES = 256 * 1024 };
@@ -24,8 +25,8 @@ struct blueprint_terms {
     bool repeats;
     uint64_t live_max, ahead_max; /* struct policy */
     struct precision precision;
-    uint32_t param_bits,
-        gradient_bits; /* of struct executor_shape; so are gradient_factor, native_reduction, discrete */
+    enum code_format
+        gradient_code; /* of struct executor_shape; so are gradient_factor, native_reduction, discrete */
     float gradient_factor;
     bool native_reduction, discrete;
     enum tier_kind state_tier, param_tier, grad_tier; /* of struct plan_options; so is all that follows */
@@ -45,6 +46,7 @@ struct blueprint_options {
     const struct model *model; /* laid out (model_lay_out) */
     const struct optimizer *optimizer,
         *other; /* other: of the regions of region_other; NULL: there are none */
+    /* The optimizer's, of those that use most. In a blueprint that is made, with the average (struct precision). */
     uint32_t state_count;
     uint32_t model_ranks; /* 0: the model is whole */
     /* [AXES_BOTH + 1]: by axes and stream; for sizes and scratch memory */

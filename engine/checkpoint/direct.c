@@ -14,7 +14,7 @@ enum {
     SLOTS_LEAST = 8,
     PAGE_BYTES = 4096,
     DEPTH = 8,  /* transfers in flight */
-    STREAMS = 3 /* a checkpoint's weights and two states are written side by side */
+    STREAMS = 4 /* a checkpoint's weights, two states and averages are written side by side */
 };
 
 enum { NO_SLOT = UINT32_MAX };

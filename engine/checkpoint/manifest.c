@@ -75,6 +75,10 @@ const char *manifest_kind(const struct manifest *m, uint32_t kind) {
     return kind ? m->state[kind - 1] : "param";
 }
 
+uint32_t manifest_average(const struct manifest *m) {
+    return m->states && strcmp(m->state[m->states - 1], MANIFEST_AVERAGE) == 0 ? m->states : 0;
+}
+
 void manifest_file_name(uint32_t rank, char out[32]) {
     snprintf(out, 32, "rank_%05" PRIu32 ".safetensors", rank);
 }

@@ -6,12 +6,13 @@
 #include "engine/checkpoint/storage.h"
 
 #define MANIFEST_NAME "manifest.json"
+#define MANIFEST_AVERAGE "ema" /* the last state where it has this name: the averaged weights */
 
 enum {
     MANIFEST_VERSION = 1,
     MANIFEST_BYTES_MAX = 64 << 20,
     MANIFEST_DIMS_MAX = 8,
-    MANIFEST_STATES_MAX = 2,
+    MANIFEST_STATES_MAX = 3,
     MANIFEST_RANKS_MAX = 65536,
     MANIFEST_GROUPS_MAX = 8
 };
@@ -46,9 +47,9 @@ struct manifest {
     uint64_t schedule_steps; /* steps that the learning-rate schedule has made; 0 if the file lacks them */
     double lr[MANIFEST_GROUPS_MAX];
     uint32_t groups;
-    uint32_t ranks, stage; /* of the run that saved the checkpoint */
-    char optimizer[32];    /* "": the checkpoint has only weights */
-    char state[MANIFEST_STATES_MAX][32];
+    uint32_t ranks, stage;               /* of the run that saved the checkpoint */
+    char optimizer[32];                  /* "": the checkpoint has only weights */
+    char state[MANIFEST_STATES_MAX][32]; /* the optimizer's, then the averaged weights, if there are any */
     uint32_t states;
     struct manifest_param *param;
     uint32_t params;
@@ -70,6 +71,8 @@ const char *manifest_config(const struct manifest *manifest, const char *key); /
 
 /* The name of a kind. Kind 0 is the weights, "param". Kind 1 + i is state i, such as "exp_avg" or "exp_avg_sq". */
 const char *manifest_kind(const struct manifest *manifest, uint32_t kind);
+/* The kind of the averaged weights; 0: there are none. */
+uint32_t manifest_average(const struct manifest *manifest);
 static inline uint32_t manifest_kinds(const struct manifest *m, const struct manifest_param *p) {
     return p->frozen ? 1 : 1 + m->states;
 }

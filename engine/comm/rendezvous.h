@@ -39,8 +39,8 @@ struct rendezvous {
     bool by_runtime; /* messages name zero_runtime's fields, and not torchrun's variables */
     struct secret secret;
     const struct log *log; /* NULL: none */
-    double
-        notice_s; /* rank 0, and a rank that does not reach rank 0, log after this time for whom they wait; 0: 10 s */
+    /* Rank 0, and a rank that does not reach rank 0, log after this time for whom they wait; 0: 10 s. */
+    double notice_s;
 };
 
 struct lanes {

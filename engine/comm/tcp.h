@@ -62,8 +62,7 @@ struct wire {
     struct comm_work *in_work;
     struct kept *in_kept; /* the place for the data of `in`, if they come ahead */
     struct kept kept[AHEAD_SLICES];
-    uint32_t
-        ahead; /* slices that this rank has sent ahead, and for which the peer has not said that it is ready */
+    uint32_t ahead; /* slices that were sent ahead, and for which the peer has not said that it is ready */
     struct comm_record in_record;
     uint64_t broken_ns; /* when the connection broke; 0: it works */
     int why;            /* errno, or 0: the peer closed it */
@@ -87,8 +86,8 @@ struct tcp_comm {
     struct pollfd *polls;
     uint32_t queue_capacity;
     struct early *early;
-    char *
-        room; /* of all places for slices that come ahead: the system gives pages only when a slice first uses them */
+    /* Of all places for slices that come ahead. The system gives pages only when a slice first uses them. */
+    char *room;
     uint64_t ahead_bytes; /* the largest slice that is sent ahead; the same on all ranks */
     bool unchecked;       /* no checksums of data */
 };
@@ -131,9 +130,8 @@ zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes);
 uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from);
 char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member);
 void tcp_keep_own_slice(const struct comm_work *work);
-zero_status
-tcp_answer(struct comm_work *work,
-           uint32_t member); /* sends the slices for which `member` is ready, if this rank has them */
+/* Sends the slices for which `member` is ready, if this rank has them. */
+zero_status tcp_answer(struct comm_work *work, uint32_t member);
 /* The current phase begins: announces it, sends slices, and takes those that came ahead. */
 zero_status tcp_begin_phase(struct comm_work *work);
 zero_status tcp_advance(struct comm_work *work); /* to the next phase, if the current phase is over */

@@ -29,6 +29,7 @@ struct optimizer;
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_COPIES, CONFIG_TRANSPORT_NCCL };
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
+enum config_products { CONFIG_PRODUCTS_FIRST, CONFIG_PRODUCTS_TIMED };
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
@@ -64,6 +65,7 @@ struct config_group {
     uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
     double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen, keeps_fp32;
+    int weight_code; /* enum code_format; below 0: the run's */
     /* The row of `optimizers` that updates it, and what it has in place of the row's defaults (betas below 0: nothing). NULL: the
      * configuration's optimizer updates it. */
     const struct optimizer *optimizer;
@@ -86,6 +88,12 @@ struct config_fp16 {
     bool enabled, consecutive_hysteresis;
     double loss_scale; /* 0: dynamic */
     uint64_t initial_scale_power, loss_scale_window, hysteresis, min_loss_scale;
+};
+
+struct config_ema { /* averaged weights */
+    double decay;   /* 0: none; else below 1 */
+    uint64_t every, begin;
+    bool warmup;
 };
 
 struct config_comm {
@@ -214,9 +222,12 @@ struct config {
     int device_type;      /* enum config_device */
     int64_t device_index; /* -1: by the local rank */
     bool device_graphs;
+    int device_products;            /* enum config_products */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
-    bool quantized_weights, quantized_gradients;
+    int quantized_weights;          /* as written: enum code_format, or CODE_FORMATS for true */
+    int weight_code; /* after config_resolve: enum code_format of gathers from shards, but for groups with their own */
+    bool quantized_gradients;
     uint64_t live_parameters, prefetch_bucket; /* as written */
     /* Elements, after config_resolve; UINT64_MAX: only the budgets limit them. */
     uint64_t live_max, ahead_max;
@@ -245,6 +256,7 @@ struct config {
     int64_t trace_steps;          /* -1: the host program decides */
     uint64_t budget_bytes[TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     uint64_t device_margin;       /* of a GPU's memory, beside the plan */
+    struct config_ema ema;
     struct config_comm comm;
     struct config_model model;
     struct config_recompute recompute;
@@ -260,6 +272,12 @@ struct config {
 /* After config_read: the first key that is "auto" and that the planner has to choose (tools/plan/space.h). config_resolve refuses
  * it. NULL: there is none. */
 const char *config_unchosen(const struct config *config);
+
+/* The format of codes of a choice of zero_quantized_weights. */
+int config_weight_code(int choice);
+
+/* After config_read: some parameters are gathered in codes. */
+bool config_codes_weights(const struct config *config);
 
 /* After config_read: the stage keeps no whole parameters between passes. */
 bool config_shards_params(const struct config *config);
@@ -307,8 +325,7 @@ void config_free(struct config *config);
 
 /* Text for `zero config FILE` and `zero config --help`; the caller frees it. NULL: no memory. */
 char *config_print(const struct config *config);
-char *
-config_print_changed(const struct config *config); /* only the keys that were written, "auto" included */
+char *config_print_changed(const struct config *config); /* only written keys, "auto" included */
 char *config_help(void);
 
 /* After config_resolve, for the log: written keys that have no effect because of other keys. Each line gives one reason

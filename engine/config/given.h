@@ -14,6 +14,9 @@ bool config_asks_recompute(const struct config *config);
 zero_status config_check_scratch(const struct config *config, const struct config_paths *offload,
                                  struct zero_error *error);
 
+/* Refuses state and parameters whose paths differ, where both are or may be on a drive. */
+zero_status config_check_offload(const struct config *config, struct zero_error *error);
+
 /* Records a resolved value in the key's entry; the entry's source still shows "auto". config_derived_int changes
  * nothing if the key was written. */
 zero_status config_derived(struct config *config, const char *path, const char *text,

@@ -6,6 +6,7 @@
 #include "engine/config/key.h"
 #include "engine/config/suggest.h"
 #include "kernels/optimizer.h"
+#include "kernels/quantize.h"
 
 struct reading {
     const char *path;
@@ -89,15 +90,29 @@ static zero_status read_dtype(struct reading *r, const struct config_value *v) {
     return ZERO_OK;
 }
 
-static const struct config_key member_names = {.choices =
-                                                   "match|lr|weight_decay|frozen|dtype|optimizer|betas"};
+/* As the run's key of the same name. */
+static zero_status read_code(struct reading *r, const struct config_value *v) {
+    const struct config_key *key = config_key_find("zero_optimization.zero_quantized_weights");
+    const char *text = v->kind == VALUE_BOOL ? v->text : v->kind == VALUE_STRING ? v->string : "";
+    bool refused, boolean;
+    int choice = config_key_choice(key, text, &refused);
+    boolean = choice == CODE_NONE || choice == CODE_FORMATS;
+    if (choice < 0 || boolean != (v->kind == VALUE_BOOL))
+        return wrong(r, v->name, v->text, "true, false, \"int4\", \"int8\" or \"fp8_e4m3\"");
+    r->group->weight_code = config_weight_code(choice);
+    return ZERO_OK;
+}
+
+static const struct config_key member_names = {
+    .choices = "match|lr|weight_decay|frozen|dtype|optimizer|betas|zero_quantized_weights"};
 
 static const struct {
     const char *name;
     zero_status (*read)(struct reading *, const struct config_value *);
-} members[] = {{"match", read_match},   {"lr", read_lr},       {"weight_decay", read_decay},
-               {"frozen", read_frozen}, {"dtype", read_dtype}, {"optimizer", read_optimizer},
-               {"betas", read_betas}};
+} members[] = {{"match", read_match},        {"lr", read_lr},
+               {"weight_decay", read_decay}, {"frozen", read_frozen},
+               {"dtype", read_dtype},        {"optimizer", read_optimizer},
+               {"betas", read_betas},        {"zero_quantized_weights", read_code}};
 
 static zero_status read_member(struct reading *r, const struct config_value *v) {
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
@@ -106,13 +121,14 @@ static zero_status read_member(struct reading *r, const struct config_value *v) 
     suggest_choice(&member_names, v->name, near, sizeof near);
     return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%.60s: unknown key: %s%s%s", r->path, r->index, v->name,
                      *near ? "did you mean \""
-                           : "a group has match, lr, weight_decay, frozen, dtype, optimizer and betas",
+                           : "a group has match, lr, weight_decay, frozen, dtype, optimizer, betas and "
+                             "zero_quantized_weights",
                      near, *near ? "\"?" : "");
 }
 
 static zero_status read_group(struct reading *r, const struct config_value *v) {
     zero_status status = ZERO_OK;
-    *r->group = (struct config_group){.lr = -1, .weight_decay = -1, .betas = {-1, -1}};
+    *r->group = (struct config_group){.lr = -1, .weight_decay = -1, .betas = {-1, -1}, .weight_code = -1};
     if (v->kind != VALUE_OBJECT)
         return error_set(r->error, ZERO_E_CONFIG, "%s[%u]: %.70s stands where an object is expected", r->path,
                          r->index, v->text);

@@ -14,6 +14,7 @@ static bool saves_at_once(const struct config *c) { return !c->checkpoint_async;
 static bool no_drive(const struct config *c) {
     return c->optimizer_tier != TIER_NVME && c->param_tier != TIER_NVME && !c->recompute.on_drive;
 }
+static bool no_average(const struct config *c) { return c->ema.decay == 0; }
 static bool checkpoints_in_memory(const struct config *c) { return !c->recompute.on_drive; }
 static bool state_on_device(const struct config *c) { return c->optimizer_tier == TIER_DEVICE; }
 static bool params_on_device(const struct config *c) { return c->param_tier == TIER_DEVICE; }
@@ -33,6 +34,7 @@ static const struct idle {
      {NULL},
      exact_gradients,
      "while zero_optimization.zero_quantized_gradients is false"},
+    {{"ema."}, {"ema.decay"}, no_average, "while ema.decay is 0"},
     {{"zero_optimization.micro_order"}, {NULL}, one_micro_step, "while a step has one micro-step"},
     {{"checkpoint.async_bytes"}, {NULL}, saves_at_once, "while checkpoint.async is false"},
     {{"aio.", "nvme."}, {NULL}, no_drive, "while nothing is on NVMe"},

@@ -14,6 +14,7 @@ enum key_type {
     KEY_REAL,   /* field: double */
     KEY_STAGE,  /* field: uint64_t, the number of a row of stages */
     KEY_CHOICE, /* field: int, the index of the choice; upper or lower case */
+    KEY_SWITCH, /* the same; true and false are choices, and are written without quotes */
     KEY_STRING, /* no field: accepted or refused only */
     KEY_SIZE,   /* field: uint64_t bytes: 8589934592, 8e9, "8GiB", "512MB", "unlimited" */
     KEY_BETAS,  /* field: double[2], each in [0, 1) */
@@ -40,7 +41,7 @@ struct config_key {
     size_t offset;        /* of the field in struct config; USED only */
     const char *fallback; /* the default as JSON text; NULL: none, and null may be written */
     double min, max;      /* INT, REAL: inclusive; see config_key_max */
-    /* CHOICE: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. Before these come the names
+    /* CHOICE, SWITCH: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. Before these come the names
      * of a table's rows, if the key names one: row(0), row(1) ... until NULL. */
     const char *choices;
     const char *(*row)(uint32_t index);
@@ -72,6 +73,8 @@ bool config_key_choice_at(const struct config_key *key, uint32_t index, struct k
 
 /* The index of `text` among the choices, in upper or lower case; -1: not a choice. */
 int config_key_choice(const struct config_key *key, const char *text, bool *out_refused);
+
+bool config_key_takes_auto(const struct config_key *key); /* not if "auto" is one of its choices */
 
 /* Why a choice is refused, and what to do. `text`: room for this text. */
 const char *config_key_reason(const struct config_key *key, char text[256]);

@@ -7,6 +7,7 @@
 
 #include "engine/config/config.h"
 #include "kernels/optimizer.h"
+#include "kernels/quantize.h"
 #include "offload/tier.h"
 #include "stages/stage.h"
 
@@ -31,6 +32,11 @@ static const char *dtype_row(uint32_t index) {
     return index < DTYPE_U8 ? dtype_name((enum dtype)index) : NULL;
 }
 
+/* CODE_NONE, the first, is false. */
+static const char *code_row(uint32_t index) {
+    return !index ? "false" : index < CODE_FORMATS ? code_format_name((enum code_format)index) : NULL;
+}
+
 /* ---- the keys ---- */
 
 #define INT_MIN_MAX -1, 9223372036854775807.0
@@ -49,6 +55,8 @@ static const struct config_key keys[] = {
     {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, NULL, automatic, reason, help},
 #define USED_ROWS(path, field, fallback, row, choices, automatic, reason, help)                              \
     {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, row, automatic, reason, help},
+#define USED_SWITCH(path, field, fallback, row, choices, automatic, help)                                    \
+    {path, KEY_SWITCH, KEY_USED, FIELD(field), fallback, 0, 0, choices, row, automatic, NULL, help},
 #define USED(path, type, field, fallback, automatic, help)                                                   \
     {path, type, KEY_USED, FIELD(field), fallback, 0, 0, NULL, NULL, automatic, NULL, help},
 #define ACCEPTED(path, type, fallback, note, help)                                                           \
@@ -95,13 +103,15 @@ const char *config_key_type_name(enum key_type type) {
         [KEY_REAL] = "a number",
         [KEY_STAGE] = "an integer",
         [KEY_CHOICE] = "a string",
+        [KEY_SWITCH] = "true, false or a string",
         [KEY_STRING] = "a string",
         [KEY_SIZE] = "a size in bytes, as 8589934592 or \"8GiB\" or \"unlimited\"",
         [KEY_BETAS] = "a list of two numbers, as [0.9, 0.999]",
         [KEY_NUMBERS] = "a number of at least 0, or a list of one for each parameter group,",
         [KEY_PATHS] = "a path or a list of paths",
         [KEY_GROUP] = "true, false or a number of ranks",
-        [KEY_GROUPS] = "a list of objects with match, lr, weight_decay, frozen, dtype, optimizer, betas",
+        [KEY_GROUPS] = ("a list of objects with match, lr, weight_decay, frozen, dtype, optimizer, betas, "
+                        "zero_quantized_weights"),
         [KEY_EVAL] = "a fraction below 1, a path or a list of paths",
         [KEY_LIST] = "a list",
         [KEY_OPAQUE] = "a value",
@@ -141,6 +151,11 @@ int config_key_choice(const struct config_key *key, const char *text, bool *out_
         if (strlen(text) == (size_t)c.length && strncasecmp(c.text, text, (size_t)c.length) == 0)
             return *out_refused = c.refused, (int)i;
     return -1;
+}
+
+bool config_key_takes_auto(const struct config_key *key) {
+    if (key->use == KEY_ACCEPTED) return true;
+    return key->automatic && strcmp(key->automatic, "\"auto\"") != 0;
 }
 
 const char *config_key_reason(const struct config_key *key, char text[256]) {

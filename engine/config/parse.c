@@ -46,11 +46,11 @@ static zero_status unknown_key(struct walk *walk, const char *parent, const char
 }
 
 /* "auto" in the place of a block is its device's. NULL: the block has no device that may be "auto". */
-static const struct config_key *automatic_device(const char *block, struct json_object *json) {
+static const struct config_key *automatic_device(const char *block) {
     char path[PATH_MAX_BYTES + sizeof ".device"];
     snprintf(path, sizeof path, "%s.device", block);
     const struct config_key *key = config_key_find(path);
-    return key && key->automatic && strcmp(config_tree_text(json), "\"auto\"") == 0 ? key : NULL;
+    return key && config_key_takes_auto(key) ? key : NULL;
 }
 
 static zero_status walk_member(struct walk *walk, const char *parent, const char *leaf,
@@ -66,11 +66,13 @@ static zero_status walk_member(struct walk *walk, const char *parent, const char
     if (!config_key_is_object(path)) return unknown_key(walk, parent, leaf);
     if (!json) return ZERO_OK; /* null: the block is not given */
     if (config_tree_is_object(json)) return walk_object(walk, json, path);
-    member.key = automatic_device(path, json);
-    if (member.key) return config_tree_value(json, store_member, &member, walk->error);
+    const char *text = config_tree_text(json);
+    member.key = automatic_device(path);
+    if (member.key && strcmp(text, "\"auto\"") == 0)
+        return config_tree_value(json, store_member, &member, walk->error);
     return error_set(walk->error, ZERO_E_CONFIG,
-                     "%s: %.60s stands where an object is expected: see zero config --help", path,
-                     config_tree_text(json));
+                     "%s: %.60s stands where an object%s is expected: see zero config --help", path, text,
+                     member.key ? " or \"auto\"" : "");
 }
 
 /* Members that decide the meaning of other members are stored first. Then the error names an unsupported choice, and

@@ -64,7 +64,7 @@ static void help_choices(FILE *out, const struct config_key *key, bool refused) 
 
 static void help_type(FILE *out, const struct config_key *key) {
     char min[32], max[32];
-    if (key->type == KEY_CHOICE) {
+    if (key->type == KEY_CHOICE || key->type == KEY_SWITCH) {
         help_choices(out, key, false);
         return;
     }

@@ -13,6 +13,7 @@
 #include "engine/config/tiers.h"
 #include "engine/config/value.h"
 #include "kernels/optimizer.h"
+#include "kernels/quantize.h"
 #include "offload/tier.h"
 #include "stages/stage.h"
 
@@ -38,15 +39,41 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
     return config_derived_int(config, path, config->persistence_threshold, error);
 }
 
+#define WEIGHTS "zero_optimization.zero_quantized_weights"
+
+int config_weight_code(int choice) { return choice == CODE_FORMATS ? CODE_INT8 : choice; }
+
+bool config_codes_weights(const struct config *config) {
+    bool codes = config->quantized_weights != CODE_NONE;
+    for (uint32_t g = 0; g < config->groups.count; g++)
+        codes |= config->groups.item[g].weight_code > CODE_NONE;
+    return codes;
+}
+
+/* The key, or the first group, that asks for codes. */
+static zero_status refuse_codes(const struct config *config, struct zero_error *error) {
+    char path[64] = WEIGHTS;
+    for (uint32_t g = config->groups.count; g-- > 0 && !config->quantized_weights;)
+        if (config->groups.item[g].weight_code > CODE_NONE)
+            snprintf(path, sizeof path, "param_groups[%u].zero_quantized_weights", g);
+    return error_set(error, ZERO_E_CONFIG,
+                     "%s: at stage %llu the weights that are gathered are the ones that train: set "
+                     "zero_optimization.stage to 3, or remove it",
+                     path, (unsigned long long)config->stage);
+}
+
+/* true and "int8" are one setting, so they have one text where runs and ranks are compared. */
+static zero_status resolve_weight_code(struct config *config, struct zero_error *error) {
+    config->weight_code = config_weight_code(config->quantized_weights);
+    if (config->quantized_weights != CODE_INT8) return ZERO_OK;
+    return config_entry_set(config, config_key_find(WEIGHTS), config_entry(config, WEIGHTS)->source, "true",
+                            error);
+}
+
 /* Quantized messages need `ordered` reductions for gradients, and sharded parameters (stage 3) for weights. */
 static zero_status resolve_quantized(struct config *config, struct zero_error *error) {
     uint64_t bits = config->comm.quantized_gradient_bits;
-    if (config->quantized_weights && !config_shards_params(config))
-        return error_set(
-            error, ZERO_E_CONFIG,
-            "zero_optimization.zero_quantized_weights: at stage %llu the weights that are gathered are the "
-            "ones that train: set zero_optimization.stage to 3, or remove it",
-            (unsigned long long)config->stage);
+    if (config_codes_weights(config) && !config_shards_params(config)) return refuse_codes(config, error);
     if (bits != 4 && bits != 8)
         return error_set(error, ZERO_E_CONFIG,
                          "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one");
@@ -54,7 +81,7 @@ static zero_status resolve_quantized(struct config *config, struct zero_error *e
         return error_set(error, ZERO_E_CONFIG,
                          "zero_optimization.zero_quantized_gradients: native reductions add elements: set "
                          "comm.reduction to \"ordered\", or remove it");
-    return ZERO_OK;
+    return resolve_weight_code(config, error);
 }
 
 /* The limits for gathers ahead of their use. */
@@ -138,6 +165,12 @@ static zero_status check_updates(struct config *c, struct zero_error *error) {
                          "again, or remove it",
                          path, c->gradient_clipping);
     return ZERO_OK;
+}
+
+static zero_status check_average(struct config *c, struct zero_error *error) {
+    if (c->ema.decay < 1) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "ema.decay: with 1 the average never moves: give less, such as 0.999; or 0, for none");
 }
 
 static zero_status check_checkpoint(struct config *config, struct zero_error *error) {
@@ -410,7 +443,8 @@ zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_er
         resolve_gathers,      resolve_quantized,
         resolve_optimizer,    config_resolve_scheduler,
         resolve_recompute,    check_checkpoint,
-        check_updates,        resolve_skips};
+        check_updates,        check_average,
+        resolve_skips};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = check_chosen(config, error);
     if (!status) status = config_resolve_batch(config, ranks, error);

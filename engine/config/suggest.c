@@ -113,4 +113,6 @@ void suggest_choice(const struct config_key *key, const char *text, char *out, s
         size_t distance = suggest_distance(text, word, best);
         if (distance < best) best = distance, snprintf(out, out_bytes, "%s", word);
     }
+    bool automatic = config_key_takes_auto(key) && suggest_distance(text, "auto", best) < best;
+    if (automatic) snprintf(out, out_bytes, "auto");
 }

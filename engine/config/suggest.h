@@ -14,7 +14,7 @@ void suggest_key(const char *parent, const char *leaf, char *out, size_t out_byt
 
 struct config_key;
 
-/* Writes the key's choice that is nearest to `text`; "" if none is near. */
+/* Writes the key's choice that is nearest to `text`; "auto" is one where the key takes it. "" if none is near. */
 void suggest_choice(const struct config_key *key, const char *text, char *out, size_t out_bytes);
 
 #endif

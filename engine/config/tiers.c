@@ -59,6 +59,14 @@ bool config_same_paths(const struct config_paths *a, const struct config_paths *
     return true;
 }
 
+zero_status config_check_offload(const struct config *c, struct zero_error *error) {
+    const struct config_paths *state = &c->optimizer_paths, *params = &c->param_paths;
+    if (!state->count || !params->count || config_same_paths(params, state)) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     OFFLOAD_PARAM ".nvme_path: a rank has one set of swap files: give it the same paths "
+                                   "as " OFFLOAD_OPTIMIZER ".nvme_path");
+}
+
 zero_status config_check_distinct(const char *path, const struct config_paths *paths,
                                   struct zero_error *error) {
     for (uint64_t i = 1; i < paths->count; i++)
@@ -140,12 +148,8 @@ zero_status config_resolve_offload(struct config *c, struct zero_error *error) {
                          OFFLOAD_PARAM ".device: \"%s\" and \"%s\" of " OFFLOAD_OPTIMIZER
                                        " share one memory: choose one of them for both",
                          tier_table[c->param_device]->choice, tier_of(c, c->optimizer_device)->choice);
-    if (c->param_tier == TIER_NVME && c->optimizer_tier == TIER_NVME &&
-        !config_same_paths(&c->param_paths, &c->optimizer_paths))
-        return error_set(error, ZERO_E_CONFIG,
-                         OFFLOAD_PARAM ".nvme_path: a rank has one set of swap files: give it the same paths "
-                                       "as " OFFLOAD_OPTIMIZER ".nvme_path");
-    status = config_check_distinct(OFFLOAD_OPTIMIZER, &c->optimizer_paths, error);
+    if (c->param_tier == TIER_NVME && c->optimizer_tier == TIER_NVME) status = config_check_offload(c, error);
+    if (!status) status = config_check_distinct(OFFLOAD_OPTIMIZER, &c->optimizer_paths, error);
     if (status) return status;
     if (c->aio_block_bytes % 4096)
         return error_set(error, ZERO_E_CONFIG, "aio.block_size: %llu is not a multiple of 4096: use %llu",

@@ -50,10 +50,19 @@ static bool quoted(const struct config_value *value) {
            (value->string[0] && strspn(value->string, "0123456789.eE+-") == strlen(value->string));
 }
 
+/* "auto" is a string itself, so it has to be named only where a string is not expected. */
 static zero_status wrong_type(const struct store *s) {
-    return error_set(s->error, ZERO_E_CONFIG, "%s: %s is %s where %s is expected%s", s->key->path,
+    bool string = s->key->type == KEY_STRING || s->key->type == KEY_CHOICE;
+    bool automatic = config_key_takes_auto(s->key) && !string;
+    char near[72] = "";
+    if (automatic && s->value->kind == VALUE_STRING)
+        suggest_choice(s->key, s->value->string, near, sizeof near);
+    return error_set(s->error, ZERO_E_CONFIG, "%s: %s is %s where %s%s is expected%s", s->key->path,
                      show(s->value).text, kind_name(s->value->kind), config_key_type_name(s->key->type),
-                     quoted(s->value) ? ": remove the quotes" : "");
+                     automatic ? " or \"auto\"" : "",
+                     quoted(s->value) ? ": remove the quotes"
+                     : *near          ? ": did you mean \"auto\"?"
+                                      : "");
 }
 
 static zero_status out_of_range(const struct store *s) {
@@ -103,25 +112,32 @@ static zero_status set_real(struct store *s) {
     return ZERO_OK;
 }
 
-/* Lists the supported choices: "none, cpu". */
+static bool is_boolean(const struct key_choice *c) {
+    return !strncmp(c->text, "true", (size_t)c->length) || !strncmp(c->text, "false", (size_t)c->length);
+}
+
+/* Lists the supported choices: "none", "cpu", "auto". */
 static void list_choices(const struct config_key *key, char *out, size_t out_bytes) {
     struct key_choice c;
     size_t length = 0;
-    for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++)
+    for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++) {
+        const char *quote = is_boolean(&c) ? "" : "\"";
         if (!c.refused && length < out_bytes)
-            length += (size_t)snprintf(out + length, out_bytes - length, "%s\"%.*s\"", length ? ", " : "",
-                                       c.length, c.text);
+            length += (size_t)snprintf(out + length, out_bytes - length, "%s%s%.*s%s", length ? ", " : "",
+                                       quote, c.length, c.text, quote);
+    }
+    if (config_key_takes_auto(key) && length < out_bytes)
+        snprintf(out + length, out_bytes - length, ", \"auto\"");
 }
 
-static zero_status set_choice(struct store *s) {
+static zero_status choose(struct store *s, const char *text) {
     char reason[256];
     bool refused = false;
-    if (s->value->kind != VALUE_STRING) return wrong_type(s);
-    int index = config_key_choice(s->key, s->value->string, &refused);
+    int index = config_key_choice(s->key, text, &refused);
     if (index < 0) {
         char all[256], near[72];
         list_choices(s->key, all, sizeof all);
-        suggest_choice(s->key, s->value->string, near, sizeof near);
+        suggest_choice(s->key, text, near, sizeof near);
         return error_set(s->error, ZERO_E_CONFIG, "%s: %s is none of %s%s%s%s", s->key->path,
                          show(s->value).text, all, *near ? "; did you mean \"" : "", near,
                          *near ? "\"?" : "");
@@ -131,6 +147,15 @@ static zero_status set_choice(struct store *s) {
                          show(s->value).text, config_key_reason(s->key, reason));
     if (s->field) *(int *)s->field = index;
     return ZERO_OK;
+}
+
+static zero_status set_choice(struct store *s) {
+    return s->value->kind == VALUE_STRING ? choose(s, s->value->string) : wrong_type(s);
+}
+
+static zero_status set_switch(struct store *s) {
+    if (s->value->kind == VALUE_BOOL) return choose(s, s->value->text);
+    return quoted(s->value) ? wrong_type(s) : set_choice(s);
 }
 
 static zero_status set_string(struct store *s) {
@@ -254,7 +279,7 @@ static zero_status (*const setters[KEY_TYPES])(struct store *) = {
     [KEY_BETAS] = set_betas,     [KEY_PATHS] = set_paths,   [KEY_GROUP] = set_group,
     [KEY_EVAL] = set_eval,       [KEY_LIST] = set_list,     [KEY_OPAQUE] = set_opaque,
     [KEY_NUMBERS] = set_numbers, [KEY_GROUPS] = set_groups, [KEY_STAGE] = set_stage,
-    [KEY_LIMIT] = set_limit,
+    [KEY_LIMIT] = set_limit,     [KEY_SWITCH] = set_switch,
 };
 
 /* ---- one action per use of a key ---- */
@@ -339,9 +364,7 @@ static zero_status store_auto(struct store *s, enum config_source source) {
 }
 
 static bool is_auto(const struct config_key *key, const struct config_value *value) {
-    if (value->kind != VALUE_STRING || strcmp(value->string, "auto") != 0) return false;
-    if (key->use == KEY_ACCEPTED) return true;
-    return key->automatic && strcmp(key->automatic, "\"auto\"") != 0; /* not if "auto" is itself a value */
+    return value->kind == VALUE_STRING && strcmp(value->string, "auto") == 0 && config_key_takes_auto(key);
 }
 
 zero_status config_store(struct config *config, const struct config_key *key,

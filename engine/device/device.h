@@ -49,6 +49,7 @@ struct device_work {
     const struct kernel *kernel;
     _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES]; /* copied */
     uint8_t stream, reads, writes;
+    double flops; /* of matrix products; work without them takes the time of its bytes */
     struct device_span read[DEVICE_SPANS_MAX],
         write[DEVICE_SPANS_MAX]; /* two spans are equal or do not overlap */
 };

@@ -53,8 +53,9 @@ static void *resident_at(const struct executor *e, uint32_t region, uint32_t ind
 
 void *executor_state(const struct executor *e, uint32_t region, uint32_t k, uint64_t first) {
     uint32_t index = k * e->o.shape.policy->regions + region;
+    struct precision p = precision_of(&e->o.shape, region);
     return resident_at(e, region, index, BUFFER_DEVICE_STATE, BUFFER_STATE, first,
-                       dtype_bytes(precision_of(&e->o.shape, region).state));
+                       dtype_bytes(precision_state(&p, k, e->o.state_count)));
 }
 
 void *executor_master(const struct executor *e, uint32_t region, uint64_t first) {

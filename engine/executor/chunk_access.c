@@ -242,7 +242,7 @@ void executor_refetch(struct executor *e) { offload_drop(&e->offload); }
 zero_status executor_clear_chunks(struct executor *e) {
     zero_status status = access_flush(e);
     for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++)
-        e->stored[i].state.generation = 0, e->stored[i].has_params = false;
+        memset(e->stored[i].part, 0, sizeof e->stored[i].part), e->stored[i].has_params = false;
     executor_chunk_forget(e);
     offload_drop(&e->offload);
     return status;
@@ -269,6 +269,13 @@ static zero_status empty(struct executor *e) {
     return status;
 }
 
+static bool is_of_epoch(const struct executor *e, const struct chunk *c) {
+    bool is = true;
+    for (int part = 0; part < RECORD_PARTS; part++)
+        is &= !c->part[part].bytes || e->stored[c->index].part[part].generation == e->epoch;
+    return is;
+}
+
 /* In the order of refresh, so that the chunks are read ahead. */
 zero_status executor_complete_epoch(struct executor *e) {
     const struct policy *p = e->o.shape.policy;
@@ -279,7 +286,7 @@ zero_status executor_complete_epoch(struct executor *e) {
         for (uint32_t i = 0; i < layout->region[p->refresh[k]].chunks && !status; i++) {
             struct chunk c = chunk_layout_at(layout, p->refresh[k], i);
             uint8_t *slot;
-            if (!c.state || e->stored[c.index].state.generation == e->epoch) continue;
+            if (!c.state || is_of_epoch(e, &c)) continue;
             if (!sweeps) executor_sweep(e, p->refresh, p->refreshes, CHUNK_STATE);
             sweeps = true;
             status = executor_chunk(e, p->refresh[k], i, CHUNK_STATE, &slot);
@@ -314,7 +321,8 @@ zero_status executor_forget_commits(struct executor *e) {
 zero_status executor_resume(struct executor *e, uint64_t epoch) {
     zero_status status = empty(e);
     for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++) {
-        e->stored[i].state = (struct version){.generation = epoch, .resumed = true};
+        for (int part = 0; part < RECORD_PARTS; part++)
+            e->stored[i].part[part] = (struct version){.generation = epoch, .resumed = true};
     }
     e->epoch = epoch + 1;
     offload_drop(&e->offload);

@@ -356,6 +356,7 @@ void executor_settle(struct executor *e, const struct update_settings *settings)
     struct scalar_set *set = &e->scalars[e->set % SCALAR_SETS];
     set->scale = settings->scale;
     set->rounding_key = settings->rounding_key;
+    set->average_share = settings->average_share;
     if (settings->count) memcpy(set->group, settings->scalars, settings->count * sizeof *settings->scalars);
     e->settled = true;
 }

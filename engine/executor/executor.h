@@ -23,6 +23,7 @@
 #include "engine/device/device.h"
 #include "engine/plan/plan.h"
 #include "engine/schedule/lr_schedule.h"
+#include "kernels/quantize.h"
 
 struct point {
     uint8_t stream;
@@ -84,9 +85,9 @@ struct executor_shape {
     float gradient_factor;
     /* Per parameter: the rank that changes its direction, where its optimizer updates whole matrices. */
     const uint32_t *matrix_owner;
-    /* Collectives may send codes of 8 or 4 bits in place of elements (kernels/quantize.h). 0: they send elements. */
-    uint32_t param_bits;    /* of parameters gathered from shards; needs policy->gather_stagings above 0 */
-    uint32_t gradient_bits; /* of gradients that a reduction scatters */
+    /* Of gradients that a reduction scatters (kernels/quantize.h). CODE_NONE: elements are sent. region_code has the format of
+     * gathers. */
+    enum code_format gradient_code;
     /* Collectives that need scratch memory go in rounds of at most so many bytes of all shares. 0: PIECE_BYTES_DEFAULT. */
     uint64_t piece_bytes;
 };
@@ -96,7 +97,7 @@ struct executor_options {
     struct executor_shape shape;
     const struct plan *plan;
     const struct optimizer *optimizer[2]; /* by region_other */
-    uint32_t state_count;                 /* the most states that one of them uses */
+    uint32_t state_count;                 /* the most states that one of them uses, and the average */
 
     void *memory[TIERS]; /* the tiers' extents */
     void *space;         /* plan.space_bytes of address space, whose parts are empty; else NULL */
@@ -144,6 +145,9 @@ bool executor_next_call(const struct executor_shape *shape, const struct operati
 uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct operation *op, uint32_t item);
 uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *op, uint32_t item);
 
+/* The operations of the products of fp32 that a rank makes of its own matrices of a region. */
+double executor_matrix_flops(const struct executor_shape *shape, uint32_t region, uint32_t rank);
+
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);
 void executor_close(struct executor *executor);
@@ -178,12 +182,14 @@ zero_status executor_agree(struct executor *executor, const struct agreement *mi
  * executor_agree. */
 const struct agreement *executor_agreements(const struct executor *executor);
 /* The settings of the updates of a step. `scalars` has `count` entries, indexed by model_param.scalars. `scale` multiplies the summed
- * gradient. `rounding_key` is the key of this step for states that are rounded stochastically. */
+ * gradient. `rounding_key` is the key of this step for states that are rounded stochastically. The averaged weights move by
+ * `average_share` (kernels/average.h); 0: they stay. */
 struct update_settings {
     float scale;
     const struct optimizer_scalars *scalars;
     uint32_t count;
     uint64_t rounding_key;
+    float average_share;
 };
 /* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
 bool executor_updates_in_backward(const struct executor *executor);

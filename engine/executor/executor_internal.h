@@ -6,7 +6,7 @@
 
 /* Scalar sets that may be in use at once: of the last step its backward's and, if it is repeated, that of the repetition; and the next
  * one's. */
-enum { SCALAR_SETS = 3, TRANSFERS_MAX = 3, JOBS_MAX = 4 };
+enum { SCALAR_SETS = 3, TRANSFERS_MAX = 4, JOBS_MAX = 4 };
 
 struct job { /* job.c */
     atomic_int state;
@@ -68,7 +68,7 @@ struct timeline {
     uint64_t item_mask, retired, started, emitted; /* in points: retired <= started <= emitted */
 };
 
-/* A chunk's state on the drive. */
+/* A part of a chunk's record on the drive. */
 struct version {
     /* How often it was stored or, with a shadow, the epoch in which it was stored. 0: never stored, so the state is zero. */
     uint64_t generation;
@@ -76,14 +76,14 @@ struct version {
     bool resumed; /* an earlier process stored it: only the record's tag has the checksum */
 };
 
-/* The record of a chunk on the drive. */
+/* What the drive has of a chunk. */
 struct stored {
-    struct version state;
-    struct version before; /* with a shadow: in the other place, from an earlier epoch */
-    uint64_t param_check;  /* checksum of the chunk's parameters */
-    uint64_t grad_check;   /* and of its gradient */
-    bool has_params;       /* the parameters were stored; false: they are zero */
-    bool has_grads;        /* the same of the gradient */
+    struct version part[RECORD_PARTS];
+    struct version before[RECORD_PARTS]; /* with a shadow: in the other place, from an earlier epoch */
+    uint64_t param_check;                /* checksum of the chunk's parameters */
+    uint64_t grad_check;                 /* and of its gradient */
+    bool has_params;                     /* the parameters were stored; false: they are zero */
+    bool has_grads;                      /* the same of the gradient */
 };
 
 /* A slot with a chunk for the host between steps, or for a save in the background. */
@@ -109,7 +109,7 @@ struct access {
 };
 
 struct scalar_set {
-    float scale;
+    float scale, average_share;
     uint64_t rounding_key;
     struct optimizer_scalars group[SCALARS_MAX];
 };

@@ -52,6 +52,7 @@ zero_status change_matrices(struct executor *e, struct item *item) {
                                 .scalars = item->task->scalars};
     uint64_t bytes = e->o.shape.model->region[op->region].padded * sizeof(float);
     struct device_work work = {.reads = 1, .writes = 2, .read = {{a.directions, bytes}}};
+    work.flops = executor_matrix_flops(&e->o.shape, op->region, e->o.rank);
     work.write[0] = work.read[0];
     work.write[1] = (struct device_span){a.scratch, e->o.plan->buffer[item->task->write[1]].bytes};
     return submit(e, item, &matrix_kernel, DEVICE_UPDATE, &a, &work);

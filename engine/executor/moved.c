@@ -1,5 +1,6 @@
-/* The bytes that operations move, for plans, simulations and traces. Pure. */
+/* The bytes that operations move and the products that they make, for plans, simulations and traces. Pure. */
 #include "engine/executor/executor.h"
+#include "kernels/orthogonalize.h"
 
 uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct operation *op, uint32_t item) {
     struct executor_round round = {0};
@@ -16,5 +17,17 @@ uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *o
     struct chunk c = chunk_layout_moved(&plan->layout, op, item);
     if (op->object == OBJECT_PARAM) return c.param_bytes;
     if (op->object == OBJECT_GRAD) return c.grad_bytes;
-    return c.state * c.record_bytes + c.params * c.param_bytes + c.grads * c.grad_bytes;
+    return (c.state ? chunk_record_bytes(&c) : 0) + c.params * c.param_bytes + c.grads * c.grad_bytes;
+}
+
+double executor_matrix_flops(const struct executor_shape *shape, uint32_t region, uint32_t rank) {
+    enum { ITERATIONS = 5 }; /* the default */
+    const struct model_region *r = &shape->model->region[region];
+    double flops = 0;
+    for (uint32_t i = 0; i < r->params; i++) {
+        const struct model_param *p = &shape->model->param[r->param[i]];
+        if (shape->matrix_owner[r->param[i]] == rank)
+            flops += ITERATIONS * orthogonalize_flops(p->shape[0], p->shape[1]);
+    }
+    return flops;
 }

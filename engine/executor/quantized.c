@@ -16,7 +16,7 @@ static struct device_work work_of(const void *read, uint64_t read_bytes, void *w
 static zero_status code(struct executor *e, struct item *item, enum device_stream stream,
                         const struct quantize_codes_argument *a) {
     struct device_work work = work_of(a->source, a->count * dtype_bytes((enum dtype)a->dtype), a->code,
-                                      quantize_bytes(a->count, a->bits));
+                                      quantize_bytes(a->count, (enum code_format)a->format));
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
@@ -24,19 +24,23 @@ bool codes_gather(const struct operation *op) {
     return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
 }
 
+static enum code_format gather_code(const struct executor_shape *o, const struct operation *op) {
+    return region_code(&o->model->region[op->region]);
+}
+
 /* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares. */
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
-    uint32_t bits = gathers ? (codes_gather(op) ? o->param_bits : 0)
-                    : op->reads > 0 && op->object == OBJECT_GRAD && codes_gradient(o, op->region)
-                        ? o->gradient_bits
-                        : 0;
-    if (!bits) return call;
+    enum code_format format = gathers ? (codes_gather(op) ? gather_code(o, op) : CODE_NONE)
+                              : op->reads > 0 && op->object == OBJECT_GRAD && codes_gradient(o, op->region)
+                                  ? o->gradient_code
+                                  : CODE_NONE;
+    if (!format) return call;
     return (struct comm_call){.kind = gathers ? COMM_ALL_GATHER : COMM_ALL_TO_ALL,
                               .dtype = DTYPE_U8,
                               .target_dtype = DTYPE_U8,
-                              .count = quantize_bytes(call.count, bits),
+                              .count = quantize_bytes(call.count, format),
                               .tag = call.tag,
                               .what = call.what};
 }
@@ -47,14 +51,14 @@ uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     struct placement_step steps[4];
     uint64_t largest = 0;
-    if (!o->param_bits || !placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps))
-        return 0;
+    if (!placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps)) return 0;
     uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
     for (uint32_t i = 0; i < o->model->regions; i++) {
         uint64_t share = o->model->region[i].padded / members,
                  most = piece_elements(o, precision_of(o, i).compute, (uint32_t)members);
-        if (region_keeps_fp32(&o->model->region[i])) continue;
-        uint64_t bytes = (members + 1) * quantize_bytes(share < most ? share : most, o->param_bits);
+        enum code_format format = region_code(&o->model->region[i]);
+        if (!format) continue;
+        uint64_t bytes = (members + 1) * quantize_bytes(share < most ? share : most, format);
         if (bytes > largest) largest = bytes;
     }
     return largest;
@@ -65,7 +69,7 @@ bool gathers_codes(const struct item *item) { return codes_gather(&item->task->o
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call) {
     struct quantize_codes_argument a = {buffer_address(e, item->task->write[1]), source, call->count,
-                                        call->dtype, e->o.shape.param_bits};
+                                        call->dtype, gather_code(&e->o.shape, &item->task->op)};
     return code(e, item, DEVICE_GATHER, &a);
 }
 
@@ -81,14 +85,14 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
     const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     enum dtype dtype = precision_of(&e->o.shape, op->region).compute;
     uint32_t members = comm_group_size(group);
-    uint64_t bytes = quantize_bytes(part.count, e->o.shape.param_bits),
-             step = part.share * dtype_bytes(dtype);
+    enum code_format format = gather_code(&e->o.shape, op);
+    uint64_t bytes = quantize_bytes(part.count, format), step = part.share * dtype_bytes(dtype);
     uint8_t *target = (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(dtype);
     const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes;
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < members && !status; m++) {
         struct dequantize_codes_argument a = {target + m * step, codes + m * bytes, part.count, dtype,
-                                              e->o.shape.param_bits};
+                                              format};
         struct device_work work = work_of(a.code, bytes, a.target, part.count * dtype_bytes(dtype));
         status = submit(e, item, &kernel_dequantize_codes, DEVICE_GATHER, &a, &work);
     }
@@ -98,11 +102,11 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
 /* ---- reductions ---- */
 
 bool codes_gradient(const struct executor_shape *o, uint32_t region) {
-    return o->gradient_bits && !region_keeps_fp32(&o->model->region[region]);
+    return o->gradient_code && !region_keeps_fp32(&o->model->region[region]);
 }
 
 uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members) {
-    return 2 * (uint64_t)members * quantize_bytes(share, o->gradient_bits);
+    return 2 * (uint64_t)members * quantize_bytes(share, o->gradient_code);
 }
 
 bool reduces_codes(const struct executor *e, const struct item *item) {
@@ -114,15 +118,15 @@ bool reduces_codes(const struct executor *e, const struct item *item) {
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
-             bits = e->o.shape.gradient_bits;
-    uint64_t bytes = quantize_bytes(call->count, bits);
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    enum code_format format = e->o.shape.gradient_code;
+    uint64_t bytes = quantize_bytes(call->count, format);
     uint8_t *staging = buffer_address(e, item->task->write[1]);
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < members && !status; m++) {
         struct quantize_codes_argument a = {staging + m * bytes,
                                             (const uint8_t *)source + m * step * dtype_bytes(call->dtype),
-                                            call->count, call->dtype, bits};
+                                            call->count, call->dtype, format};
         status = code(e, item, DEVICE_REDUCE, &a);
     }
     return status;
@@ -140,17 +144,17 @@ void coded_reduce_call(const struct executor *e, const struct item *item, struct
 /* Adds the members' codes in rank order, in fp32, and rounds once. */
 zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count, bool add) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
-             bits = e->o.shape.gradient_bits;
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    enum code_format format = e->o.shape.gradient_code;
     enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
-    uint64_t bytes = members * quantize_bytes(count, bits);
+    uint64_t bytes = members * quantize_bytes(count, format);
     struct dequantize_sum_argument a = {.target = target,
                                         .codes =
                                             (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
                                         .count = count,
                                         .members = members,
                                         .dtype = reduced,
-                                        .bits = bits,
+                                        .format = format,
                                         .add = add};
     struct device_work work = work_of(a.codes, bytes, target, count * dtype_bytes(reduced));
     if (add) work.read[work.reads++] = work.write[0];

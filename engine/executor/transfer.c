@@ -10,10 +10,11 @@
 #include "kernels/checksum.h"
 
 struct chunk_tag {
-    uint64_t magic, chunk, generation, checksum; /* checksum: of all bytes before the tag */
+    uint64_t magic, chunk, generation, checksum; /* checksum: of all bytes of the part before the tag */
 };
 
-static const uint64_t tag_magic = 0x31676174206f727aULL; /* "zro tag1" */
+static const uint64_t tag_magic[RECORD_PARTS] = {0x31676174206f727aULL,  /* "zro tag1" */
+                                                 0x32676174206f727aULL}; /* "zro tag2" */
 
 _Static_assert(sizeof(struct chunk_tag) <= CHUNK_TAG_BYTES, "a record has room for its tag");
 
@@ -32,9 +33,9 @@ uint8_t *access_slot(const struct executor *e) {
 /* ---- places ---- */
 
 /* With a shadow, epochs alternate between two places. */
-static uint64_t record_place(const struct executor *e, const struct chunk *c) {
-    uint64_t row = e->o.plan->row_offset[MEMORY_RECORDS] + c->record;
-    bool second = e->o.plan->shadow && e->stored[c->index].state.generation % 2;
+static uint64_t part_place(const struct executor *e, const struct chunk *c, int part) {
+    uint64_t row = e->o.plan->row_offset[MEMORY_RECORDS] + c->record + c->part[part].at;
+    bool second = e->o.plan->shadow && e->stored[c->index].part[part].generation % 2;
     return row + second * e->o.plan->layout.record_row_bytes;
 }
 
@@ -74,17 +75,28 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
 }
 
 /* After a resume, only the drive has the checksum. */
+static zero_status check_part(struct executor *e, uint32_t region, const struct chunk *c, int part,
+                              const uint8_t *slot) {
+    static const char *const what[RECORD_PARTS] = {"optimizer state", "master weights"};
+    const struct record_part *place = &c->part[part];
+    const struct version *stored = &e->stored[c->index].part[part];
+    struct chunk_tag expected = {tag_magic[part], c->index, stored->generation, stored->checksum}, found;
+    uint64_t bytes = place->tag - place->at;
+    if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
+    memcpy(&found, slot + place->tag, sizeof found);
+    if (stored->resumed) expected.checksum = found.checksum;
+    uint64_t is = checksum(slot + place->at, bytes);
+    if (is == expected.checksum && memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
+    if (is != expected.checksum) found.checksum = is;
+    return damaged(e, region, c, part_place(e, c, part), what[part], &expected, &found);
+}
+
 static zero_status check_record(struct executor *e, uint32_t region, const struct chunk *c,
                                 const uint8_t *slot) {
-    const struct version *stored = &e->stored[c->index].state;
-    struct chunk_tag expected = {tag_magic, c->index, stored->generation, stored->checksum}, found;
-    if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
-    memcpy(&found, slot + c->tag, sizeof found);
-    if (stored->resumed) expected.checksum = found.checksum;
-    bool whole = checksum(slot, c->tag) == expected.checksum;
-    if (whole && memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
-    if (!whole) found.checksum = checksum(slot, c->tag);
-    return damaged(e, region, c, record_place(e, c), "optimizer state", &expected, &found);
+    zero_status status = ZERO_OK;
+    for (int part = 0; part < RECORD_PARTS && !status; part++)
+        if (c->part[part].bytes) status = check_part(e, region, c, part, slot);
+    return status;
 }
 
 /* For bytes that are stored without a tag: `place` and `check` are those of their last store. */
@@ -153,13 +165,33 @@ static zero_status write_grads(struct executor *e, struct item *item, uint32_t r
     return transfer_post(e, item, true, grad_place(e, region, c), c->grad_bytes, grads);
 }
 
+static zero_status read_part(struct executor *e, struct item *item, const struct chunk *c, int part,
+                             uint8_t *slot) {
+    const struct record_part *place = &c->part[part];
+    if (e->stored[c->index].part[part].generation)
+        return transfer_post(e, item, false, part_place(e, c, part), place->bytes, slot + place->at);
+    clear(e, slot + place->at, place->tag - place->at);
+    return ZERO_OK;
+}
+
+static zero_status write_part(struct executor *e, struct item *item, const struct chunk *c, int part,
+                              uint8_t *slot) {
+    const struct record_part *place = &c->part[part];
+    struct version *version = &e->stored[c->index].part[part];
+    if (version->generation != e->epoch) e->stored[c->index].before[part] = *version;
+    version->generation = e->o.plan->shadow ? e->epoch : version->generation + 1;
+    version->checksum = checksum_of(e, slot + place->at, place->tag - place->at);
+    version->resumed = false;
+    struct chunk_tag tag = {tag_magic[part], c->index, version->generation, version->checksum};
+    if (!e->o.without_data) memcpy(slot + place->tag, &tag, sizeof tag);
+    return transfer_post(e, item, true, part_place(e, c, part), place->bytes, slot + place->at);
+}
+
 zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                           uint8_t *slot) {
     zero_status status = ZERO_OK;
-    if (c->state && !e->stored[c->index].state.generation)
-        clear(e, slot, c->tag);
-    else if (c->state)
-        status = transfer_post(e, item, false, record_place(e, c), c->record_bytes, slot);
+    for (int part = 0; part < RECORD_PARTS && c->state && !status; part++)
+        if (c->part[part].bytes) status = read_part(e, item, c, part, slot);
     if (!status && c->params) status = read_params(e, item, region, c, slot + c->slot_param);
     if (!status && c->grads) status = read_grads(e, item, region, c, slot + c->slot_grad);
     return status;
@@ -170,16 +202,8 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
     struct stored *stored = &e->stored[c->index];
     uint8_t *params = slot + c->slot_param;
     zero_status status = ZERO_OK;
-    if (c->state) {
-        struct version *state = &stored->state;
-        if (state->generation != e->epoch) stored->before = *state;
-        state->generation = e->o.plan->shadow ? e->epoch : state->generation + 1;
-        state->checksum = checksum_of(e, slot, c->tag);
-        state->resumed = false;
-        struct chunk_tag tag = {tag_magic, c->index, state->generation, state->checksum};
-        if (!e->o.without_data) memcpy(slot + c->tag, &tag, sizeof tag);
-        status = transfer_post(e, item, true, record_place(e, c), c->record_bytes, slot);
-    }
+    for (int part = 0; part < RECORD_PARTS && c->state && !status; part++)
+        if (c->part[part].bytes) status = write_part(e, item, c, part, slot);
     if (c->params) {
         stored->has_params = true;
         stored->param_check = checksum_of(e, params, c->param_used);
@@ -200,7 +224,8 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
 static uint8_t *item_memory(const struct executor *e, const struct item *item) {
     const struct task *task = item->task;
     const struct operation *op = &task->op;
-    if (op->object == OBJECT_STATE) return slot_address(e, op->sequence + item->index);
+    if (op->object == OBJECT_STATE || op->object == OBJECT_DIRECTION)
+        return slot_address(e, op->sequence + item->index);
     if (op->kind == OP_STORE && op->read[0].kind == BUFFER_GRAD_HELD)
         return (uint8_t *)buffer_address(e, task->read[0]) + item_chunk(e, item).grad_place;
     return op->kind == OP_FETCH ? item_address(e, item, op->write[0], task->write[0])
@@ -213,7 +238,8 @@ zero_status fetch_chunk(struct executor *e, struct item *item) {
     item->awaits = AWAITS_DRIVE;
     uint8_t *memory = item_memory(e, item);
     /* The update that is not to count was stored: the pipe of the slots has waited for it. */
-    if (op->outcome != OUTCOME_UPDATED) e->stored[c.index].state = e->stored[c.index].before;
+    for (int part = 0; part < RECORD_PARTS && op->outcome != OUTCOME_UPDATED; part++)
+        if (c.part[part].bytes) e->stored[c.index].part[part] = e->stored[c.index].before[part];
     if (op->object == OBJECT_PARAM) return read_params(e, item, op->region, &c, memory);
     if (op->object == OBJECT_GRAD) return read_grads(e, item, op->region, &c, memory);
     return transfer_read(e, item, op->region, &c, memory);

@@ -25,6 +25,7 @@
 struct update_argument {
     struct executor *executor;
     void *master, *state[OPTIMIZER_STATES_MAX]; /* address of element `begin`, as are gradient and out */
+    float *average;                             /* the averaged weights, where they move; or NULL */
     void *out;                                  /* the parameters; NULL where they are the master */
     float *copy;                                /* where the record keeps the masters; or NULL */
     const void *gradient;
@@ -42,7 +43,7 @@ enum phase { WHOLE_UPDATE, BEFORE_MATRIX, AFTER_MATRIX, MEASURE, MEASURED };
 
 _Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
-enum { UPDATE_SPANS = 4 + OPTIMIZER_STATES_MAX }; /* gradient, master, parameters, copy, states */
+enum { UPDATE_SPANS = 5 + OPTIMIZER_STATES_MAX }; /* gradient, master, parameters, copy, average, states */
 _Static_assert((int)UPDATE_SPANS <= (int)DEVICE_SPANS_MAX, "an update's memory fits its description");
 
 static void *at(const void *base, uint64_t bytes) { return base ? (uint8_t *)base + bytes : NULL; }
@@ -69,7 +70,8 @@ static const struct optimizer *row_of(const struct update_argument *a) {
 
 /* The states that this part of the update reads. */
 static uint32_t states_of(const struct update_argument *a) {
-    uint32_t own = row_of(a)->state_count, all = a->executor->o.state_count;
+    const struct executor *e = a->executor;
+    uint32_t own = row_of(a)->state_count, all = e->o.state_count - e->o.shape.precision.average;
     return a->phase == AFTER_MATRIX ? 0 : own < all ? own : all;
 }
 
@@ -97,6 +99,8 @@ static struct optimizer_args args_of(const struct update_argument *a, uint64_t b
                                   .gradient_scale = a->phase == AFTER_MATRIX ? 1 : set->scale,
                                   .out = at(a->out, skip * dtype_bytes(p.compute)),
                                   .out_dtype = p.compute,
+                                  .average = at(a->average, skip * sizeof(float)),
+                                  .average_share = set->average_share,
                                   .scalars = &set->group[scalars],
                                   .threads = e->o.threads};
     for (uint32_t k = 0; k < states_of(a); k++) args.state[k] = at(a->state[k], skip * dtype_bytes(p.state));
@@ -227,6 +231,13 @@ static void run_update(void *argument) {
 static const struct kernel update_kernel = {
     .name = "update", .run = run_update, .argument_bytes = sizeof(struct update_argument)};
 
+/* The part of the update that changes weights moves their average, in the steps that do. */
+static bool moves_average(const struct update_argument *a) {
+    const struct executor *e = a->executor;
+    bool moves = a->phase != BEFORE_MATRIX && a->phase != MEASURE && a->outcome != OUTCOME_SKIPPED;
+    return e->o.shape.precision.average && moves && e->scalars[a->scalars].average_share != 0;
+}
+
 /* The part of the shard whose state is in the memory of one tier, or a chunk of it. */
 static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct precision p = types_of(a);
@@ -234,21 +245,25 @@ static void whole_run(struct executor *e, const struct item *item, struct update
     a->out = at(a->out, a->begin * dtype_bytes(p.compute));
     if (precision_keeps_masters(&p)) a->master = executor_master(e, a->region, a->begin);
     for (uint32_t k = 0; k < states_of(a); k++) a->state[k] = executor_state(e, a->region, k, a->begin);
+    if (moves_average(a)) a->average = executor_state(e, a->region, e->o.state_count - 1, a->begin);
 }
 
 /* One chunk. Its data from the drive is in a slot now. */
 static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
     const struct precision p = types_of(a);
-    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, op->first + item->index);
+    struct chunk c = chunk_layout_needed(&e->o.plan->layout, op, item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->gradient = c.grads ? slot + c.slot_grad : at(a->gradient, c.first * dtype_bytes(p.reduced));
     a->out = c.params ? slot + c.slot_param : at(a->out, c.first * dtype_bytes(p.compute));
     if (precision_keeps_masters(&p))
-        a->master = c.state ? slot + c.array[e->o.state_count] : executor_master(e, a->region, c.first);
-    if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[e->o.state_count]);
+        a->master = c.state ? slot + c.array[c.states] : executor_master(e, a->region, c.first);
+    if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[c.states]);
     for (uint32_t k = 0; k < states_of(a); k++)
         a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
+    uint32_t last = e->o.state_count - 1;
+    if (moves_average(a))
+        a->average = c.state ? (void *)(slot + c.array[last]) : executor_state(e, a->region, last, c.first);
 }
 
 /* An update's array in a buffer: of gradients, parameters or directions. */
@@ -366,6 +381,7 @@ static struct device_work update_work(const struct update_argument *a) {
     struct device_span out = {a->out, count * dtype_bytes(p.compute)};
     for (uint32_t k = 0; k < states_of(a); k++)
         work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p.state)};
+    if (a->average) work.write[work.writes++] = (struct device_span){a->average, count * sizeof(float)};
     if (a->out && p.split) work.write[work.writes++] = out; /* the master's upper half */
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
     struct device_span copy = {a->copy, count * sizeof(float)};
@@ -388,6 +404,7 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
     part.master = p.split ? (void *)args->master_low : args->master;
     part.out = args->out;
     for (uint32_t k = 0; k < states_of(a); k++) part.state[k] = args->state[k];
+    part.average = args->average;
     struct device_work work = update_work(&part);
     struct optimizer_step_argument step = {.args = *args, .scalars = *args->scalars, .optimizer = row_of(a)};
     step.args.scalars = NULL; /* a pointer into the host's memory */

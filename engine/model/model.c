@@ -11,11 +11,24 @@
 /* Flags of a host. */
 enum { PARAM_FLAGS = ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD | ZERO_KEEP_FP32 | ZERO_MODEL_REPLICATED };
 
-enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4, CLASS_OTHER = 8, CLASS_ELSEWHERE = 16 };
+/* Bits above the format of the codes. */
+enum {
+    CLASS_FROZEN = CODE_FORMATS,
+    CLASS_PERSISTENT = 2 * CODE_FORMATS,
+    CLASS_FP32 = 4 * CODE_FORMATS,
+    CLASS_OTHER = 8 * CODE_FORMATS,
+    CLASS_ELSEWHERE = 16 * CODE_FORMATS
+};
+_Static_assert((CODE_FORMATS & (CODE_FORMATS - 1)) == 0 && (int)REGION_CLASSES == 2 * CLASS_ELSEWHERE,
+               "a format and five bits");
 
 bool region_frozen(const struct model_region *region) { return region->class_index & CLASS_FROZEN; }
 bool region_persistent(const struct model_region *region) { return region->class_index & CLASS_PERSISTENT; }
 bool region_keeps_fp32(const struct model_region *region) { return region->class_index & CLASS_FP32; }
+enum code_format region_code(const struct model_region *region) {
+    return (enum code_format)(region->class_index % CODE_FORMATS);
+}
+
 bool region_other(const struct model_region *region) { return region->class_index & CLASS_OTHER; }
 bool region_elsewhere(const struct model_region *region) { return region->class_index & CLASS_ELSEWHERE; }
 
@@ -277,12 +290,13 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
 
 static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
+/* What is not cut, or stays fp32 for its accuracy, is not coded. */
 static uint8_t class_of(const struct model *m, const struct model_param *p, uint64_t persistent_elements) {
-    return (uint8_t)((p->flags & ZERO_FROZEN ? CLASS_FROZEN : 0) |
-                     (p->count <= persistent_elements ? CLASS_PERSISTENT : 0) |
-                     (p->flags & ZERO_KEEP_FP32 && m->dtype != DTYPE_F32 ? CLASS_FP32 : 0) |
-                     (p->other && !(p->flags & ZERO_FROZEN) ? CLASS_OTHER : 0) |
-                     (p->elsewhere ? CLASS_ELSEWHERE : 0));
+    bool persistent = p->count <= persistent_elements,
+         kept = p->flags & ZERO_KEEP_FP32 && m->dtype != DTYPE_F32;
+    return (uint8_t)((p->flags & ZERO_FROZEN ? CLASS_FROZEN : 0) | (persistent ? CLASS_PERSISTENT : 0) |
+                     (kept ? CLASS_FP32 : 0) | (p->other && !(p->flags & ZERO_FROZEN) ? CLASS_OTHER : 0) |
+                     (p->elsewhere ? CLASS_ELSEWHERE : 0) | (persistent || kept ? CODE_NONE : p->code));
 }
 
 static uint64_t line_elements(const struct model *m, uint8_t class_index) {
@@ -298,26 +312,30 @@ static void place_param(struct model_region *r, struct model_param *p, uint32_t 
 }
 
 /* Both have 16 bits: a reference to a buffer of region and state, and a position. */
-enum { REGIONS_MAX = UINT16_MAX / ZERO_STATES_MAX, UNITS_MAX = UINT16_MAX / 8 };
+enum { REGIONS_MAX = UINT16_MAX / PRECISION_STATES_MAX, UNITS_MAX = UINT16_MAX / 8 };
 
 /* The regions of one unit, in the order of classes; they are the first of the unit's use. */
 static zero_status lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
                                 uint64_t persistent_elements, uint32_t **storage, struct zero_error *error) {
     struct use *use = &m->use[unit->index];
+    bool present[REGION_CLASSES] = {false};
     use->segment_offset = (uint16_t)(unit->index - unit->segment_first);
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
+        if (m->param[i].owner == i) present[class_of(m, &m->param[i], persistent_elements)] = true;
     for (uint8_t c = 0; c < REGION_CLASSES; c++) {
+        if (!present[c]) continue;
+        if (use->count == USE_REGIONS_MAX)
+            return error_set(
+                error, ZERO_E_UNSUPPORTED,
+                "unit \"%s\" has parameters of more than %d kinds (frozen, small, kept in fp32, updated by "
+                "another optimizer, counted on another model rank, gathered in other codes): declare it as "
+                "two units",
+                unit->name, USE_REGIONS_MAX);
         struct model_region *r = &m->region[m->regions];
         *r = (struct model_region){.unit = unit->index, .class_index = c, .param = *storage};
         for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
             if (m->param[i].owner == i && class_of(m, &m->param[i], persistent_elements) == c)
                 place_param(r, &m->param[i], i, m->regions, line_elements(m, c));
-        if (!r->params) continue;
-        if (use->count == USE_REGIONS_MAX)
-            return error_set(
-                error, ZERO_E_UNSUPPORTED,
-                "unit \"%s\" has parameters of more than %d kinds (frozen, small, kept in fp32, "
-                "updated by another optimizer, counted on another model rank): declare it as two units",
-                unit->name, USE_REGIONS_MAX);
         r->padded = round_up(r->elements, shards * line_elements(m, c));
         *storage += r->params;
         m->padded_elements += r->padded;
@@ -387,7 +405,7 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
     if (m->units > UNITS_MAX)
         return error_set(error, ZERO_E_UNSUPPORTED, "%" PRIu32 " units are more than %d", m->units,
                          UNITS_MAX);
-    m->region = calloc((size_t)m->units * REGION_CLASSES, sizeof *m->region);
+    m->region = calloc((size_t)m->units * USE_REGIONS_MAX, sizeof *m->region);
     m->region_params = calloc(m->params + 1, sizeof *m->region_params);
     m->use = calloc(m->units, sizeof *m->use);
     m->held = calloc(m->units, sizeof *m->held);

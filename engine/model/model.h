@@ -1,9 +1,10 @@
 /* The declared model: units and their parameters, and how they are laid out in regions.
  *
  * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded or persistent, of the
- * run's type or kept in fp32, counted here or on another model rank), one after another, each on a cache line, padded so that it
- * cuts into equal shards. The layout depends on the model, the number of ranks that cut it and the persistence threshold alone, so
- * it is the same in every stage and tier. Owns all it points to except slots, pointers and values of the host.
+ * run's type or kept in fp32, counted here or on another model rank, gathered in one format of codes), one after another, each on a
+ * cache line, padded so that it cuts into equal shards. The layout depends on the model, the number of ranks that cut it, the
+ * persistence threshold and the codes alone, so it is the same in every stage and tier. Owns all it points to except slots, pointers
+ * and values of the host.
  * Local; one thread. */
 #ifndef ZERO_ENGINE_MODEL_MODEL_H
 #define ZERO_ENGINE_MODEL_MODEL_H
@@ -14,9 +15,10 @@
 #include "engine/base/name_index.h"
 #include "engine/model/precision.h"
 #include "engine/zero.h"
+#include "kernels/quantize.h"
 #include "stages/policy.h"
 
-enum { REGION_CLASSES = 32, NO_REGION = UINT32_MAX };
+enum { REGION_CLASSES = 32 * CODE_FORMATS, NO_REGION = UINT32_MAX };
 
 /* The host's handle of a parameter. It does not move when the list of parameters grows. */
 struct zero_handle {
@@ -47,12 +49,13 @@ struct model_param {
     zero_span *spans;                     /* borrowed memory; owned copy of the list */
     uint64_t *span_first;                 /* owned; each span's first element in the parameter */
     uint32_t span_count;
-    uint64_t copied;    /* the version of the weights that the borrowed memory holds */
-    bool other;         /* the run's other optimizer updates it: set by the owner, before model_lay_out */
-    uint32_t copies;    /* model ranks that have it (engine/peers); 0: not replicated over model ranks */
-    bool elsewhere;     /* it counts on an earlier model rank: set by engine/peers, before model_lay_out */
-    bool written;       /* its gradient holds this accumulation's sum so far (of the owner) */
-    uint64_t name_hash; /* of the tensor */
+    uint64_t copied;       /* the version of the weights that the borrowed memory holds */
+    bool other;            /* the run's other optimizer updates it: set by the owner, before model_lay_out */
+    uint32_t copies;       /* model ranks that have it (engine/peers); 0: not replicated over model ranks */
+    enum code_format code; /* of its gathers from shards: set by the owner, before model_lay_out */
+    bool elsewhere;        /* it counts on an earlier model rank: set by engine/peers, before model_lay_out */
+    bool written;          /* its gradient holds this accumulation's sum so far (of the owner) */
+    uint64_t name_hash;    /* of the tensor */
 };
 
 struct model_region {
@@ -122,6 +125,8 @@ bool region_frozen(const struct model_region *region);
 bool region_persistent(const struct model_region *region);
 /* Its parameters stay fp32, and the others of the model are narrower. */
 bool region_keeps_fp32(const struct model_region *region);
+/* Its gathers from shards send codes of this format. CODE_NONE: they send elements. */
+enum code_format region_code(const struct model_region *region);
 /* The run's other optimizer updates its parameters (param_groups.h). */
 bool region_other(const struct model_region *region);
 /* Its parameters count on an earlier model rank: in the norm, in checkpoints and in the weights' hash. */

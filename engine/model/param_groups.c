@@ -38,9 +38,18 @@ void groups_open(struct param_groups *groups, const struct config_groups *config
             add_group(groups, config->item[g].lr, config->item[g].weight_decay);
 }
 
-void groups_mark(const struct param_groups *groups, struct model *model) {
-    for (uint32_t i = 0; i < model->params; i++)
-        model->param[i].other = groups->uses_other[model->param[model->param[i].owner].scalars / 2];
+/* Groups of the host program have no codes of their own. */
+static enum code_format code_of(const struct config_groups *config, uint32_t group, enum code_format run) {
+    bool own = group && group <= config->count && config->item[group - 1].weight_code >= 0;
+    return own ? (enum code_format)config->item[group - 1].weight_code : run;
+}
+
+void groups_mark(const struct param_groups *groups, enum code_format code, struct model *model) {
+    for (uint32_t i = 0; i < model->params; i++) {
+        uint32_t group = model->param[model->param[i].owner].scalars / 2;
+        model->param[i].other = groups->uses_other[group];
+        model->param[i].code = code_of(groups->config, group, code);
+    }
 }
 
 zero_status groups_add(struct param_groups *groups, const zero_group *group, int *out,

@@ -30,8 +30,9 @@ zero_status groups_add(struct param_groups *groups, const zero_group *group, int
 zero_status groups_assign(struct param_groups *groups, const struct model *model, zero_param *param,
                           struct zero_error *error);
 
-/* Marks the parameters that the other optimizer updates. After groups_check, before model_lay_out. */
-void groups_mark(const struct param_groups *groups, struct model *model);
+/* Marks the parameters that the other optimizer updates, and the codes of each one's gathers: `code`, but for groups with their own.
+ * After groups_check, before model_lay_out. */
+void groups_mark(const struct param_groups *groups, enum code_format code, struct model *model);
 
 /* Once all parameters are declared: every pattern found a parameter, every group has one, at most one other optimizer is named, and every list of the scheduler has a
  * number for each group. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/blueprint/blueprint.h"
+#include "kernels/quantize.h"
 
 static void log_model_ranks(const struct choices *c) {
     if (c->ranks->model_size == 1) return;
@@ -27,6 +28,26 @@ static void log_mesh(const struct choices *c) {
             "groups of %" PRIu64 " adjacent ranks cross from one node to another, and groups of %" PRIu64
             " do not: number ranks node by node (mpirun --map-by slot), or choose a divisor of that number",
             group, c->config->node_group);
+}
+
+static void log_codes(const struct choices *c) {
+    const struct config_groups *groups = &c->config->groups;
+    enum code_format run = (enum code_format)c->config->weight_code;
+    if (run)
+        log_line(&c->ranks->log, ZERO_LOG_WARN,
+                 "inexact by request (zero_quantized_weights): parameters are gathered in blockwise %s",
+                 code_format_name(run));
+    for (uint32_t g = 0; g < groups->count; g++) {
+        int own = groups->item[g].weight_code;
+        if (own > CODE_NONE && own != (int)run)
+            log_line(&c->ranks->log, ZERO_LOG_WARN,
+                     "inexact by request (param_groups[%" PRIu32
+                     "].zero_quantized_weights): its parameters are gathered in blockwise %s",
+                     g, code_format_name((enum code_format)own));
+        else if (own == CODE_NONE && run)
+            log_line(&c->ranks->log, ZERO_LOG_INFO,
+                     "param_groups[%" PRIu32 "]: its parameters are gathered as they are", g);
+    }
 }
 
 /* One line names all keys that have no effect; with one such key it says what is done instead. */
@@ -76,9 +97,7 @@ void choices_log(const struct choices *c) {
                  " steps of warmup do",
                  lr_schedules[c->config->schedule_kind]->name, (int64_t)c->schedule->total_num_steps,
                  (int64_t)c->schedule->warmup_num_steps);
-    if (c->config->quantized_weights)
-        log_line(&c->ranks->log, ZERO_LOG_WARN,
-                 "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8");
+    log_codes(c);
     if (c->config->quantized_gradients)
         log_line(
             &c->ranks->log, ZERO_LOG_WARN,

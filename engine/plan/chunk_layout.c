@@ -12,21 +12,33 @@ static const struct chunk_format *format_of(const struct chunk_layout *layout, u
     return &layout->format[layout->kind[region]];
 }
 
-/* Sets the offsets of the arrays in a record of `elements`. Returns the offset of their end. */
-static uint64_t place_arrays(const struct chunk_format *format, uint64_t elements,
-                             uint64_t out[PRECISION_ARRAYS_MAX]) {
-    uint64_t end = 0;
-    for (uint32_t k = 0; k < format->arrays; k++) {
-        out[k] = end;
-        end += round_up(elements * format->array_bytes[k], ALIGN_BYTES);
+static void place_part(const struct chunk_layout *layout, const struct chunk_format *format, uint32_t first,
+                       uint32_t end, struct chunk *c, struct record_part *part) {
+    uint64_t at = part->at;
+    for (uint32_t k = first; k < end; k++) {
+        c->array[k] = at;
+        at += round_up(c->count * format->array_bytes[k], ALIGN_BYTES);
     }
-    return end;
+    part->tag = at;
+    part->bytes = round_up(at + CHUNK_TAG_BYTES - part->at, layout->align_bytes);
+}
+
+/* Sets the places in the record of a chunk of c->count elements. */
+static void place_arrays(const struct chunk_layout *layout, const struct chunk_format *format,
+                         struct chunk *c) {
+    struct record_part *states = &c->part[PART_STATES], *masters = &c->part[PART_MASTERS];
+    bool halves = format->halves && format->states < format->arrays;
+    c->states = format->states;
+    place_part(layout, format, 0, halves ? format->states : format->arrays, c, states);
+    masters->at = states->bytes;
+    if (halves) place_part(layout, format, format->states, format->arrays, c, masters);
 }
 
 static uint64_t record_bytes(const struct chunk_layout *layout, const struct chunk_format *format,
                              uint64_t elements) {
-    uint64_t array[PRECISION_ARRAYS_MAX];
-    return round_up(place_arrays(format, elements, array) + CHUNK_TAG_BYTES, layout->align_bytes);
+    struct chunk c = {.count = elements};
+    place_arrays(layout, format, &c);
+    return chunk_record_bytes(&c);
 }
 
 uint32_t chunk_format_bytes(const struct chunk_format *format) {
@@ -43,8 +55,7 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
     c.state = i >= r->resident;
     c.device = i < r->device;
     c.params = r->params;
-    c.tag = place_arrays(format, c.count, c.array);
-    c.record_bytes = record_bytes(layout, format, c.count);
+    place_arrays(layout, format, &c);
     if (c.state)
         c.record = layout->first_record[region] +
                    (i - r->resident) * record_bytes(layout, format, layout->chunk_elements);
@@ -60,9 +71,20 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
     return c;
 }
 
+struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct operation *op,
+                                 uint32_t item) {
+    struct chunk c = chunk_layout_at(layout, op->region, op->first + item);
+    bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
+    if (!halves) return c;
+    c.part[directs ? PART_MASTERS : PART_STATES].bytes = 0;
+    c.params &= !directs;
+    c.grads &= directs;
+    return c;
+}
+
 struct chunk chunk_layout_moved(const struct chunk_layout *layout, const struct operation *op,
                                 uint32_t item) {
-    struct chunk c = chunk_layout_at(layout, op->region, op->first + item);
+    struct chunk c = chunk_layout_needed(layout, op, item);
     bool fetches = op->kind == OP_FETCH;
     if (!fetches || op->outcome == OUTCOME_SKIPPED) c.grads = false;
     if (fetches && op->outcome != OUTCOME_UPDATED) c.params = false;
@@ -146,11 +168,13 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
                         const struct policy *policy) {
     for (uint32_t i = 0; i < policy->regions; i++) {
         uint64_t chunks = round_up(layout->elements[i], layout->chunk_elements) / layout->chunk_elements;
+        const struct chunk_format *format = format_of(layout, i);
         layout->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
                                                     .resident = (uint32_t)chunks,
-                                                    .params = o->params && rests_sharded(&policy->region[i])};
-        if (o->state && format_of(layout, i)->arrays && !policy->region[i].frozen)
-            layout->region[i].resident = 0;
+                                                    .params = o->params && rests_sharded(&policy->region[i]),
+                                                    .halves = policy->region[i].matrices,
+                                                    .masters = format->arrays > format->states};
+        if (o->state && format->arrays && !policy->region[i].frozen) layout->region[i].resident = 0;
         layout->first_chunk[i] = layout->chunks;
         layout->chunks += chunks;
     }
@@ -237,8 +261,9 @@ static void place_records(struct chunk_layout *layout, const struct policy *poli
         layout->first_record[i] = layout->record_row_bytes;
         for (uint32_t c = offload_staged_first(r); c < r->chunks && !policy->region[i].frozen; c++) {
             struct chunk chunk = chunk_layout_at(layout, i, c);
-            if (chunk.state) layout->record_row_bytes += chunk.record_bytes;
-            layout->step_bytes += chunk.state * chunk.record_bytes + chunk.params * chunk.param_bytes;
+            uint64_t record = chunk.state ? chunk_record_bytes(&chunk) : 0;
+            layout->record_row_bytes += record;
+            layout->step_bytes += record + chunk.params * chunk.param_bytes;
             layout->grad_bytes += chunk.grads * chunk.grad_bytes;
             staged++;
         }
@@ -300,7 +325,9 @@ zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_la
         return error_set(error, ZERO_E_MEMORY, "no memory for the plan of chunks");
     for (uint32_t i = 0; i < regions; i++) {
         const struct region *r = &policy->region[i];
-        layout->kind[i] = region_keeps_fp32(&model->region[i]);
+        layout->kind[i] = (uint8_t)chunk_format_index(region_keeps_fp32(&model->region[i]),
+                                                      region_other(&model->region[i]));
+        layout->format[layout->kind[i]].halves |= r->matrices;
         layout->elements[i] =
             model->region[i].padded / placement_parts(r->frozen ? r->rest : r->state, policy->mesh);
     }

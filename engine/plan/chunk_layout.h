@@ -2,7 +2,8 @@
  *
  * A shard is cut every `chunk_elements`. A staged chunk of n elements moves as one record: the arrays of the states,
  * then the array of the masters if there are masters, each array on a cache line; then the tag; rounded up to whole
- * pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
+ * pages. Where an optimizer updates whole matrices, states and masters move at different times: they are two parts of the record, each
+ * with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
  * so a gather can read them without state. So are gradients, which a reduction writes without state.
  *
  * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
@@ -32,10 +33,14 @@ struct chunk_ring {
 /* The types of a region's chunks. */
 struct chunk_format {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* bytes of an element: precision_arrays */
+    uint32_t states;                                    /* the first of these arrays */
+    bool halves; /* its optimizer updates whole matrices: chunk_layout_make sets it */
     enum dtype param_dtype, grad_dtype;
 };
 
-enum { CHUNK_FORMATS = 2 }; /* by region_keeps_fp32 */
+/* By region_keeps_fp32 and region_other. */
+enum { CHUNK_FORMATS = 4 };
+static inline uint32_t chunk_format_index(bool keeps_fp32, bool other) { return keeps_fp32 + 2u * other; }
 
 struct chunk_layout_options {
     bool state, params, grads; /* whether each of them is on the drive */
@@ -65,7 +70,7 @@ struct chunk_layout {
     struct chunk_ring params, grads;
     uint64_t slot_param[CHUNK_FORMATS], slot_grad[CHUNK_FORMATS]; /* offsets in a slot */
     struct offload_region *region;                                /* per region; offload_open sets `base` */
-    uint8_t *kind;                                                /* per region: index of its format */
+    uint8_t *kind;                                                /* per region: chunk_format_index */
     uint64_t *elements;        /* per region: elements of this rank's shard */
     uint64_t *first_record;    /* per region: offset of its first record in the row of records */
     uint64_t *first_chunk;     /* per region: index of its first chunk among those of all regions */
@@ -78,13 +83,22 @@ struct chunk_layout {
     uint64_t step_bytes, grad_bytes;
 };
 
+/* What moves of a record at once, in whole pages: all of it; or the states, and the masters. */
+enum { PART_STATES, PART_MASTERS, RECORD_PARTS };
+struct record_part {
+    uint64_t at, tag; /* offsets in the record */
+    uint64_t bytes;   /* 0: there is no such part, or it does not move */
+};
+
 /* The places of one chunk. */
 struct chunk {
-    uint64_t first, count;                /* elements of the shard */
-    uint64_t index;                       /* among the chunks of all regions */
-    bool state, params, grads;            /* whether each of them is on the drive */
-    bool device;                          /* the state is on the device (struct offload_region) */
-    uint64_t record, record_bytes, tag;   /* record: offset in the row of records; tag: in the record */
+    uint64_t first, count;     /* elements of the shard */
+    uint64_t index;            /* among the chunks of all regions */
+    bool state, params, grads; /* whether each of them is on the drive */
+    bool device;               /* the state is on the device (struct offload_region) */
+    uint64_t record;           /* offset in the row of records */
+    struct record_part part[RECORD_PARTS];
+    uint32_t states;                      /* the first arrays; the masters' follows */
     uint64_t array[PRECISION_ARRAYS_MAX]; /* offsets of the arrays in the record */
     uint64_t slot_param, slot_grad;       /* offsets of parameters and gradients in a slot */
     /* param_place: offset in the shard; param_bytes: whole pages; param_used: bytes of parameters in them */
@@ -102,8 +116,16 @@ void chunk_layout_free(struct chunk_layout *layout);
 
 struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region, uint32_t chunk);
 
-/* The same, with those parts alone that an item of a FETCH or STORE of state moves. Where an update is made again or taken back, the
- * parameters come from the masters in the record. */
+/* The bytes of its parts. */
+static inline uint64_t chunk_record_bytes(const struct chunk *c) {
+    return c->part[PART_STATES].bytes + c->part[PART_MASTERS].bytes;
+}
+
+/* The same, with those parts alone that an item of an UPDATE needs, or of a FETCH or STORE of state. */
+struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct operation *op,
+                                 uint32_t item);
+/* Of these, what the FETCH or STORE moves. Where an update is made again or taken back, the parameters come from the masters in the
+ * record. */
 struct chunk chunk_layout_moved(const struct chunk_layout *layout, const struct operation *op, uint32_t item);
 
 /* The elements of the shard whose state is in memory; and, of these, the first whose state is on the device. */

@@ -5,6 +5,8 @@
 
 #include "engine/plan/dry_run.h"
 
+_Static_assert((int)PRECISION_STATES_MAX == (int)OPTIMIZER_STATES_MAX + 1, "the average is a state more");
+
 enum { ALIAS_BYTES = 4096, STAGGER_BYTES = 5 * ALIGN_BYTES };
 
 const char *memory_row_name(enum memory_row row) {
@@ -31,7 +33,10 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_GRAD_STAGING] = "gradient staging",
                                                    [MEMORY_OFFLOADED_GRADIENTS] = "offloaded gradients",
                                                    [MEMORY_DIRECTIONS] = "update directions",
-                                                   [MEMORY_TENSOR_NORMS] = "norms of tensors"};
+                                                   [MEMORY_TENSOR_NORMS] = "norms of tensors",
+                                                   [MEMORY_AVERAGES] = "averaged weights",
+                                                   [MEMORY_DEVICE_AVERAGES] =
+                                                       "averaged weights on the device"};
     return names[row];
 }
 
@@ -48,6 +53,7 @@ static const bool row_rests[MEMORY_ROWS] = {
     [MEMORY_STATE1] = true,         [MEMORY_MASTERS] = true,
     [MEMORY_DEVICE_STATE0] = true,  [MEMORY_DEVICE_STATE1] = true,
     [MEMORY_DEVICE_MASTERS] = true, [MEMORY_OFFLOADED_PARAMETERS] = true,
+    [MEMORY_AVERAGES] = true,       [MEMORY_DEVICE_AVERAGES] = true,
 };
 
 static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum memory_row row,
@@ -91,29 +97,44 @@ struct precision plan_precision(const struct plan *plan, uint32_t region) {
     return region_precision(&plan->model->region[region], &plan->precision);
 }
 
-/* The same for the chunks whose state is on the device while other state is not. */
-static void fix_device_state(struct plan *plan, uint32_t i, uint32_t state_count) {
-    const struct precision p = plan_precision(plan, i);
-    uint64_t elements = chunk_layout_device(&plan->layout, i);
-    if (!elements) return;
-    if (precision_keeps_masters(&p))
-        fix(plan, BUFFER_DEVICE_MASTER, i, MEMORY_DEVICE_MASTERS, elements * precision_master_bytes(&p));
-    for (uint32_t k = 0; k < state_count; k++)
-        fix(plan, BUFFER_DEVICE_STATE, k * plan->policy->regions + i,
-            k ? MEMORY_DEVICE_STATE1 : MEMORY_DEVICE_STATE0, elements * dtype_bytes(p.state));
+/* What the plan's states of a region are: all of them, and those that its optimizer uses. */
+struct states {
+    uint32_t count, used;
+};
+
+/* The row of a state; MEMORY_ROWS: the region's optimizer does not use it. */
+static enum memory_row state_row(const struct precision *p, struct states states, uint32_t k, bool device) {
+    if (precision_averages(p, k, states.count)) return device ? MEMORY_DEVICE_AVERAGES : MEMORY_AVERAGES;
+    if (k >= states.used) return MEMORY_ROWS;
+    if (device) return k ? MEMORY_DEVICE_STATE1 : MEMORY_DEVICE_STATE0;
+    return k ? MEMORY_STATE1 : MEMORY_STATE0;
 }
 
-/* The master weights and states of a shard that stay in memory. */
-static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
+static void fix_states(struct plan *plan, uint32_t i, struct states states, bool device, uint64_t elements) {
     const struct precision p = plan_precision(plan, i);
-    uint64_t elements = chunk_layout_resident(&plan->layout, i) - chunk_layout_device(&plan->layout, i);
+    for (uint32_t k = 0; k < states.count; k++) {
+        enum memory_row row = state_row(&p, states, k, device);
+        if (row != MEMORY_ROWS)
+            fix(plan, device ? BUFFER_DEVICE_STATE : BUFFER_STATE, k * plan->policy->regions + i, row,
+                elements * dtype_bytes(precision_state(&p, k, states.count)));
+    }
+}
+
+/* The master weights and states of a shard that stay in memory. Those of the chunks whose state is on the device, while other state is
+ * not, are apart. */
+static void fix_state(struct plan *plan, uint32_t i, struct states states) {
+    const struct precision p = plan_precision(plan, i);
+    uint64_t device = chunk_layout_device(&plan->layout, i),
+             elements = chunk_layout_resident(&plan->layout, i) - device;
     if (precision_keeps_masters(&p))
         fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&p));
-    for (uint32_t k = 0; k == 0 || k < state_count;
-         k++) /* an optimizer without state gets one empty state: hazards need a buffer */
-        fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
-            state_count ? elements * dtype_bytes(p.state) : 0);
-    fix_device_state(plan, i, state_count);
+    fix_states(plan, i, states, false, elements);
+    if (plan->fixed[BUFFER_STATE * plan->fixed_width + i] == NO_BUFFER) /* hazards need one */
+        fix(plan, BUFFER_STATE, i, MEMORY_STATE0, 0);
+    if (!device) return;
+    if (precision_keeps_masters(&p))
+        fix(plan, BUFFER_DEVICE_MASTER, i, MEMORY_DEVICE_MASTERS, device * precision_master_bytes(&p));
+    fix_states(plan, i, states, true, device);
 }
 
 static bool grad_on_host(const struct plan *plan, uint32_t i) {
@@ -162,7 +183,7 @@ static void fix_grad_shard(struct plan *plan, uint32_t i) {
 }
 
 /* Plans the buffers of a region that live from step to step. A lent one has no bytes here, but hazards need a buffer. */
-static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
+static void fix_region(struct plan *plan, uint32_t i, struct states states) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     const struct region *r = &plan->policy->region[i];
     const struct precision p = plan_precision(plan, i);
@@ -185,7 +206,7 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
                 ? 0
                 : plan_part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
     if (!r->grad_in_place) fix_grad_shard(plan, i);
-    fix_state(plan, i, state_count);
+    fix_state(plan, i, states);
     fix_norms(plan, i);
     if (plan_host_updates(plan) && gathered && !chunk_layout_device_whole(&plan->layout, i))
         fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, plan_part_bytes(plan, i, r->state, p.reduced));
@@ -311,7 +332,8 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
 static void place_row(struct plan *plan, int r) {
     if (!plan->row_bytes[r]) return;
     uint64_t *end = &plan->tier_bytes[plan->row_tier[r]];
-    uint64_t stagger = r < MEMORY_OFFLOADED_PARAMETERS ? (uint64_t)r * STAGGER_BYTES : 0;
+    bool walked = r < MEMORY_OFFLOADED_PARAMETERS || r >= MEMORY_AVERAGES;
+    uint64_t stagger = walked ? (uint64_t)r * STAGGER_BYTES : 0;
     plan->row_offset[r] = round_up(*end, ALIAS_BYTES) + stagger;
     *end = plan->row_offset[r] + plan->row_bytes[r];
 }
@@ -332,7 +354,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
                                    struct zero_error *error) {
     const struct policy *p = o->policy;
     uint32_t slots = dry_run_slots(p);
-    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
+    plan->fixed_width = p->regions * PRECISION_STATES_MAX + p->stagings + p->gather_stagings +
                         p->lent_stagings + UPDATE_STAGINGS + p->directions;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
@@ -346,9 +368,12 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     return ZERO_OK;
 }
 
-static struct chunk_format format_of(const struct precision *p, uint32_t state_count) {
-    struct chunk_format format = {.param_dtype = p->compute, .grad_dtype = p->reduced};
-    format.arrays = precision_arrays(p, state_count, format.array_bytes);
+static struct chunk_format format_of(const struct plan_options *o, bool keeps_fp32, bool other) {
+    const struct precision kept = precision_kept_fp32(&o->precision), *p = keeps_fp32 ? &kept : &o->precision;
+    struct chunk_format format = {.states = o->precision.average ? o->state_count : o->states[other],
+                                  .param_dtype = p->compute,
+                                  .grad_dtype = p->reduced};
+    format.arrays = precision_arrays(p, format.states, format.array_bytes);
     return format;
 }
 
@@ -365,9 +390,9 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
                                            .device_bytes = o->device_bytes,
                                            .device_grads = o->discrete || o->grad_tier != TIER_DEVICE,
                                            .resident_bytes = o->resident_bytes};
-    struct precision kept = precision_kept_fp32(&o->precision);
-    options.format[false] = format_of(&o->precision, o->state_count);
-    options.format[true] = format_of(&kept, o->state_count);
+    for (int other = 0; other < 2; other++)
+        for (int kept = 0; kept < 2; kept++)
+            options.format[chunk_format_index(kept, other)] = format_of(o, kept, other);
     return chunk_layout_make(&plan->layout, &options, o->model, o->policy, error);
 }
 
@@ -375,8 +400,9 @@ static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
     plan->row_tier[MEMORY_DIRECTIONS] = plan->row_tier[MEMORY_TENSOR_NORMS] = resident;
+    plan->row_tier[MEMORY_AVERAGES] = resident;
     plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
-    plan->row_tier[MEMORY_DEVICE_MASTERS] = TIER_DEVICE;
+    plan->row_tier[MEMORY_DEVICE_MASTERS] = plan->row_tier[MEMORY_DEVICE_AVERAGES] = TIER_DEVICE;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
     plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
     plan->row_tier[MEMORY_OFFLOADED_GRADIENTS] = TIER_NVME;
@@ -403,7 +429,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     fix_brief(plan, false);
     fix_brief(plan, true);
     for (uint32_t i = 0; i < o->policy->regions; i++)
-        fix_region(plan, i, o->states[region_other(&o->model->region[i])]);
+        fix_region(plan, i, (struct states){o->state_count, o->states[region_other(&o->model->region[i])]});
     for (uint32_t k = 0; k < o->policy->stagings; k++)
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
     for (uint32_t k = 0; k < o->policy->gather_stagings; k++)

@@ -46,6 +46,8 @@ enum memory_row {
     MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
     MEMORY_DIRECTIONS, /* of an optimizer that updates whole matrices: directions of whole regions, and scratch */
     MEMORY_TENSOR_NORMS, /* of an optimizer that needs norms of whole tensors: those of all ranks' parts */
+    MEMORY_AVERAGES, /* averaged weights, where MEMORY_STATE0 is; and where MEMORY_DEVICE_STATE0 is */
+    MEMORY_DEVICE_AVERAGES,
     MEMORY_ROWS
 };
 
@@ -72,7 +74,7 @@ struct plan_buffer {
 struct plan_options {
     const struct model *model;
     const struct policy *policy;           /* must be open; the dry run works on a copy */
-    uint32_t state_count;                  /* states of the optimizer per element, */
+    uint32_t state_count;                  /* states per element, the average included (struct precision), */
     uint32_t states[2];                    /* of them, what each optimizer uses: by region_other */
     uint64_t matrix_scratch_bytes;         /* of the largest matrix; there are policy->directions */
     enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */

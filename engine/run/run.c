@@ -79,15 +79,18 @@ void run_leave(struct running *run) {
     turn_take(lock);
     progress_rest(run->progress, true);
     uint64_t now_ns = clock_now_ns(), moved_ns = now_ns;
+    zero_status status = ZERO_OK;
     while (executor_owes(run->executor) && now_ns - moved_ns < LEAVE_NS) {
         bool moved;
-        if (executor_poll(run->executor, &moved)) break;
+        status = executor_poll(run->executor, &moved);
+        if (status) break;
         if (!moved) idle(run), turn_yield(lock);
         now_ns = clock_now_ns();
         if (moved || executor_works(run->executor) || executor_transferring(run->executor)) moved_ns = now_ns;
     }
     progress_rest(run->progress, false);
     turn_give(lock);
+    if (status) ranks_fail(run->ranks, executor_error(run->executor)); /* the other ranks are told */
 }
 
 static bool has_room(const void *executor) { return executor_has_room(executor); }

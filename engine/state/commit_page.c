@@ -11,7 +11,7 @@
 
 #include "engine/base/hash.h"
 
-static const uint64_t commit_magic = 0x3374696d6d6f637aULL; /* "zcommit3" */
+static const uint64_t commit_magic = 0x3474696d6d6f637aULL; /* "zcommit4" */
 
 _Static_assert(sizeof(struct commit) <= CHUNK_ALIGN_BYTES, "a page holds it");
 

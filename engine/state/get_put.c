@@ -62,6 +62,7 @@ static zero_status fill_param(struct state *state, const struct model_param *p, 
         else
             status = take_from_spans(state, p, at - p->offset, count, piece);
         if (!status) status = state_write(state, p->region, ZERO_PARAM, at, count, piece);
+        if (!status) status = state_begin_average(state, p->region, at, count);
         if (status) return status;
         at += count;
     }
@@ -105,7 +106,10 @@ zero_status range_check(const struct state *state, const char *what, const struc
                       count, p->name);
     bool frozen = state->blueprint->regions[p->region].frozen;
     bool optimizer_state = kind == ZERO_STATE0 || kind == ZERO_STATE1;
-    if ((unsigned)kind > ZERO_STATE1 || (kind != ZERO_PARAM && frozen) ||
+    if (kind == ZERO_EMA && !state_averages(state, p->region))
+        return refuse(ZERO_E_ARGUMENT, "%s: \"%s\" has no averaged weights: %s", what, p->name,
+                      frozen ? "it is frozen, so take its weights" : "set ema.decay in the configuration");
+    if ((unsigned)kind > ZERO_EMA || (kind != ZERO_PARAM && frozen) ||
         (optimizer_state && (uint32_t)(kind - ZERO_STATE0) >= state->training->state_count))
         return refuse(ZERO_E_ARGUMENT, "%s: \"%s\" has no %s here", what, p->name,
                       kind == ZERO_GRAD ? "gradient (it is frozen)" : "such optimizer state");

@@ -19,16 +19,19 @@ struct load {
     const struct model_param **model_param;
     /* Of the file at hand, 1 + a piece: the first of a tensor, by its first part and the kind; and the one after each. */
     uint32_t (*there)[1 + MANIFEST_STATES_MAX], *after;
-    bool weights_only; /* moments and counters begin anew */
+    enum load_what what;
 };
+
+static bool takes_all(const struct load *l) { return l->what == LOAD_ALL; }
 
 /* ---- is it this model's ---- */
 
 static bool same_states(const struct state *state, const struct manifest *m) {
     char name[OPTIMIZER_NAMES_BYTES];
-    bool same = m->states == state->training->state_count &&
+    uint32_t states = m->states - (manifest_average(m) != 0);
+    bool same = states == state->training->state_count &&
                 strcmp(m->optimizer, training_optimizer_name(state->training, name)) == 0;
-    for (uint32_t k = 0; k < m->states && same; k++)
+    for (uint32_t k = 0; k < states && same; k++)
         same = strcmp(m->state[k], training_state_name(state->training, k)) == 0;
     return same;
 }
@@ -36,12 +39,16 @@ static bool same_states(const struct state *state, const struct manifest *m) {
 static zero_status check_optimizer(struct load *l, struct zero_error *error) {
     const struct manifest *m = &l->checkpoint.manifest;
     char name[OPTIMIZER_NAMES_BYTES];
-    if (!*m->optimizer) l->weights_only = true;
-    if (l->weights_only || same_states(l->state, m)) return ZERO_OK;
+    if (l->what == LOAD_AVERAGE && !manifest_average(m))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%s has no averaged weights: load its weights, or train with ema.decay",
+                         l->checkpoint.path);
+    if (takes_all(l) && !*m->optimizer) l->what = LOAD_WEIGHTS;
+    if (!takes_all(l) || same_states(l->state, m)) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
                      "%s was saved with optimizer %s of %" PRIu32 " states, and this run has %s of %" PRIu32
                      "; use the same optimizer, or load only the weights",
-                     l->checkpoint.path, m->optimizer, m->states,
+                     l->checkpoint.path, m->optimizer, m->states - (manifest_average(m) != 0),
                      training_optimizer_name(l->state->training, name), l->state->training->state_count);
 }
 
@@ -60,7 +67,7 @@ static zero_status check_param(struct load *l, uint32_t index, struct zero_error
                          "%s: \"%s\" has %" PRIu64 " elements in %" PRIu32
                          " dimensions, this model's has %" PRIu64 " in %" PRIu32 ", or the dimensions differ",
                          l->checkpoint.path, saved->name, saved->count, saved->dims, count, own->dims);
-    if (!l->weights_only && saved->frozen != !!(own->flags & ZERO_FROZEN))
+    if (takes_all(l) && saved->frozen != !!(own->flags & ZERO_FROZEN))
         return error_set(error, ZERO_E_ARGUMENT,
                          "%s: \"%s\" is %s, and this model %s it; load only the weights", l->checkpoint.path,
                          saved->name, saved->frozen ? "frozen" : "trained",
@@ -123,12 +130,30 @@ static const struct model_param *first_part(const struct load *l, const struct p
     return l->model_param[piece->param - l->checkpoint.manifest.param];
 }
 
+/* What this load makes of a kind of the checkpoint. False: nothing. */
+static bool becomes(const struct load *l, const struct piece *piece, zero_kind *out) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    *out = saved_kind(m, piece->kind);
+    if (l->what == LOAD_AVERAGE) *out = ZERO_PARAM;
+    if (l->what == LOAD_AVERAGE) return piece->kind == (piece->param->frozen ? 0 : manifest_average(m));
+    if (l->what == LOAD_WEIGHTS) return !piece->kind;
+    return *out != ZERO_EMA || l->state->blueprint->terms.precision.average;
+}
+
+/* Averaged weights that the checkpoint lacks, or that are not taken, begin as the weights. */
+static bool begins_average(const struct load *l, zero_kind kind) {
+    return kind == ZERO_PARAM && (!takes_all(l) || !manifest_average(&l->checkpoint.manifest));
+}
+
 static zero_status write_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                const float *in, struct zero_error *error) {
     struct load *l = user;
     const struct model_param *p = tensor_part(l->state->model, first_part(l, piece), first);
-    zero_status status = state_write(l->state, p->region, saved_kind(piece->kind),
-                                     p->offset + first - p->tensor_first, count, in);
+    uint64_t at = p->offset + first - p->tensor_first;
+    zero_kind kind;
+    becomes(l, piece, &kind); /* list_file has left out the others */
+    zero_status status = state_write(l->state, p->region, kind, at, count, in);
+    if (!status && begins_average(l, kind)) status = state_begin_average(l->state, p->region, at, count);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
@@ -154,7 +179,7 @@ static zero_status take_window(struct load *l, struct shard *shard, uint32_t reg
     const struct model *m = l->state->model;
     const struct model_region *r = &m->region[region];
     zero_status status = ZERO_OK;
-    for (uint32_t kind = 0; kind <= (l->weights_only ? 0 : l->checkpoint.manifest.states); kind++)
+    for (uint32_t kind = 0; kind <= l->checkpoint.manifest.states; kind++)
         for (uint32_t i = 0; i < r->params; i++) {
             const struct model_param *p = &m->param[r->param[i]];
             for (uint32_t at = l->there[p->tensor_head][kind]; at && !status; at = l->after[at - 1])
@@ -171,7 +196,8 @@ static zero_status list_file(struct load *l, const struct shard *shard, struct z
     memset(l->there, 0, m->params * sizeof *l->there);
     for (uint32_t i = shard->count; i-- > 0;) {
         const struct piece *piece = &shard->piece[i];
-        if (!first_part(l, piece)) continue;
+        zero_kind kind;
+        if (!first_part(l, piece) || !becomes(l, piece, &kind)) continue;
         uint32_t *first = &l->there[first_part(l, piece) - m->param][piece->kind];
         after[i] = *first;
         *first = i + 1;
@@ -206,7 +232,7 @@ static zero_status read_files(struct load *l, struct zero_error *error) {
 
 static zero_status read_all(struct load *l, struct zero_error *error) {
     struct state *state = l->state;
-    zero_status status = l->weights_only ? stored_clear(&state->host, error) : ZERO_OK;
+    zero_status status = !takes_all(l) ? stored_clear(&state->host, error) : ZERO_OK;
     if (status) return ranks_fail(state->ranks, error);
     /* As the ranks do that write state. All of it is written, so nothing is read first. */
     status = RUN_EVENT(state->run, executor_clear_chunks(state->run->executor));
@@ -276,18 +302,18 @@ static void take_counters(struct load *l) {
     const struct manifest *m = &l->checkpoint.manifest;
     struct state *state = l->state;
     state->filled = true;
-    if (l->weights_only)
+    if (!takes_all(l))
         training_restart_loss_scale(state->training);
     else
         loss_scale_resume(&state->training->loss_scale, m->loss_scale, m->loss_scale_allowed,
                           m->loss_scale_stable);
-    state->training->steps = l->weights_only ? 0 : m->step;
-    state->training->skipped = l->weights_only ? 0 : m->skipped;
-    if (l->weights_only)
+    state->training->steps = takes_all(l) ? m->step : 0;
+    state->training->skipped = takes_all(l) ? m->skipped : 0;
+    if (!takes_all(l))
         settings_restart(state->training);
     else if (m->schedule_steps)
         settings_resume(state->training, (int64_t)m->schedule_steps - 1);
-    for (uint32_t g = 0; g < state->training->groups.count && !l->weights_only; g++) take_lr(l, g);
+    for (uint32_t g = 0; g < state->training->groups.count && takes_all(l); g++) take_lr(l, g);
 }
 
 /* ---- the call ---- */
@@ -320,8 +346,8 @@ static zero_status run(struct load *l, struct storage *storage, const char *dir)
     return run_weights_written(l->state->run);
 }
 
-zero_status state_load(struct state *state, struct storage *storage, const char *dir, bool weights_only) {
-    struct load load = {.state = state, .weights_only = weights_only};
+zero_status state_load(struct state *state, struct storage *storage, const char *dir, enum load_what what) {
+    struct load load = {.state = state, .what = what};
     zero_status status = run(&load, storage, dir);
     checkpoint_close(&load.checkpoint);
     free(load.model_param);

@@ -13,7 +13,7 @@
 #include "kernels/checksum.h"
 
 /* In the order in which one makes the next differ: the first that differs is the nearest to the cause. */
-enum object_kind { REDUCED_GRADIENT, FIRST_STATE, SECOND_STATE, MASTERS, WEIGHTS, OBJECT_KINDS };
+enum object_kind { REDUCED_GRADIENT, FIRST_STATE, SECOND_STATE, MASTERS, WEIGHTS, AVERAGE, OBJECT_KINDS };
 
 struct item {
     const struct model_param *param;
@@ -43,6 +43,8 @@ static bool is_there(const struct state *state, const struct item *item) {
         return plan_fixed(&state->blueprint->plan, gradient_ref(state, item->param->region)) != NO_BUFFER;
     case MASTERS:
         return precision_keeps_masters(&precision);
+    case AVERAGE:
+        return state_averages(state, item->param->region);
     default:
         return (uint32_t)(item->kind - FIRST_STATE) < state->training->state_count;
     }
@@ -84,7 +86,8 @@ static zero_status hash_stored(struct state *state, const struct item *item, uin
     static const zero_kind kinds[] = {[REDUCED_GRADIENT] = ZERO_GRAD,
                                       [FIRST_STATE] = ZERO_STATE0,
                                       [SECOND_STATE] = ZERO_STATE1,
-                                      [MASTERS] = ZERO_PARAM};
+                                      [MASTERS] = ZERO_PARAM,
+                                      [AVERAGE] = ZERO_EMA};
     zero_status status = ZERO_OK;
     for (uint64_t count; begin < end && !status; begin += count) {
         count = min64(end - begin, PIECE_BYTES / sizeof(float));
@@ -185,7 +188,8 @@ static void describe(const struct state *state, const struct item *item, uint32_
                                        [FIRST_STATE] = training_state_name(state->training, 0),
                                        [SECOND_STATE] = training_state_name(state->training, 1),
                                        [MASTERS] = "master weights",
-                                       [WEIGHTS] = "weights"};
+                                       [WEIGHTS] = "weights",
+                                       [AVERAGE] = "averaged weights"};
     error_set(error, ZERO_E_DIVERGED,
               "debug.compare_every: after step %" PRIu64
               " the bits of the %s of parameter \"%s\" in unit \"%s\" differ on rank %" PRIu32

@@ -96,11 +96,13 @@ static void fill_counters(struct save *s) {
         m->lr[g] = state->training->groups.params[g].lr;
     m->ranks = state->ranks->size;
     m->stage = (uint32_t)state->blueprint->o.config->stage;
-    m->states = state->training->state_count;
+    uint32_t own = state->training->state_count;
+    m->states = own + state->blueprint->terms.precision.average;
     char name[OPTIMIZER_NAMES_BYTES];
     snprintf(m->optimizer, sizeof m->optimizer, "%s", training_optimizer_name(state->training, name));
     for (uint32_t k = 0; k < m->states; k++)
-        snprintf(m->state[k], sizeof m->state[k], "%s", training_state_name(state->training, k));
+        snprintf(m->state[k], sizeof m->state[k], "%s",
+                 k < own ? training_state_name(state->training, k) : MANIFEST_AVERAGE);
 }
 
 /* The part of a region that this rank saves: its shard, also where it holds more; of equal shards one. */
@@ -222,7 +224,7 @@ static zero_status read_state(void *user, const struct piece *piece, uint64_t fi
                               float *out, struct zero_error *error) {
     struct save *s = user;
     const struct model_param *p = param_of(s, piece);
-    zero_status status = stored_read(s->view, p->region, saved_kind(piece->kind),
+    zero_status status = stored_read(s->view, p->region, saved_kind(&s->manifest, piece->kind),
                                      p->offset + first - p->tensor_first, count, out, error);
     if (status && s->view == &s->state->host) ranks_fail(s->state->ranks, error);
     if (status) return status;

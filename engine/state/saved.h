@@ -9,13 +9,17 @@
 zero_status state_save(struct state *state, struct storage *storage, const char *dir);
 zero_status state_prune(struct state *state, struct storage *storage, const char *dir, uint64_t keep);
 
-/* A failure after which half of the state may be new is sticky. The caller then gathers what is replicated again. */
-zero_status state_load(struct state *state, struct storage *storage, const char *dir, bool weights_only);
+/* What a load takes: all; the weights alone; or the averaged weights as the weights. With the last two, moments and counters begin
+ * anew. */
+enum load_what { LOAD_ALL, LOAD_WEIGHTS, LOAD_AVERAGE };
 
-/* Kind of a checkpoint: 0 the weights, 1 + i state i. */
-static inline zero_kind saved_kind(uint32_t kind) {
+/* A failure after which half of the state may be new is sticky. The caller then gathers what is replicated again. */
+zero_status state_load(struct state *state, struct storage *storage, const char *dir, enum load_what what);
+
+/* Kind of a checkpoint: 0 the weights, 1 + i state i, of which the last may be the averaged weights. */
+static inline zero_kind saved_kind(const struct manifest *m, uint32_t kind) {
     static const zero_kind kinds[] = {ZERO_PARAM, ZERO_STATE0, ZERO_STATE1};
-    return kinds[kind];
+    return kind && kind == manifest_average(m) ? ZERO_EMA : kinds[kind];
 }
 
 #endif

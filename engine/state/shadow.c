@@ -30,7 +30,13 @@ static uint64_t layout_of(const struct state *state) {
                         layout->record_row_bytes,
                         state->training->groups.count};
     uint64_t hash = hash_bytes(HASH_START, parts, sizeof parts);
+    for (uint32_t i = 0; i < state->model->params; i++) {
+        const struct model_param *p = &state->model->param[i];
+        uint64_t place[] = {p->region, p->offset, p->other};
+        hash = hash_bytes(hash, place, sizeof place);
+    }
     char name[OPTIMIZER_NAMES_BYTES];
+    if (state->blueprint->terms.precision.average) hash = hash_string(hash, "average");
     return hash_string(hash, training_optimizer_name(state->training, name));
 }
 
@@ -197,7 +203,7 @@ static void say_difference(const struct state *state, const struct commit *c, ch
         snprintf(out, size, "its optimizer is %.*s, and here it is %s", (int)sizeof c->optimizer - 1,
                  c->optimizer, training_optimizer_name(state->training, name));
     else
-        snprintf(out, size, "its types, mesh, chunks or parameter groups are others");
+        snprintf(out, size, "its types, mesh, chunks or parameter groups are others, or its averages (ema)");
 }
 
 static void say(const struct state *state, const struct verdict *v, char *out, size_t size) {

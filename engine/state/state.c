@@ -24,6 +24,13 @@ zero_status state_write(struct state *state, uint32_t region, zero_kind kind, ui
     return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
 }
 
+zero_status state_begin_average(struct state *state, uint32_t region, uint64_t first, uint64_t count) {
+    float *piece = (float *)(void *)state->piece;
+    if (!state_averages(state, region)) return ZERO_OK;
+    zero_status status = state_read(state, region, ZERO_PARAM, first, count, piece);
+    return status ? status : state_write(state, region, ZERO_EMA, first, count, piece);
+}
+
 zero_status state_end_sweep(struct state *state, zero_status status) {
     struct zero_error error;
     error_clear(&error);

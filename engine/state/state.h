@@ -43,11 +43,19 @@ struct state {
 /* After the executor is open, and whenever the plan's row of messages, which has the room's memory, is elsewhere. */
 void state_place(struct state *state, uint8_t *messages);
 
+/* The region has averaged weights. */
+static inline bool state_averages(const struct state *state, uint32_t region) {
+    return state->blueprint->terms.precision.average && !state->blueprint->regions[region].frozen;
+}
+
 /* Elements [first, first + count) of a region, as stored_state.h has them. A failure is the engine's: sticky. */
 zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                        float *out);
 zero_status state_write(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                         const float *in);
+/* The averaged weights of these elements, if the run has any, become the weights, which were written just now. Passes through
+ * state->piece: at most PIECE_BYTES of fp32. */
+zero_status state_begin_average(struct state *state, uint32_t region, uint64_t first, uint64_t count);
 /* Ends stored_sweep of the host's view. Returns `status`, if it is a failure. */
 zero_status state_end_sweep(struct state *state, zero_status status);
 

@@ -37,9 +37,9 @@ void *stored_params(const struct stored_view *v, uint32_t region, const struct p
     return (uint8_t *)executor_address(executor, full) + begin;
 }
 
-/* The arrays of a region: the optimizer's, by index, its states and then the masters, where they are not
- * the parameters; parameters; the reduced gradient. */
-enum { STORED_PARAMS = OPTIMIZER_STATES_MAX + 1, STORED_GRADIENT };
+/* The arrays of a region: the optimizer's, by index, its states, of which the last may be the averaged weights, and then the masters,
+ * where they are not the parameters; parameters; the reduced gradient. */
+enum { STORED_PARAMS = PRECISION_ARRAYS_MAX, STORED_GRADIENT };
 
 /* Frozen parameters have no masters. */
 static bool keeps_masters(const struct stored_view *v, uint32_t region) {
@@ -49,6 +49,7 @@ static bool keeps_masters(const struct stored_view *v, uint32_t region) {
 
 static uint32_t array_of(const struct stored_view *v, uint32_t region, zero_kind kind) {
     if (kind == ZERO_GRAD) return STORED_GRADIENT;
+    if (kind == ZERO_EMA) return v->blueprint->o.state_count - 1;
     if (kind != ZERO_PARAM) return (uint32_t)(kind - ZERO_STATE0);
     return keeps_masters(v, region) ? v->blueprint->o.state_count : STORED_PARAMS;
 }
@@ -58,7 +59,8 @@ static enum dtype array_dtype(const struct stored_view *v, uint32_t region, uint
     struct precision precision = blueprint_precision_of(v->blueprint, region);
     if (array == STORED_PARAMS) return precision.compute;
     if (array == STORED_GRADIENT) return precision.reduced;
-    if (array < v->blueprint->o.state_count) return precision.state;
+    uint32_t states = v->blueprint->o.state_count;
+    if (array < states) return precision_state(&precision, array, states);
     return precision.split ? DTYPE_BF16 : DTYPE_F32;
 }
 
@@ -125,6 +127,12 @@ static bool is_lent(const struct stored_view *v, uint32_t region, uint32_t array
     return array == STORED_PARAMS ? r->lent : array == STORED_GRADIENT && r->grad_lent && r->grad_in_place;
 }
 
+/* A state that only the run's other optimizer keeps. It has no place in this region: it reads as zero. */
+static bool is_others(const struct stored_view *v, uint32_t region, uint32_t array) {
+    uint32_t states = v->blueprint->o.state_count - v->blueprint->terms.precision.average;
+    return array < states && array >= blueprint_optimizer(v->blueprint, region)->state_count;
+}
+
 /* Finds the element `at` of the shard, and what follows it in the same place. */
 static zero_status find(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                         uint64_t count, struct piece *out, struct zero_error *error) {
@@ -132,6 +140,7 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     enum dtype dtype = array_dtype(v, region, array);
     uint64_t end = in_memory(v, region, array, at);
     if (is_lent(v, region, array)) return *out = lent_piece(v, region, array, at, count), ZERO_OK;
+    if (is_others(v, region, array)) return *out = (struct piece){NULL, dtype, count, 0}, ZERO_OK;
     if (at < end) {
         *out = (struct piece){address(v, region, array, at), dtype, min64(count, end - at), 0};
         return ZERO_OK;
@@ -144,6 +153,7 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     bool split = array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split;
     zero_status status = load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error);
     if (status) return status;
+    if (array == v->blueprint->o.state_count) array = c.states;
     slot += part == CHUNK_PARAMS ? c.slot_param : part == CHUNK_GRADS ? c.slot_grad : c.array[array];
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), part);
     return ZERO_OK;
@@ -360,18 +370,22 @@ zero_status stored_end_sweep(const struct stored_view *v, zero_status status, st
     return status;
 }
 
-/* State k of a region, as far as it is in memory. */
+/* State k of a region from an element on, in one memory. Does nothing where there is no such state. */
+static zero_status clear_run(const struct stored_view *v, uint32_t region, uint32_t k, uint64_t first,
+                             uint64_t end, struct zero_error *error) {
+    bool there = first < end && !is_others(v, region, k);
+    void *at = there ? executor_state(v->run->executor, region, k, first) : NULL;
+    uint64_t bytes = (end - first) * dtype_bytes(array_dtype(v, region, k));
+    return at ? device_clear(v->run, at, bytes, error) : ZERO_OK;
+}
+
+/* As far as it is in memory. */
 static zero_status clear_state(const struct stored_view *v, uint32_t region, uint32_t k,
                                struct zero_error *error) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
-    uint64_t device = chunk_layout_device(layout, region), end = chunk_layout_resident(layout, region),
-             bytes = dtype_bytes(blueprint_precision_of(v->blueprint, region).state);
-    zero_status status =
-        device ? device_clear(v->run, executor_state(v->run->executor, region, k, 0), device * bytes, error)
-               : ZERO_OK;
-    if (status || end == device || !executor_state(v->run->executor, region, k, device)) return status;
-    return device_clear(v->run, executor_state(v->run->executor, region, k, device), (end - device) * bytes,
-                        error);
+    uint64_t device = chunk_layout_device(layout, region), end = chunk_layout_resident(layout, region);
+    zero_status status = clear_run(v, region, k, 0, device, error);
+    return status ? status : clear_run(v, region, k, device, end, error);
 }
 
 zero_status stored_clear(const struct stored_view *v, struct zero_error *error) {

@@ -94,6 +94,7 @@ static struct update_settings settings_of(const struct state *state, const struc
         .scale = scale,
         .scalars = scalars,
         .count = 2 * state->training->groups.count,
+        .average_share = settings_average_share(state->training, step),
         .rounding_key = hash_bytes(hash_bytes(HASH_START, &seed, sizeof seed), &step, sizeof step)};
 }
 

@@ -81,6 +81,18 @@ void settings_scalars(const struct training *t, const struct lr_setting *setting
     }
 }
 
+/* Division and subtraction in double: the same on every processor. */
+float settings_average_share(const struct training *t, uint64_t step) {
+    const struct config_ema *ema = &t->config->ema;
+    double decay = ema->decay;
+    if (decay == 0) return 0;
+    if (step <= ema->begin) return 1;
+    if (step % ema->every) return 0;
+    double moves = (double)((step - ema->begin - 1) / ema->every), first = (1 + moves) / (10 + moves);
+    if (ema->warmup && first < decay) decay = first;
+    return (float)(1 - decay);
+}
+
 int64_t settings_iteration(const struct training *t) {
     return t->schedule.last_batch_iteration + (int64_t)t->steps;
 }

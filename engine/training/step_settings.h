@@ -18,6 +18,9 @@ zero_status settings_check(const struct training *training, const struct lr_sett
 void settings_scalars(const struct training *training, const struct lr_setting *setting, uint64_t step,
                       struct optimizer_scalars out[SCALARS_MAX]);
 
+/* The share by which this step's updates move the averaged weights towards the weights; 0: they stay, or there are none. */
+float settings_average_share(const struct training *training, uint64_t step);
+
 /* DeepSpeed's last_batch_iteration: where the schedule stands; goes on from there; begins again. */
 int64_t settings_iteration(const struct training *training);
 void settings_resume(struct training *training, int64_t iteration);

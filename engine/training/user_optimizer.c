@@ -42,6 +42,12 @@ zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states
             "zero_engine_set_optimizer: \"%s\" is the engine's own, and checkpoints could not tell "
             "them apart: choose another name",
             given->name);
+    for (uint32_t k = 0; k < given->states; k++)
+        if (strcmp(given->state_names[k], "ema") == 0)
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "zero_engine_set_optimizer: a state of \"%s\" is named \"ema\", as the averaged "
+                             "weights are in checkpoints: choose another name",
+                             given->name);
     if (rounds_states && !given->rounds_states)
         return error_set(
             error, ZERO_E_UNSUPPORTED,

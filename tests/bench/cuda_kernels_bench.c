@@ -177,16 +177,26 @@ static void measure_sums(void) {
 }
 
 static void measure_codes(void) {
-    for (uint32_t bits = 8; bits >= 4; bits -= 4) {
-        struct quantize_codes_argument q = {
-            .code = array(1), .source = array(0), .count = bench.count, .dtype = DTYPE_BF16, .bits = bits};
-        struct dequantize_codes_argument d = {
-            .target = array(0), .code = array(1), .count = bench.count, .dtype = DTYPE_BF16, .bits = bits};
-        double bytes = 2 + (double)quantize_bytes(bench.count, bits) / (double)bench.count;
-        measure(&(struct measured){bits == 8 ? "bf16 to 8-bit codes" : "bf16 to 4-bit codes",
-                                   &kernel_quantize_codes, &q, bytes});
-        measure(&(struct measured){bits == 8 ? "8-bit codes to bf16" : "4-bit codes to bf16",
-                                   &kernel_dequantize_codes, &d, bytes});
+    static const struct {
+        enum code_format format;
+        const char *to, *from;
+    } rows[] = {{CODE_INT8, "bf16 to 8-bit codes", "8-bit codes to bf16"},
+                {CODE_INT4, "bf16 to 4-bit codes", "4-bit codes to bf16"},
+                {CODE_FP8_E4M3, "bf16 to fp8 codes", "fp8 codes to bf16"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct quantize_codes_argument q = {.code = array(1),
+                                            .source = array(0),
+                                            .count = bench.count,
+                                            .dtype = DTYPE_BF16,
+                                            .format = rows[i].format};
+        struct dequantize_codes_argument d = {.target = array(0),
+                                              .code = array(1),
+                                              .count = bench.count,
+                                              .dtype = DTYPE_BF16,
+                                              .format = rows[i].format};
+        double bytes = 2 + (double)quantize_bytes(bench.count, rows[i].format) / (double)bench.count;
+        measure(&(struct measured){rows[i].to, &kernel_quantize_codes, &q, bytes});
+        measure(&(struct measured){rows[i].from, &kernel_dequantize_codes, &d, bytes});
     }
 }
 

@@ -1,4 +1,4 @@
-"""Tokens per second of PyTorch on the model of gpt_bench (DESIGN.md, section 12): forward, backward, clipping and AdamW.
+"""Tokens per second of PyTorch on the model of gpt_bench: forward, backward, clipping and AdamW.
    $PYTHON gpt_peers.py torch                                         one process of two threads
    $PYTHON -m torch.distributed.run --nproc-per-node 2 gpt_peers.py ddp|fsdp2    two ranks of one thread over gloo
  Options after the mode: --steps N --layers --width --heads --context --vocab --batch (global). Where torch cannot be

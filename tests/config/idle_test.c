@@ -39,6 +39,9 @@ static void idle_keys(void) {
          "\"nvme\", "
          "\"nvme_path\": \"/x\", \"buffer_count\": 2}}",
          ""},
+        {", \"ema\": {\"decay\": 0, \"every\": 3, \"warmup\": true}",
+         "ema.every, ema.warmup: no effect while ema.decay is 0\n"},
+        {", \"ema\": {\"decay\": 0.5, \"begin\": 3}", ""},
         {", \"activation_checkpointing\": {\"nvme_path\": \"/x\"}",
          "activation_checkpointing.nvme_path: no effect but for zero_engine_add_scratch while "
          "activation_checkpointing.nvme_checkpointing is "

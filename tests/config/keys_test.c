@@ -227,7 +227,7 @@ static const struct effect {
     {"zero_optimization.stage3_param_persistence_threshold", "7e3", "", FIELD(persistence_threshold)},
     {"zero_optimization.mics_shard_size", "1", "", FIELD(shard_ranks)},
     {"zero_optimization.zero_hpz_partition_size", "2", "stage3", FIELD(hpz_ranks)},
-    {"zero_optimization.zero_quantized_weights", "true", "stage3", FIELD(quantized_weights)},
+    {"zero_optimization.zero_quantized_weights", "\"fp8_e4m3\"", "stage3", FIELD(weight_code)},
     {"zero_optimization.zero_quantized_gradients", "true", "", FIELD(quantized_gradients)},
     {"comm.quantized_gradient_bits", "8", "", FIELD(comm.quantized_gradient_bits)},
     {"comm.node_ranks", "1", "", FIELD(node_group)},
@@ -235,6 +235,10 @@ static const struct effect {
     {"max_skipped_steps", "3", "", FIELD(max_skipped_steps)},
     {"steps_per_print", "3", "", FIELD(steps_per_print)},
     {"debug.compare_every", "7", "", FIELD(compare_every)},
+    {"ema.decay", "0.5", "", FIELD(ema.decay)},
+    {"ema.every", "7", "", FIELD(ema.every)},
+    {"ema.begin", "7", "", FIELD(ema.begin)},
+    {"ema.warmup", "true", "", FIELD(ema.warmup)},
     {"seed", "7", "", FIELD(seed)},
     {"threads", "3", "", FIELD(threads)},
     {"comm.timeout_s", "3", "", FIELD(comm.timeout_s)},
@@ -243,6 +247,7 @@ static const struct effect {
     {"device.type", "\"cuda\"", "", FIELD(device_type)},
     {"device.index", "3", "", FIELD(device_index)},
     {"device.graphs", "false", "", FIELD(device_graphs)},
+    {"device.products", "\"timed\"", "", FIELD(device_products)},
     {"comm.prefetch_depth", "3", "", FIELD(comm.prefetch_depth)},
     {"comm.backward_prefetch_depth", "3", "", FIELD(comm.backward_depth)},
     {"zero_optimization.stage3_max_live_parameters", "3", "", FIELD(live_max)},
@@ -445,7 +450,8 @@ static void every_row_is_complete(void) {
         const struct config_key *key = config_key_at(i);
         CHECK(key->help && *key->help);
         CHECK(key->use == KEY_USED || (key->note && *key->note));
-        CHECK((key->type == KEY_CHOICE) == (key->choices || key->row));
+        bool chosen = key->type == KEY_CHOICE || key->type == KEY_SWITCH;
+        CHECK(chosen == (key->choices || key->row));
         if (!CHECK(!key->choices || !strchr(key->choices, '!') || key->note || key->row))
             fprintf(stderr, "%s\n", key->path);
         CHECK_INT(config_key_index(config_key_find(key->path)), i); /* no path stands twice */

@@ -1,5 +1,6 @@
 /* The messages that a user reads: exact texts, suggestions, sizes. */
 #include "engine/config/config.h"
+#include "engine/config/key.h"
 #include "engine/config/suggest.h"
 #include "engine/config/value.h"
 #include "tests/check.h"
@@ -41,22 +42,52 @@ static const struct {
     {"{\"zero_optimization\": {\"stage\": 4}}", ZERO_E_CONFIG,
      "zero_optimization.stage: 4 is outside its range: give an integer from 0 to 3"},
     {"{\"zero_optimization\": {\"stage\": \"3\"}}", ZERO_E_CONFIG,
-     "zero_optimization.stage: \"3\" is a string where an integer is expected: remove the quotes"},
+     "zero_optimization.stage: \"3\" is a string where an integer or \"auto\" is expected: remove the "
+     "quotes"},
     {"{\"zero_optimization\": {\"stage\": 1.5}}", ZERO_E_CONFIG,
-     "zero_optimization.stage: 1.5 is a number where an integer is expected"},
+     "zero_optimization.stage: 1.5 is a number where an integer or \"auto\" is expected"},
     {"{\"zero_optimization\": {\"stage\": null}}", ZERO_E_CONFIG,
-     "zero_optimization.stage: null is null where an integer is expected"},
+     "zero_optimization.stage: null is null where an integer or \"auto\" is expected"},
     {"{\"zero_optimization\": {\"stage\": \"Auto\"}}", ZERO_E_CONFIG,
-     "zero_optimization.stage: \"Auto\" is a string where an integer is expected"},
+     "zero_optimization.stage: \"Auto\" is a string where an integer or \"auto\" is expected: did you mean "
+     "\"auto\"?"},
+    {"{\"zero_optimization\": {\"stage\": \"atuo\"}}", ZERO_E_CONFIG,
+     "zero_optimization.stage: \"atuo\" is a string where an integer or \"auto\" is expected: did you mean "
+     "\"auto\"?"},
+    {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"atuo\"}}}", ZERO_E_CONFIG,
+     "zero_optimization.offload_optimizer.device: \"atuo\" is none of \"none\", \"cpu\", \"nvme\", "
+     "\"tiered\", "
+     "\"auto\"; did you mean \"auto\"?"},
+    {"{\"zero_optimization\": {\"offload_optimizer\": \"atuo\"}}", ZERO_E_CONFIG,
+     "zero_optimization.offload_optimizer: \"atuo\" stands where an object or \"auto\" is expected: see zero "
+     "config --help"},
     {"{\"zero_optimization\": {\"offload_optimizer\": \"cpu\"}}", ZERO_E_CONFIG,
-     "zero_optimization.offload_optimizer: \"cpu\" stands where an object is expected: see zero config "
+     "zero_optimization.offload_optimizer: \"cpu\" stands where an object or \"auto\" is expected: see zero "
+     "config "
      "--help"},
     {"{\"aio\": \"auto\"}", ZERO_E_CONFIG,
      "aio: \"auto\" stands where an object is expected: see zero config --help"},
     {"{\"zero_optimization\": true}", ZERO_E_CONFIG,
      "zero_optimization: true stands where an object is expected: see zero config --help"},
     {"{\"fp16\": {\"enabled\": \"true\"}}", ZERO_E_CONFIG,
-     "fp16.enabled: \"true\" is a string where true or false is expected: remove the quotes"},
+     "fp16.enabled: \"true\" is a string where true or false or \"auto\" is expected: remove the quotes"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": \"fp8\"}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: \"fp8\" is none of false, \"int4\", \"int8\", \"fp8_e4m3\", "
+     "true"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": \"fp8_e5m2\"}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: \"fp8_e5m2\" is none of false, \"int4\", \"int8\", "
+     "\"fp8_e4m3\", true; did you mean \"fp8_e4m3\"?"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": \"true\"}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: \"true\" is a string where true, false or a string is "
+     "expected: remove the quotes"},
+    {"{\"zero_optimization\": {\"zero_quantized_weights\": 8}}", ZERO_E_CONFIG,
+     "zero_optimization.zero_quantized_weights: 8 is an integer where true, false or a string is expected"},
+    {"{\"param_groups\": [{\"match\": \"*\", \"zero_quantized_weights\": \"fp16\"}]}", ZERO_E_CONFIG,
+     "param_groups[0].zero_quantized_weights: \"fp16\" stands where true, false, \"int4\", \"int8\" or "
+     "\"fp8_e4m3\" is expected"},
+    {"{\"param_groups\": [{\"match\": \"*\", \"zero_quantized_weights\": \"false\"}]}", ZERO_E_CONFIG,
+     "param_groups[0].zero_quantized_weights: \"false\" stands where true, false, \"int4\", \"int8\" or "
+     "\"fp8_e4m3\" is expected"},
     {"{\"torch_autocast\": {\"dtype\": \"float8\"}}", ZERO_E_CONFIG,
      "torch_autocast.dtype: \"float8\" is none of \"bfloat16\", \"float16\", \"torch.bfloat16\", "
      "\"torch.float16\"; did you mean \"float16\"?"},
@@ -79,7 +110,8 @@ static const struct {
     {"{\"optimizer\": {\"params\": {\"betas\": [0.9, 1.0]}}}", ZERO_E_CONFIG,
      "optimizer.params.betas: 1.0 is outside its range: give numbers of at least 0 and less than 1"},
     {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", ZERO_E_CONFIG,
-     "optimizer.params.betas: [ 0.9 ] is a list where a list of two numbers, as [0.9, 0.999] is expected"},
+     "optimizer.params.betas: [ 0.9 ] is a list where a list of two numbers, as [0.9, 0.999] or \"auto\" is "
+     "expected"},
     {"{\"scheduler\": {\"params\": {\"patience\": 10}, \"type\": \"ReduceLROnPlateau\"}}", ZERO_E_UNSUPPORTED,
      "scheduler.type: \"ReduceLROnPlateau\" is not supported here: its rates follow from functions, losses "
      "or "
@@ -145,6 +177,47 @@ static void messages(void) {
     }
 }
 
+/* Writes {"a": {"b": VALUE}} for the key a.b. */
+static void write_nested(const char *path, const char *value, char *out, size_t size) {
+    size_t at = (size_t)snprintf(out, size, "{\""), depth = 1;
+    for (; *path; path++) {
+        if (*path == '.')
+            at += (size_t)snprintf(out + at, size - at, "\": {\""), depth++;
+        else
+            out[at++] = *path;
+    }
+    at += (size_t)snprintf(out + at, size - at, "\": %s", value);
+    while (depth--) out[at++] = '}';
+    out[at] = 0;
+}
+
+/* A wrong value of a key that takes "auto" is told so, where the value is not a string of any kind. */
+static void auto_is_named(void) {
+    uint32_t keys = 0;
+    for (uint32_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        struct config config;
+        struct zero_error error;
+        char json[400];
+        if (key->type == KEY_STRING || key->type == KEY_PATHS || key->type == KEY_EVAL ||
+            key->type == KEY_OPAQUE)
+            continue;
+        write_nested(key->path, "\"auto\"", json, sizeof json);
+        error_clear(&error);
+        bool takes = config_read(json, &config, &error) == ZERO_OK;
+        config_free(&config);
+        write_nested(key->path, "\"atuo\"", json, sizeof json);
+        error_clear(&error);
+        zero_status status = config_read(json, &config, &error);
+        config_free(&config);
+        if (!takes) continue;
+        bool named = CHECK_INT(status, ZERO_E_CONFIG) & CHECK_CONTAINS(error.message, "\"auto\"");
+        if (!named) fprintf(stderr, "of %s\n", key->path);
+        keys++;
+    }
+    CHECK(keys > 50);
+}
+
 static void hostile_keys(void) {
     struct config config;
     struct zero_error error;
@@ -197,6 +270,7 @@ static void sizes(void) {
 
 int main(void) {
     messages();
+    auto_is_named();
     hostile_keys();
     distances();
     sizes();

@@ -355,6 +355,8 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"offload_optimizer\": {\"nvme_path\": [\"/a\", "
          "\"/b\", \"/a\"]}}}",
          "zero_optimization.offload_optimizer.nvme_path: \"/a\" stands twice: name each drive once"},
+        {"{\"train_batch_size\": 2, \"ema\": {\"decay\": 1}}",
+         "ema.decay: with 1 the average never moves: give less, such as 0.999; or 0, for none"},
         {"{\"train_batch_size\": 2, \"nvme\": {\"shadow\": true}}",
          "nvme.shadow: it keeps optimizer state on a drive: set offload_optimizer.device to \"nvme\", or "
          "remove it"},
@@ -384,6 +386,13 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 2, \"zero_quantized_weights\": true}}",
          "zero_optimization.zero_quantized_weights: at stage 2 the weights that are gathered are the ones "
          "that train: "
+         "set zero_optimization.stage to 3, or remove it"},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 1}, \"param_groups\": [{\"match\": "
+         "\"a\"}, "
+         "{\"match\": \"b\", \"zero_quantized_weights\": false}, {\"match\": \"c\", "
+         "\"zero_quantized_weights\": \"fp8_e4m3\"}, {\"match\": \"d\", \"zero_quantized_weights\": true}]}",
+         "param_groups[2].zero_quantized_weights: at stage 1 the weights that are gathered are the ones that "
+         "train: "
          "set zero_optimization.stage to 3, or remove it"},
         {"{\"train_batch_size\": 2, \"comm\": {\"quantized_gradient_bits\": 6}}",
          "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one"},

@@ -41,6 +41,10 @@ bool fake_cuda_reaches(const void *memory, size_t bytes);
 /* Counts a product that is added to its own earlier result in 16 bits, and so is rounded again. */
 void fake_cuda_count_rounding(void);
 
+/* Work has taken that long. From the first call on the clock of events is the sum of these times. Called from enqueued
+ * work. */
+void fake_cuda_spend(unsigned long long nanoseconds);
+
 /* Counts of the whole process: kernels launched directly and during a capture; copies; kernels loaded after the first
  * launch, for which the real driver may wait until the GPU is idle; graphs launched; results that are rounded again. */
 struct fake_cuda_counts {

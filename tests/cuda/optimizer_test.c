@@ -25,7 +25,7 @@ static const struct format {
 struct run {
     const struct optimizer *optimizer;
     const struct format *format;
-    struct pair master, state[OPTIMIZER_STATES_MAX], gradient, out;
+    struct pair master, state[OPTIMIZER_STATES_MAX], gradient, out, average;
 };
 
 static uint32_t master_bytes(const struct format *f) { return f->split ? 2 : 4; }
@@ -38,6 +38,8 @@ static void run_open(struct run *r, uint64_t count, uint64_t skip, uint64_t seed
     pair_fill(&r->master, f->split ? DTYPE_BF16 : DTYPE_F32, &seed);
     pair_fill(&r->gradient, f->gradient, &seed);
     pair_fill(&r->out, f->out, &seed);
+    r->average = pair_new(count * sizeof(float), skip * sizeof(float));
+    pair_fill(&r->average, DTYPE_F32, &seed);
     for (int s = 0; s < OPTIMIZER_STATES_MAX; s++) {
         r->state[s] = pair_new(count * dtype_bytes(f->state), skip * dtype_bytes(f->state));
         pair_fill(&r->state[s], f->state, &seed);
@@ -45,7 +47,7 @@ static void run_open(struct run *r, uint64_t count, uint64_t skip, uint64_t seed
 }
 
 static void run_close(struct run *r) {
-    pair_free(&r->master), pair_free(&r->gradient), pair_free(&r->out);
+    pair_free(&r->master), pair_free(&r->gradient), pair_free(&r->out), pair_free(&r->average);
     for (int s = 0; s < OPTIMIZER_STATES_MAX; s++) pair_free(&r->state[s]);
 }
 
@@ -62,6 +64,8 @@ static struct optimizer_step_argument argument_of(const struct run *r, uint64_t 
                  .gradient_scale = 0.37f,
                  .out = f->casts_out ? at(&r->out, side) : NULL,
                  .out_dtype = f->out,
+                 .average = count % 2 ? at(&r->average, side) : NULL,
+                 .average_share = count % 3 ? 0.1f : 0.75f,
                  .threads = 2},
         .scalars = *scalars,
         .optimizer = r->optimizer};
@@ -92,7 +96,8 @@ static void compare(const struct optimizer *optimizer, const struct format *form
         gpu_launch(kernel, &on_gpu);
         kernel->run(&on_host);
     }
-    int same = pair_same(&r.master, "master") & pair_same(&r.gradient, "gradient") & pair_same(&r.out, "out");
+    int same = pair_same(&r.master, "master") & pair_same(&r.gradient, "gradient") &
+               pair_same(&r.out, "out") & pair_same(&r.average, "average");
     for (uint32_t s = 0; s < optimizer_states_used(optimizer, &params); s++)
         same &= pair_same(&r.state[s], optimizer->state_names[s]);
     if (!same)

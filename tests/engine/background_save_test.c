@@ -14,6 +14,7 @@
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
+#include "tests/engine/toy_model.h"
 #include "tests/seeds.h"
 
 enum { COUNT = 90001, BEFORE = 2, AFTER = 3, STEPS_MAX = 2000 };
@@ -25,6 +26,9 @@ static const struct plain_param params[] = {{"a", "a.w", COUNT, 0, NULL},
                                             {"b", "b.w", COUNT, 0, NULL},
                                             {"c", "c.w", 5, 0, NULL}};
 enum { PARAMS = sizeof params / sizeof *params };
+
+/* Where whole matrices are updated: of the two large parameters. */
+static const uint64_t columns[PARAMS] = {1, 0, 0, 1, 0};
 
 /* ---- a drive that is slow, stands still or fails ---- */
 
@@ -127,6 +131,7 @@ struct run {
     const char *swap; /* of zero_optimization */
     const char *type;
     uint32_t ranks, stage;
+    bool muon;                            /* and AdamW for the small ones */
     bool discrete;                        /* on a device whose memory the host cannot touch */
     bool looks;                           /* reads what the first step after the save has made */
     float last[5];                        /* of it, the first moments of the parameter that is saved last */
@@ -137,11 +142,14 @@ static void configure(const struct run *run, bool async, char *json, size_t capa
     char tiers[1500];
     snprintf(tiers, sizeof tiers, run->swap, directory);
     snprintf(json, capacity,
-             "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
-             "{\"lr\": 0.01}}, "
+             "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"%s\", \"params\": "
+             "{\"lr\": 0.01}}, %s"
              "\"threads\": 1, \"checkpoint\": {\"async\": %s, \"async_bytes\": \"1MiB\"}, "
              "\"zero_optimization\": {\"stage\": %u, \"sub_group_size\": 8192, "
              "\"stage3_param_persistence_threshold\": 0%s}%s}",
+             run->muon ? "Muon" : "AdamW",
+             run->muon ? "\"param_groups\": [{\"match\": [\"a.b\", \"c.w\"], \"optimizer\": \"AdamW\"}], "
+                       : "",
              async ? "true" : "false", run->stage, tiers, run->type);
 }
 
@@ -159,7 +167,11 @@ static void hash(zero_engine *engine, char out[33]) {
 static void never_saves(zero_engine *engine, uint32_t rank, void *user) {
     struct run *run = user;
     struct plain p;
-    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    if (!CHECK(engine) ||
+        !CHECK_INT(plain_declare_matrices(&p, engine, params, PARAMS, run->muon ? columns : NULL), ZERO_OK) ||
+        !CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK) ||
+        !CHECK_INT(zero_engine_fill(engine, toy_fill, NULL), ZERO_OK))
+        return;
     train(&p, BEFORE);
     hash(engine, run->before);
     float last[5];
@@ -175,7 +187,11 @@ static void saves(zero_engine *engine, uint32_t rank, void *user) {
     struct run *run = user;
     struct plain p;
     char after[33] = "";
-    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    if (!CHECK(engine) ||
+        !CHECK_INT(plain_declare_matrices(&p, engine, params, PARAMS, run->muon ? columns : NULL), ZERO_OK) ||
+        !CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK) ||
+        !CHECK_INT(zero_engine_fill(engine, toy_fill, NULL), ZERO_OK))
+        return;
     train(&p, BEFORE);
     CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
     train(&p, 1);
@@ -196,7 +212,9 @@ static void loads(zero_engine *engine, uint32_t rank, void *user) {
     struct run *run = user;
     struct plain p;
     char got[33] = "";
-    if (!CHECK(engine) || !CHECK_INT(plain_declare(&p, engine, params, PARAMS), ZERO_OK)) return;
+    if (!CHECK(engine) ||
+        !CHECK_INT(plain_declare_matrices(&p, engine, params, PARAMS, run->muon ? columns : NULL), ZERO_OK))
+        return;
     CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
     if (!CHECK_INT(zero_engine_load(engine, directory), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     hash(engine, got);
@@ -254,6 +272,23 @@ static void test_updates(void) {
          "\"%1$s/swap\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}")};
     for (uint32_t k = 0; k < 2; k++) {
         struct run run = {.swap = swaps[k], .type = ", \"gradient_clipping\": 0", .ranks = 2, .stage = 2 + k};
+        save_and_load(&run);
+    }
+    drive.delay_ns = 0;
+}
+
+/* Ranks that still save hold back the others' directions; the momentum is saved as it was before them. */
+static void test_matrices(void) {
+    static const char *const swaps[] = {
+        "", (", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\", "
+             "\"buffer_count\": 2}, "
+             "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}")};
+    for (uint32_t k = 0; k < 2; k++) {
+        struct run run = {.swap = swaps[k],
+                          .type = k ? ", \"bf16\": {\"enabled\": true}" : "",
+                          .muon = true,
+                          .ranks = 2,
+                          .stage = 2 + k};
         save_and_load(&run);
     }
     drive.delay_ns = 0;
@@ -430,6 +465,7 @@ int main(void) {
     open_slow();
     test_everywhere();
     test_updates();
+    test_matrices();
     test_meanwhile();
     struct run run = plain_run(2);
     on(&run, true, completes_by_steps);

@@ -14,6 +14,7 @@ struct setting { /* what a seed draws */
     uint16_t refresh[REGIONS_MAX];
     struct policy policy;
     struct chunk_layout_options options;
+    bool matrices; /* the optimizer updates them whole */
 };
 
 static uint64_t state, page; /* page: what chunks, records and slots are multiples of */
@@ -50,7 +51,8 @@ static void open_policy(struct setting *s, uint32_t shards, uint32_t replicas) {
     static const struct stage *const rows[] = {&stage_zero0, &stage_zero1, &stage_zero2, &stage_zero3};
     for (uint32_t i = 0; i < s->model.regions; i++)
         s->region[i] = (struct region){.frozen = region_frozen(&s->model.region[i]),
-                                       .persistent = region_persistent(&s->model.region[i])};
+                                       .persistent = region_persistent(&s->model.region[i]),
+                                       .matrices = s->matrices && !region_frozen(&s->model.region[i])};
     s->policy = (struct policy){.stage = rows[pick(4)],
                                 .mesh = {shards, replicas},
                                 .micro_steps = 1,
@@ -82,10 +84,12 @@ static void make(struct setting *s) {
     for (int f = 0; f < CHUNK_FORMATS; f++) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
+        format->states = format->arrays - (format->arrays && pick(2));
         format->param_dtype = f || pick(2) ? DTYPE_F32 : DTYPE_BF16;
         format->grad_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16;
         for (uint32_t k = 0; k < format->arrays; k++) format->array_bytes[k] = pick(2) ? 4 : 2;
     }
+    s->matrices = !pick(3);
     s->model.dtype = s->options.format[0].param_dtype;
     page = s->options.align_bytes ? s->options.align_bytes : CHUNK_ALIGN_BYTES;
     add_units(&s->model, &error);
@@ -129,29 +133,41 @@ static uint64_t shard_elements(const struct setting *s, uint32_t region) {
 
 /* ---- one chunk ---- */
 
-/* Its arrays one after another, each on a cache line, then the tag, in whole pages: no more than it takes. */
-static bool record_is_tight(const struct chunk_format *format, const struct chunk *c) {
-    uint64_t line = ALIGN_BYTES, end = 0;
-    bool good = true;
-    for (uint32_t k = 0; k < format->arrays; k++) {
+/* Its arrays one after another, each on a cache line, then the tag, in whole pages: no more than it takes. Where matrices are updated
+ * whole, the masters are apart. */
+static bool part_is_tight(const struct chunk_format *format, const struct chunk *c, int which, uint32_t first,
+                          uint32_t arrays) {
+    const struct record_part *part = &c->part[which];
+    uint64_t line = ALIGN_BYTES, end = part->at;
+    bool good = CHECK_INT(part->at % page, 0);
+    for (uint32_t k = first; k < arrays; k++) {
         good &= CHECK_INT(c->array[k] % line, 0) && CHECK(c->array[k] >= end && c->array[k] < end + line);
         end = c->array[k] + c->count * format->array_bytes[k];
     }
-    good &= CHECK_INT(c->tag % line, 0) && CHECK(c->tag >= end && c->tag < end + line);
-    uint64_t needs = c->tag + CHUNK_TAG_BYTES;
-    return good && CHECK_INT(c->record_bytes % page, 0) &&
-           CHECK(c->record_bytes >= needs && c->record_bytes < needs + page);
+    good &= CHECK_INT(part->tag % line, 0) && CHECK(part->tag >= end && part->tag < end + line);
+    uint64_t needs = part->tag + CHUNK_TAG_BYTES - part->at;
+    return good && CHECK_INT(part->bytes % page, 0) &&
+           CHECK(part->bytes >= needs && part->bytes < needs + page);
+}
+
+static bool record_is_tight(const struct setting *s, const struct chunk_format *format,
+                            const struct chunk *c) {
+    bool apart = s->matrices && format->arrays > format->states;
+    bool good = part_is_tight(format, c, PART_STATES, 0, apart ? format->states : format->arrays);
+    if (!apart) return good && CHECK_INT(c->part[PART_MASTERS].bytes, 0);
+    return good && part_is_tight(format, c, PART_MASTERS, format->states, format->arrays) &&
+           CHECK_INT(c->part[PART_MASTERS].at, c->part[PART_STATES].bytes);
 }
 
 static bool fits_slot(const struct chunk_layout *layout, const struct chunk *c) {
+    uint64_t record = chunk_record_bytes(c);
     bool good = CHECK_INT(c->slot_param % page, 0) && CHECK_INT(layout->slot_bytes % page, 0);
-    if (c->state)
-        good &= CHECK(c->record_bytes <= c->slot_param) && CHECK(c->slot_param <= layout->slot_bytes);
+    if (c->state) good &= CHECK(record <= c->slot_param) && CHECK(c->slot_param <= layout->slot_bytes);
     if (c->params) good &= CHECK(c->slot_param + c->param_bytes <= layout->slot_bytes);
     if (c->grads)
         good &=
             CHECK_INT(c->slot_grad % page, 0) && CHECK(c->slot_grad + c->grad_bytes <= layout->slot_bytes);
-    if (c->grads && c->state) good &= CHECK(c->record_bytes <= c->slot_grad);
+    if (c->grads && c->state) good &= CHECK(record <= c->slot_grad);
     if (c->grads && c->params) good &= CHECK(c->slot_param + c->param_bytes <= c->slot_grad);
     return good;
 }
@@ -173,8 +189,30 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
             CHECK(c->grad_bytes >= c->grad_used && c->grad_bytes < c->grad_used + page) &&
             CHECK_INT(c->grad_place, c->first * grad_bytes(s, region)) &&
             CHECK(!c->grads || c->grad_place % page == 0);
-    if (c->state) good &= record_is_tight(format_of(s, region), c) && CHECK_INT(c->record % page, 0);
+    if (c->state) good &= record_is_tight(s, format_of(s, region), c) && CHECK_INT(c->record % page, 0);
     return good && fits_slot(layout, c);
+}
+
+/* Over its updates, each part of a chunk moves once: the states and the gradient first, where there are two. */
+static bool moves_once(const struct chunk_layout *layout, uint32_t region, uint32_t chunk) {
+    struct chunk whole = chunk_layout_at(layout, region, chunk);
+    uint64_t part[RECORD_PARTS] = {0};
+    uint32_t params = 0, grads = 0;
+    for (int half = layout->region[region].halves ? HALF_DIRECTION : HALF_WEIGHTS; half < UPDATE_HALVES;
+         half++) {
+        struct operation op = {.kind = OP_FETCH,
+                               .object = half == HALF_DIRECTION ? OBJECT_DIRECTION : OBJECT_STATE,
+                               .region = (uint16_t)region,
+                               .first = chunk};
+        struct chunk c = chunk_layout_moved(layout, &op, 0);
+        for (int k = 0; k < RECORD_PARTS; k++) part[k] += c.part[k].bytes;
+        params += c.params, grads += c.grads;
+        bool needed = c.grads || c.params || (c.state && chunk_record_bytes(&c)),
+             staged = chunk >= offload_half_first(&layout->region[region], (enum update_half)half);
+        if (!CHECK(!needed || staged)) return false;
+    }
+    return CHECK_INT(part[0], whole.part[0].bytes) && CHECK_INT(part[1], whole.part[1].bytes) &&
+           CHECK_INT(params, whole.params) && CHECK_INT(grads, whole.grads);
 }
 
 /* ---- all chunks ---- */
@@ -193,12 +231,12 @@ static bool region_is_tiled(const struct setting *s, const struct chunk_layout *
         if (!CHECK(i < layout->region[region].chunks)) return false;
         struct chunk c = chunk_layout_at(layout, region, i);
         if (!CHECK_INT(c.first, next) || !CHECK_INT(c.index, seen->all)) return false;
-        if (!chunk_is_right(s, layout, region, &c)) return false;
+        if (!chunk_is_right(s, layout, region, &c) || !moves_once(layout, region, i)) return false;
         bool staged = !s->region[region].frozen && (c.state || c.params || c.grads);
         next += c.count;
         seen->all++;
         seen->staged += staged;
-        if (staged) seen->step_bytes += c.state * c.record_bytes + c.params * c.param_bytes;
+        if (staged) seen->step_bytes += (c.state ? chunk_record_bytes(&c) : 0) + c.params * c.param_bytes;
         seen->grad_bytes += c.grads * c.grad_bytes;
         if (c.state && CHECK(seen->chunks < CHUNKS_MAX)) seen->chunk[seen->chunks++] = c;
     }
@@ -217,7 +255,7 @@ static bool records_are_apart(const struct chunk_layout *layout, struct seen *se
     qsort(seen->chunk, seen->chunks, sizeof *seen->chunk, by_place);
     for (uint32_t i = 0; i < seen->chunks; i++) {
         if (!CHECK(seen->chunk[i].record >= end)) return false;
-        end = seen->chunk[i].record + seen->chunk[i].record_bytes;
+        end = seen->chunk[i].record + chunk_record_bytes(&seen->chunk[i]);
     }
     return CHECK(end <= layout->record_row_bytes);
 }

@@ -622,8 +622,8 @@ static void nccl(void) {
     struct toy_setup s = setup(3, 4);
     s.device_comm = transport, s.after = is_nccl, s.tiers = CPU ", \"mics_shard_size\": 2";
     run_always("nccl, two copies", s);
-    s.tiers = CPU ", \"zero_hpz_partition_size\": 2, \"zero_quantized_weights\": true";
-    run_always("nccl, a second shard, codes", s);
+    s.tiers = CPU ", \"zero_hpz_partition_size\": 2, \"zero_quantized_weights\": \"fp8_e4m3\"";
+    run_always("nccl, a second shard, codes in fp8", s);
     s = setup(3, 2), s.comm = transport, s.steps = 1;
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_CONFIG);

@@ -102,6 +102,10 @@ static void other_optimizers(void) {
 
 /* Muon on the matrices, which no number of ranks divides, and AdamW on the rest. */
 static void matrices(void) {
+    static const char *const on_drive[] = {
+        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}",
+        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, "
+        "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"};
     struct toy_setup s = toy_setup_default();
     s.muon = 1;
     for (s.stage = 0; s.stage <= 3; s.stage++)
@@ -111,6 +115,9 @@ static void matrices(void) {
             s.threshold = s.ranks == 3 ? 60 : 10;
             s.micro_steps = 1 + s.stage % 2;
             compare(&s);
+            s.tiers = on_drive[s.stage == 3 && s.ranks % 2];
+            compare(&s);
+            s.tiers = NULL;
         }
     s.ranks = 4, s.shard_ranks = 2, s.compute = ZERO_F32;
     s.tiers = "\"mics_shard_size\": 2";
@@ -177,24 +184,22 @@ static void matrices_are_refused(void) {
     }
 }
 
-static void matrices_need_memory(void) {
+static void matrices_are_not_everywhere(void) {
     static const struct {
-        const char *tiers, *device, *message;
-        int updates;
-    } cases[] = {{NULL, NULL, "Muon updates whole matrices, which is not here in the backward: remove", 1},
-                 {NULL, "sim", "not here on a GPU: set device.type", 0},
-                 {"\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}", NULL,
-                  "not here with state on a drive", 0},
-                 {"\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}", NULL,
-                  "not here with parameters on a drive", 0},
-                 {"\"offload_optimizer\": {\"device\": \"tiered\", \"nvme_path\": \"/tmp\", \"ratio\": 0.5}",
-                  NULL, "not here with tiered state", 0}};
+        const char *device, *message;
+        int updates, averages;
+    } cases[] = {{NULL, "Muon updates whole matrices, which is not here in the backward: remove", 1, 0},
+                 {NULL, "with averaged weights (ema) and state on a drive: keep the state in memory", 0, 1},
+                 {"sim", "not here on a GPU: set device.type", 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static struct toy_result got;
         struct toy_setup s = toy_setup_default();
-        s.muon = 1, s.stage = 3, s.tiers = cases[i].tiers, s.device = cases[i].device,
-        s.updates = cases[i].updates;
+        s.muon = 1, s.stage = 3, s.device = cases[i].device, s.updates = cases[i].updates;
         if (s.updates) s.clip = 0;
+        if (cases[i].averages) {
+            s.tiers = "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}";
+            s.extra = ", \"ema\": {\"decay\": 0.9}";
+        }
         toy_train(&s, &got);
         CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
         CHECK_CONTAINS(got.error, cases[i].message);
@@ -235,7 +240,7 @@ int main(void) {
     other_optimizers();
     matrices();
     matrices_are_refused();
-    matrices_need_memory();
+    matrices_are_not_everywhere();
     tensors();
     tensors_need_memory();
     return check_end();

@@ -5,6 +5,7 @@
 
 #define MOMENTUM "{\"type\": \"SGD\", \"params\": {\"lr\": 0.1, \"momentum\": 0.9, \"nesterov\": true}}"
 #define OFFLOADED "\"offload_optimizer\": {\"device\": \"cpu\"}"
+#define FP8 "\"zero_quantized_weights\": \"fp8_e4m3\""
 #define CODED "\"zero_quantized_weights\": true, \"zero_quantized_gradients\": true"
 
 static const struct {
@@ -21,6 +22,7 @@ static const struct {
     {"f0fd0822f4398e57614930531d4a01bc", 3, 4, ZERO_F32, NULL, CODED, 0, 0},
     {"411ff9fd3cb900ef15ee8ef49a6815df", 3, 2, ZERO_F32, NULL, NULL, 1, 0},
     {"4ce1a9fc49bc7b2939b1988551d5b413", 3, 3, ZERO_BF16, NULL, OFFLOADED, 0, 1},
+    {"c7973706a9e2a1cc99c35c6f4c698e49", 3, 4, ZERO_BF16, NULL, FP8, 0, 0},
 };
 
 int main(void) {

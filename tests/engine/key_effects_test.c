@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/config/key.h"
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
@@ -18,6 +19,8 @@ struct row {
 
 static struct toy_result one, other;
 static uint32_t nan_every; /* steps */
+static zero_status (*between)(zero_engine *engine, uint32_t steps, void *user);
+static void *between_user;
 
 /* ---- training with a row's values ---- */
 
@@ -38,6 +41,7 @@ static void train(const struct row *row, const char *value, uint32_t ranks, uint
     s.ranks = ranks;
     s.micro_steps = micro_steps;
     s.nan_every = nan_every;
+    s.between = between, s.user = between_user;
     s.config = json;
     toy_train(&s, out);
 }
@@ -85,6 +89,32 @@ static void state_bytes(const struct row *row) {
     train_both(row);
     differ(row, "state_bytes", one.plan.state_bytes, other.plan.state_bytes);
     differ(row, "param_bytes", one.plan.param_bytes, other.plan.param_bytes);
+    same_weights(row);
+}
+
+/* After six steps, of every parameter that is trained. */
+static zero_status keep_averages(zero_engine *engine, uint32_t steps, void *user) {
+    float got[TOY_VOCAB * TOY_WIDTH];
+    uint64_t *hash = user;
+    for (uint32_t i = 0; i < TOY_PARAMS && steps == 6; i++) {
+        const struct toy_param *p = &toy_params[i];
+        uint64_t count = p->rows * p->columns;
+        if (p->tied_to || p->flags & ZERO_FROZEN) continue;
+        zero_status status = zero_engine_get(engine, p->name, ZERO_EMA, got, 0, count);
+        if (status) return status;
+        if (zero_engine_rank(engine) == 0) *hash = hash_bytes(*hash, got, count * sizeof *got);
+    }
+    return ZERO_OK;
+}
+
+static void averages(const struct row *row) {
+    uint64_t hash[2] = {HASH_START, HASH_START};
+    between = keep_averages;
+    between_user = &hash[0], train(row, row->one, 2, 1, &one);
+    between_user = &hash[1], train(row, row->other, 2, 1, &other);
+    between = NULL;
+    CHECK_STRING(one.error, "");
+    differ(row, "the averages' hash", hash[0], hash[1]);
     same_weights(row);
 }
 
@@ -489,6 +519,11 @@ static const struct row rows[] = {
      "'comm': {'node_ranks': 1}"},
     {"comm.reshard_after_forward", gathers, PARAMS(""), "'comm': {'reshard_after_forward': true}",
      "'comm': {'reshard_after_forward': false}"},
+    {"ema.decay", averages, NULL, "'ema': {'decay': 0.5}", "'ema': {'decay': 0.75}"},
+    {"ema.every", averages, NULL, "'ema': {'decay': 0.5, 'every': 1}", "'ema': {'decay': 0.5, 'every': 2}"},
+    {"ema.begin", averages, NULL, "'ema': {'decay': 0.5, 'begin': 0}", "'ema': {'decay': 0.5, 'begin': 6}"},
+    {"ema.warmup", averages, NULL, "'ema': {'decay': 0.5, 'warmup': false}",
+     "'ema': {'decay': 0.5, 'warmup': true}"},
     {"debug.compare_every", control_messages, NULL, "'debug': {'compare_every': 0}",
      "'debug': {'compare_every': 2}"},
     {"comm.transport", one_value, NULL, "'comm': {'transport': 'auto'}", "'comm': {'transport': 'nccl'}"},
@@ -534,9 +569,10 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
 /* What ranks in different processes send each other: tests/comm/tcp_fault_test.c. */
 static const char *const in_the_transport_tests[] = {"comm.checksum"};
 
-/* Where the memory is: tests/engine/devices_test.c. What the command does there: tests/tools/command/cuda_test.sh. */
+/* Where the memory is: tests/engine/devices_test.c. What the command does there: cuda_test.sh and products_test.sh of
+ * tests/tools/command. */
 static const char *const in_the_device_tests[] = {"device.type", "device.index", "device.graphs",
-                                                  "memory.device_margin"};
+                                                  "device.products", "memory.device_margin"};
 
 /* Keys that only the command reads, and keys whose effect shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",

@@ -18,7 +18,15 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
-enum { RANKS = 2, STEPS = 3, COUNT = 16500, CHUNKS_MIN = 64, SECONDS_MAX = 60, SCRIPTS = 2 };
+enum {
+    RANKS = 2,
+    STEPS = 3,
+    COUNT = 16500,
+    CHUNKS_MIN = 64,
+    SECONDS_MAX = 60,
+    SCRIPTS = 2,
+    DIRECTIONS_KIB = 2 * COUNT * 4 / 1024 + 150 /* with the scratch of matrices */
+};
 
 /* Each rank's half of a unit has nine chunks. One parameter is frozen, one has no decay, one is persistent. */
 static const struct plain_param model[] = {
@@ -28,6 +36,9 @@ static const struct plain_param model[] = {
     {"h", "h.f", 3000, ZERO_FROZEN, NULL}};
 
 enum { PARAMS = sizeof model / sizeof *model, KINDS = 3 };
+
+/* Where whole matrices are updated: of all but the biases and frozen ones. */
+static const uint64_t columns[PARAMS] = {660, 660, 660, 660, 660, 660, 660, 0, 660, 0};
 static const zero_kind kinds[KINDS] = {ZERO_PARAM, ZERO_STATE0, ZERO_STATE1};
 
 /* ---- a seed's schedule ---- */
@@ -57,7 +68,7 @@ static const struct format {
 
 enum { FORMATS = sizeof formats / sizeof *formats };
 
-/* Which of these keys a schedule has. Sums over two micro-steps, and clipping, change what is trained. */
+/* Which of these keys a schedule has. Sums over two micro-steps, clipping and Muon change what is trained. */
 enum way {
     TIERED,    /* state on the device, in host memory and on the drive */
     SUMS,      /* two micro-steps, */
@@ -67,12 +78,14 @@ enum way {
     REPEATS,   /* with updates in the backward, which are made again: every norm is above the bound */
     PIECES,    /* the smallest */
     GRADIENTS, /* on the drive */
+    MATRICES,  /* are updated whole, by Muon */
     WAYS
 };
 
 static const char *const way_names[WAYS] = {
-    "tiered",   "two micro-steps",    "vertical",     "updates in the backward",
-    "a shadow", "updates made again", "small pieces", "gradients on the drive"};
+    "tiered",        "two micro-steps",    "vertical",     "updates in the backward",
+    "a shadow",      "updates made again", "small pieces", "gradients on the drive",
+    "whole matrices"};
 
 struct schedule {
     uint64_t seed;
@@ -120,6 +133,7 @@ static void draw_ways(struct schedule *s, uint64_t *state) {
     ways[REPEATS] = ways[SHADOW] && pick(state, 3);
     ways[PIECES] = pick(state, 3) == 0;
     ways[GRADIENTS] = s->grads;
+    ways[MATRICES] = !ways[UPDATES] && !ways[REPEATS] && pick(state, 3) == 0;
     if (ways[PIECES]) s->piece_bytes = 65536; /* the least */
     s->clips = !ways[UPDATES];
 }
@@ -186,7 +200,10 @@ static void remove_shadow(const struct schedule *s) {
 }
 
 static void configure(const struct schedule *s, char *json, size_t capacity) {
-    char path[1200], offload[3000], pieces[64] = "";
+    char path[1200], offload[3000], pieces[64] = "", memory[64] = "";
+    if (s->resident)
+        snprintf(memory, sizeof memory, ", \"memory\": {\"cpu\": \"%dKiB\"}",
+                 (s->grads ? 640 : 400) + (s->ways[MATRICES] ? DIRECTIONS_KIB : 0));
     int used = snprintf(path, sizeof path, "[\"%s/%s.a\"", directory(), folder(s));
     used += s->paths > 1
                 ? snprintf(path + used, sizeof path - (size_t)used, ", \"%s/%s.b\"", directory(), folder(s))
@@ -209,18 +226,17 @@ static void configure(const struct schedule *s, char *json, size_t capacity) {
         json, capacity,
         "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %u, "
         "\"gradient_accumulation_mode\": \"every\", \"gradient_clipping\": %d, \"threads\": 1, "
-        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+        "\"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}%s, "
         "\"zero_optimization\": {%s, \"stage3_param_persistence_threshold\": 100, "
         "\"sub_group_size\": 1024}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}, "
         "\"nvme\": {\"io_uring\": \"%s\", \"masters\": \"%s\", \"shadow\": %s}, \"comm\": {\"timeout_s\": "
         "60}%s%s}",
-        1 + s->ways[SUMS], s->clips, offload, s->block_bytes, s->depth, s->uring ? "auto" : "never",
+        1 + s->ways[SUMS], s->clips, s->ways[MATRICES] ? "Muon" : "AdamW",
+        s->ways[MATRICES] ? ", \"param_groups\": [{\"match\": [\"*.b\", \"*.f\"], \"optimizer\": \"AdamW\"}]"
+                          : "",
+        offload, s->block_bytes, s->depth, s->uring ? "auto" : "never",
         s->state && !s->ways[SHADOW] ? formats[s->format].masters : "auto",
-        s->ways[SHADOW] ? "true" : "false",
-        !s->resident ? ""
-        : s->grads   ? ", \"memory\": {\"cpu\": \"640KiB\"}"
-                     : ", \"memory\": {\"cpu\": \"400KiB\"}",
-        formats[s->format].json);
+        s->ways[SHADOW] ? "true" : "false", memory, formats[s->format].json);
 }
 
 /* ---- one rank's training ---- */
@@ -305,7 +321,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     check_seed(s->seed);
     if (engine && rank == s->rank) engine_plant_faults(engine, &s->faults);
     if (rank == s->rank && !s->harmed_from) begin_harm(s);
-    r->status = engine ? plain_declare(&p, engine, model, PARAMS) : ZERO_E_CONFIG;
+    r->status = engine ? plain_declare_matrices(&p, engine, model, PARAMS, columns) : ZERO_E_CONFIG;
     if (!r->status) r->status = zero_engine_commit(engine, NULL);
     if (!r->status)
         r->status = zero_engine_discard_shadow(engine); /* a flipped bit of none may look like one */
@@ -389,15 +405,15 @@ static void run_schedule(struct schedule *s, struct run *run) {
 
 /* In memory, without a drive and without the newer keys; once for all schedules that train the same. */
 static const struct result *expected(const struct schedule *of, struct run *run) {
-    static struct result *known[SCRIPTS][FORMATS][2][2];
+    static struct result *known[SCRIPTS][FORMATS][2][2][2];
     struct schedule s = {.paths = 1,
                          .block_bytes = 4096,
                          .depth = 1,
                          .meddles = of->meddles,
                          .format = of->format,
                          .clips = of->clips};
-    s.ways[SUMS] = of->ways[SUMS];
-    struct result **k = &known[s.meddles][s.format][s.ways[SUMS]][s.clips];
+    s.ways[SUMS] = of->ways[SUMS], s.ways[MATRICES] = of->ways[MATRICES];
+    struct result **k = &known[s.meddles][s.format][s.ways[SUMS]][s.clips][s.ways[MATRICES]];
     if (*k) return *k;
     *k = malloc(sizeof **k);
     run_schedule(&s, run);

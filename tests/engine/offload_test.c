@@ -1,7 +1,8 @@
 /* The bit-exact contract over tiers: the same weights and moments wherever state and parameters live, however
  * chunks are cut, in every type of compute, with clipping, a skipped step, evaluation and state that is read
  * and written in between.
- * offload_test [STAGE] */
+ * offload_test [STAGE]
+ * offload_test matrices: whole matrices are updated, in chunks that cut them; on fewer meshes */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -21,15 +22,22 @@ enum { STEPS = 12, MIDDLE = 9000 };
 
 /* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent, two groups in one region, one
  * that stays fp32 beside them. */
-static const struct plain_param model[] = {{"a", "a.w", 13001, 0, NULL},
+static const struct plain_param model[] = {{"a", "a.w", 13015, 0, NULL},
                                            {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
-                                           {"b", "b.w", 33001, 0, NULL},
+                                           {"b", "b.w", 33003, 0, NULL},
                                            {"b", "e.w", MIDDLE, 0, NULL},
-                                           {"b", "b.r", 7001, ZERO_KEEP_FP32, NULL},
+                                           {"b", "b.r", 7003, ZERO_KEEP_FP32, NULL},
                                            {"c", "c.w", 5, 0, NULL},
                                            {"d", "d.w", 2600, ZERO_FROZEN, NULL}};
 
 enum { PARAMS = sizeof model / sizeof *model };
+
+static bool matrices; /* Muon updates those that have columns, and AdamW the others */
+static const uint64_t columns[PARAMS] = {685, 0, 1737, 500, 149, 0, 65};
+
+static const char adamw[] = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
+                  muon[] = "{\"type\": \"Muon\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
+                  other_group[] = ", {\"match\": [\"*.b\", \"c.*\"], \"optimizer\": \"AdamW\", \"lr\": 0.01}";
 
 enum { ALL_STAGES = -1, SHARDED_GRADIENTS = -2 };
 
@@ -185,7 +193,10 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     memset(&mine, 0, sizeof mine);
     mine.plan.struct_size = sizeof mine.plan;
     struct plain p;
-    zero_status status = engine ? plain_open(&p, engine, model, PARAMS, &mine.plan) : ZERO_E_CONFIG;
+    zero_status status =
+        engine ? plain_declare_matrices(&p, engine, model, PARAMS, matrices ? columns : NULL) : ZERO_E_CONFIG;
+    if (!status) status = zero_engine_commit(engine, &mine.plan);
+    if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
     if (!status) check_memory(engine, &mine);
     if (!status) status = train(&p, rank, &mine);
     if (!status) status = check_traffic(&p, &mine.plan);
@@ -210,11 +221,12 @@ static void run_tier(const struct tier *tier, enum format format, uint32_t stage
     snprintf(zero, sizeof zero, tier->json, path);
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
-             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
-             "\"param_groups\": [{\"match\": \"e.*\", \"lr\": 0.02, \"weight_decay\": 0.01}], "
+             "\"optimizer\": %s, "
+             "\"param_groups\": [{\"match\": \"e.*\", \"lr\": 0.02, \"weight_decay\": 0.01}%s], "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": %llu, %s}%s%s}",
-             stage, (unsigned long long)chunk, zero, tier->more, formats[format]);
+             matrices ? muon : adamw, matrices ? other_group : "", stage, (unsigned long long)chunk, zero,
+             tier->more, formats[format]);
     struct run run = {.name = tier->name};
     if (budget && budget[ZERO_CPU])
         snprintf(json + strlen(json) - 1, sizeof json - strlen(json),
@@ -225,12 +237,16 @@ static void run_tier(const struct tier *tier, enum format format, uint32_t stage
 }
 
 /* Where a row is the one before it with part of the state in memory: room for two fifths; tiered: for a third
- * on the device, and for a fifth in host memory. */
-static void set_budget(const struct tier *tier, const struct result *before, uint64_t out[2]) {
+ * on the device, and for a fifth in host memory. Momenta of matrices fill their pages less, so that what they take in memory counts;
+ * with gradients on the device, half as much more. */
+static void set_budget(const struct tier *tier, const struct result *before, const struct result *in_memory,
+                       uint64_t out[2]) {
     const zero_plan *p = &before->plan;
     bool part = strstr(tier->name, "part resident"), tiered = strstr(tier->name, "tiered");
-    out[ZERO_DEVICE] = tiered ? p->bytes[ZERO_DEVICE] + p->state_bytes / 3 + 40000 : 1u << 30;
-    out[ZERO_CPU] = part ? p->bytes[ZERO_CPU] + p->state_bytes * (tiered ? 1 : 2) / 5 + 40000 : 0;
+    uint64_t state = matrices ? in_memory->plan.state_bytes : p->state_bytes,
+             grads = matrices && strstr(tier->name, "gradients") ? state / 2 : 0;
+    out[ZERO_DEVICE] = tiered ? p->bytes[ZERO_DEVICE] + state / 3 + grads + 40000 : 1u << 30;
+    out[ZERO_CPU] = part ? p->bytes[ZERO_CPU] + state * (tiered ? 1 : 2) / 5 + 40000 : 0;
 }
 
 /* Under a sanitizer, a third of the rows; those that look at the row before go with it. */
@@ -246,12 +262,13 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
         static zero_plan before; /* of the row before */
         if (tiers[t].stage >= 0 && tiers[t].stage != (int)stage) continue;
         if (tiers[t].stage == SHARDED_GRADIENTS && !stage) continue;
+        if (matrices && is_discrete(&tiers[t])) continue; /* refused */
         if (!is_taken(t, format + ranks / 2 + stage)) continue;
         /* Two ranks and small chunks are enough. One rank runs ahead of its device, and this model's gradients are made by
          * the host at once. */
         if (is_discrete(&tiers[t]) && (ranks != 2 || chunk > 1 << 20)) continue;
         uint64_t budget[2], cpu;
-        set_budget(&tiers[t], &got, budget);
+        set_budget(&tiers[t], &got, expected, budget);
         cpu = budget[ZERO_CPU];
         run_tier(&tiers[t], format, stage, ranks, chunk, budget, &got);
         int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, expected->hash) &&
@@ -276,14 +293,41 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
     }
 }
 
+/* The same weights as at stage 0 with all in memory, on all tiers. */
+static void compare_all(enum format format, uint32_t stage, uint32_t ranks, uint64_t chunk) {
+    static struct result expected, plain;
+    run_tier(&tiers[0], format, 0, ranks, 1000000000, NULL, &plain);
+    run_tier(&tiers[0], format, stage, ranks, 1000000000, NULL, &expected);
+    CHECK_STRING(expected.error, "");
+    CHECK_STRING(expected.hash, plain.hash);
+    compare(format, stage, ranks, chunk, &expected);
+}
+
+static const uint64_t chunks[] = {1024, 3 * 1024, 1000000000};
+
+/* Each stage with two numbers of ranks and one narrow type. equality_test has the others, with matrices that no chunk cuts. */
+static void all_matrices(void) {
+    matrices = true;
+    for (uint32_t stage = 0; stage <= 3; stage++) {
+        for (uint32_t ranks = 1 + stage % 2; ranks <= 4; ranks += 2)
+            if (seeds_divisor() == 1 || ranks == 1 + stage)
+                compare_all(FORMAT_F32, stage, ranks, chunks[(stage + ranks / 2) % 3]);
+        if (seeds_divisor() == 1 || stage > 1)
+            compare_all(FORMAT_BF16 + stage % (FORMATS - FORMAT_BF16), stage, 3, chunks[stage % 2]);
+    }
+}
+
 int main(int argc, char **argv) {
-    static const uint64_t chunks[] = {1024, 3 * 1024, 1000000000};
     static const uint32_t worlds[] = {1, 2, 4};
     static struct result expected, plain;
     uint32_t first = argc > 1 ? (uint32_t)atoi(argv[1]) : 0, last = argc > 1 ? first : 3;
     char path[600];
     snprintf(path, sizeof path, "mkdir -p %s/swap", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
     CHECK_INT(system(path), 0);
+    if (argc > 1 && !strcmp(argv[1], "matrices")) {
+        all_matrices();
+        return check_end();
+    }
     for (uint32_t stage = first; stage <= last; stage++)
         for (int w = 0; w < 3; w++) {
             run_tier(&tiers[0], FORMAT_F32, 0, worlds[w], 1000000000, NULL, &plain);
@@ -295,12 +339,7 @@ int main(int argc, char **argv) {
                     compare(FORMAT_F32, stage, worlds[w], chunks[c], &expected);
         }
     for (uint32_t stage = first; stage <= last; stage++)
-        for (enum format format = FORMAT_BF16; format < FORMATS; format++) {
-            run_tier(&tiers[0], format, 0, 2, 1000000000, NULL, &plain);
-            run_tier(&tiers[0], format, stage, 2, 1000000000, NULL, &expected);
-            CHECK_STRING(expected.error, "");
-            CHECK_STRING(expected.hash, plain.hash);
-            compare(format, stage, 2, 3 * 1024, &expected);
-        }
+        for (enum format format = FORMAT_BF16; format < FORMATS; format++)
+            compare_all(format, stage, 2, 3 * 1024);
     return check_end();
 }

@@ -146,7 +146,68 @@ static void the_hash_has_what_ranks_must_give_alike(void) {
     end(&w);
 }
 
+/* A group's codes, else the run's; of a tied parameter its owner's. Groups of the program have the run's. */
+static void codes_are_the_groups_or_the_runs(void) {
+    struct world w;
+    int own;
+    begin(&w, ", \"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": \"fp8_e4m3\"}, "
+              "\"param_groups\": "
+              "[{\"match\": \"*.b\", \"zero_quantized_weights\": false}, {\"match\": \"a.*\", "
+              "\"zero_quantized_weights\": true}, {\"match\": \"c.*\", \"lr\": 1}]");
+    CHECK_INT(groups_add(&w.groups, &(zero_group){.lr = 1}, &own, &error), ZERO_OK);
+    static const struct {
+        zero_param param;
+        enum code_format code;
+    } rows[] = {{{.name = "a.b"}, CODE_NONE},
+                {{.name = "a.w"}, CODE_INT8},
+                {{.name = "c.w"}, CODE_FP8_E4M3},
+                {{.name = "d.w"}, CODE_FP8_E4M3},
+                {{.name = "e.w", .group = 4}, CODE_FP8_E4M3},
+                {{.name = "x.w", .tied_to = "a.b"}, CODE_NONE}};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    for (int i = 0; i < ROWS; i++) declare(&w, rows[i].param);
+    CHECK_INT(own, 4);
+    groups_mark(&w.groups, (enum code_format)w.config.weight_code, &w.model);
+    for (int i = 0; i < ROWS; i++) CHECK_INT(w.model.param[i].code, rows[i].code);
+    end(&w);
+}
+
+/* Which of a unit's parameters share a region: those of one format. What stays whole on every rank, or in fp32, is not coded. */
+static void formats_have_regions(void) {
+    static const struct {
+        uint64_t count;
+        uint32_t flags;
+        enum code_format code, expected;
+        uint32_t region;
+    } rows[] = {{100, 0, CODE_FP8_E4M3, CODE_FP8_E4M3, 1}, {100, 0, CODE_NONE, CODE_NONE, 0},
+                {100, 0, CODE_FP8_E4M3, CODE_FP8_E4M3, 1}, {9, 0, CODE_FP8_E4M3, CODE_NONE, 2},
+                {9, 0, CODE_NONE, CODE_NONE, 2},           {100, ZERO_KEEP_FP32, CODE_FP8_E4M3, CODE_NONE, 3},
+                {100, 0, CODE_NONE, CODE_NONE, 0}};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    struct model model = {.dtype = DTYPE_BF16};
+    struct zero_unit *unit;
+    static zero_slot slot;
+    error_clear(&error);
+    CHECK_INT(model_add_unit(&model, NULL, "all", &unit, &error), ZERO_OK);
+    for (int i = 0; i < ROWS; i++) {
+        char name[] = {'p', (char)('0' + i), 0};
+        zero_param param = {
+            .name = name, .dims = 1, .shape = {rows[i].count}, .flags = rows[i].flags, .slot = &slot};
+        CHECK_INT(model_add_param(&model, unit, &param, &error), ZERO_OK);
+        model.param[i].code = rows[i].code;
+    }
+    CHECK_INT(model_lay_out(&model, 2, 10, &error), ZERO_OK);
+    CHECK_INT(model.regions, 4);
+    for (int i = 0; i < ROWS; i++) {
+        CHECK_INT(model.param[i].region, rows[i].region);
+        CHECK_INT(region_code(&model.region[model.param[i].region]), rows[i].expected);
+    }
+    model_free(&model);
+}
+
 int main(void) {
+    codes_are_the_groups_or_the_runs();
+    formats_have_regions();
     a_group_inherits_what_it_is_not_given();
     groups_that_cannot_be_are_refused();
     the_first_pattern_that_matches_decides();

@@ -9,16 +9,22 @@
 
 zero_status plain_declare(struct plain *p, zero_engine *engine, const struct plain_param *param,
                           uint32_t params) {
+    return plain_declare_matrices(p, engine, param, params, NULL);
+}
+
+zero_status plain_declare_matrices(struct plain *p, zero_engine *engine, const struct plain_param *param,
+                                   uint32_t params, const uint64_t *columns) {
     *p = (struct plain){.engine = engine, .param = param, .params = params};
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < params && !status; i++) {
         if (i == 0 || strcmp(param[i].unit, param[i - 1].unit) != 0)
             status = zero_engine_add_unit(engine, param[i].unit, &p->unit[p->units++]);
         p->unit_of[i] = p->units - 1;
+        uint64_t wide = columns ? columns[i] : 0;
         zero_param given = {.struct_size = sizeof given,
                             .name = param[i].name,
-                            .dims = 1,
-                            .shape = {param[i].count},
+                            .dims = wide ? 2 : 1,
+                            .shape = {wide ? param[i].count / wide : param[i].count, wide},
                             .flags = param[i].flags,
                             .tied_to = param[i].tied_to,
                             .slot = &p->slot[i]};

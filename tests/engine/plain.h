@@ -29,6 +29,9 @@ struct plain {
 
 zero_status plain_declare(struct plain *plain, zero_engine *engine, const struct plain_param *param,
                           uint32_t params);
+/* columns[i]: parameter i is a matrix with as many columns; 0: it has one dimension. NULL: all have one. */
+zero_status plain_declare_matrices(struct plain *plain, zero_engine *engine, const struct plain_param *param,
+                                   uint32_t params, const uint64_t *columns);
 /* Declares, commits and fills with toy_fill. */
 zero_status plain_open(struct plain *plain, zero_engine *engine, const struct plain_param *param,
                        uint32_t params, zero_plan *out_plan);

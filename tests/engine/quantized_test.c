@@ -1,7 +1,8 @@
 /* ZeRO++'s quantised collectives: what is gathered and what is summed, element by element from the definition in
- * kernels/quantize.h; bytes on the wire by hand; the same bits at every stage, tier, depth and, where only weights are
- * quantised, mesh; near the exact training; an inf or NaN skips the step on all ranks. */
+ * kernels/quantize.h; bytes on the wire by hand; formats by pattern in one unit; the same bits at every stage, tier, depth and,
+ * where only weights are quantised, mesh; near the exact training; an inf or NaN skips the step on all ranks. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "tests/check.h"
@@ -18,12 +19,34 @@
 enum { RANKS = 4, MICRO_STEPS = 2, SHARE = 608, COUNT = RANKS * SHARE, BLOCK = 256 };
 static const struct plain_param one_region[] = {{"a", "a.w", COUNT, 0, NULL}};
 
+/* Of each format: its value in a configuration, its largest code, and bytes of the code of a share: 12 of scales, then 304 or 608,
+ * padded to 64. */
+static const struct format {
+    const char *name;
+    float largest;
+    uint32_t bytes;
+    bool fp8;
+} int4 = {"\"int4\"", 7, 320, false}, int8 = {"true", 127, 640, false},
+  fp8 = {"\"fp8_e4m3\"", 448, 640, true};
+static const struct format *const formats[] = {&int4, &int8, &fp8};
+enum { FORMATS = 3 };
+
+/* The nearest number with 4 significant bits, not below 2^-9: ties to even. */
+static float nearest_e4m3(float x) {
+    int exponent;
+    frexpf(x, &exponent);
+    float unit = ldexpf(1, (exponent < -5 ? -5 : exponent) - 4);
+    return nearbyintf(x / unit) * unit;
+}
+
 /* Element i of x, cut into shares and those into blocks, coded and decoded. */
-static float coded(const float *x, uint32_t i, float largest) {
+static float coded(const float *x, uint32_t i, const struct format *format) {
     uint32_t share = i / SHARE * SHARE, block = share + (i - share) / BLOCK * BLOCK;
     float most = 0;
     for (uint32_t k = block; k < block + BLOCK && k < share + SHARE; k++) most = fmaxf(most, fabsf(x[k]));
-    return most > 0 ? nearbyintf(x[i] * (largest / most)) * (most / largest) : 0;
+    if (most == 0) return 0;
+    float scaled = x[i] * (format->largest / most);
+    return (format->fp8 ? nearest_e4m3(scaled) : nearbyintf(scaled)) * (most / format->largest);
 }
 
 struct bits {
@@ -35,6 +58,7 @@ static void take_masters(zero_engine *engine, float own[COUNT]) {
 }
 
 static void weights_are_decoded(zero_engine *engine, uint32_t rank, void *user) {
+    const struct format *format = user;
     struct plain p;
     float *own = malloc(COUNT * sizeof *own);
     if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, one_region, 1, NULL), ZERO_OK)) return;
@@ -44,7 +68,7 @@ static void weights_are_decoded(zero_engine *engine, uint32_t rank, void *user) 
         CHECK_INT(zero_forward_begin(p.unit[0]), ZERO_OK);
         const float *seen = p.slot[0].param;
         for (uint32_t i = 0; i < COUNT; i++)
-            if (!CHECK_DOUBLE(seen[i], coded(own, i, 127), 0)) break;
+            if (!CHECK_DOUBLE(seen[i], coded(own, i, format), 0)) break;
         CHECK_INT(zero_forward_end(p.unit[0]), ZERO_OK);
         CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
     }
@@ -71,7 +95,7 @@ static void gradients_are_sums_of_codes(zero_engine *engine, uint32_t rank, void
             for (uint32_t m = 0; m < MICRO_STEPS; m++) {
                 float ranks = 0;
                 for (uint32_t r = 0; r < RANKS; r++)
-                    ranks += coded(made + (m * RANKS + r) * COUNT, i, bits->bits == 8 ? 127 : 7);
+                    ranks += coded(made + (m * RANKS + r) * COUNT, i, bits->bits == 8 ? &int8 : &int4);
                 sum += ranks;
             }
             if (!CHECK_DOUBLE(got[i], sum / (RANKS * MICRO_STEPS), 0)) break;
@@ -82,7 +106,7 @@ static void gradients_are_sums_of_codes(zero_engine *engine, uint32_t rank, void
 }
 
 static void by_definition(void) {
-    char json[2048], comm[64];
+    char json[2048], comm[64], tiers[64];
     struct toy_setup s = toy_setup_default();
     s.ranks = RANKS, s.threshold = 0, s.comm = comm;
     s.micro_steps = MICRO_STEPS, s.mode = "every";
@@ -93,11 +117,13 @@ static void by_definition(void) {
             toy_config(&s, json, sizeof json);
             ranks_run(RANKS, json, gradients_are_sums_of_codes, &bits);
         }
-    s.micro_steps = 1, s.stage = 3, s.tiers = "\"zero_quantized_weights\": true";
-    for (s.depth = 0; s.depth <= 2; s.depth += 2) {
-        toy_config(&s, json, sizeof json);
-        ranks_run(RANKS, json, weights_are_decoded, NULL);
-    }
+    s.micro_steps = 1, s.stage = 3, s.tiers = tiers;
+    for (int f = 0; f < FORMATS; f++)
+        for (s.depth = 0; s.depth <= 2; s.depth += 2) {
+            snprintf(tiers, sizeof tiers, "\"zero_quantized_weights\": %s", formats[f]->name);
+            toy_config(&s, json, sizeof json);
+            ranks_run(RANKS, json, weights_are_decoded, (void *)formats[f]);
+        }
 }
 
 /* ---- bytes on the wire ---- */
@@ -133,6 +159,8 @@ static void bytes(void) {
                  3 * 640 + 3 * 4 * SHARE},
                 {3, "\"zero_quantized_gradients\": true", "", 3 * 320 + 3 * 4 * SHARE},
                 {3, "\"zero_quantized_weights\": true", "", 3 * 4 * SHARE + 3 * 640},
+                {3, "\"zero_quantized_weights\": \"int4\"", "", 3 * 4 * SHARE + 3 * 320},
+                {3, "\"zero_quantized_weights\": \"fp8_e4m3\"", "", 3 * 4 * SHARE + 3 * 640},
                 {3, "\"zero_quantized_weights\": true" GRADIENTS, "", 3 * 320 + 3 * 640}};
     struct toy_setup s = toy_setup_default();
     char json[2048];
@@ -142,6 +170,66 @@ static void bytes(void) {
         s.stage = rows[i].stage, s.tiers = rows[i].zero, s.comm = rows[i].comm;
         toy_config(&s, json, sizeof json);
         ranks_run(RANKS, json, measure, &expected);
+    }
+}
+
+/* ---- a unit of four formats ---- */
+
+static const struct plain_param one_unit[] = {{"a", "a.exact", COUNT, 0, NULL},
+                                              {"a", "a.int8", COUNT, 0, NULL},
+                                              {"a", "a.fp8", COUNT, 0, NULL},
+                                              {"a", "a.int4", COUNT, 0, NULL}};
+static const struct format *const format_of[] = {NULL, &int8, &fp8, &int4};
+enum { KINDS = sizeof one_unit / sizeof *one_unit };
+
+/* The run is coded in int8, and two groups otherwise. Or the run is exact, and groups are coded. */
+#define GROUP(match, code) "{\"match\": \"" match "\", \"zero_quantized_weights\": " code "}"
+#define FP8_AND_INT4 GROUP("*.fp8", "\"fp8_e4m3\"") ", " GROUP("*.int4", "\"int4\"")
+static const struct mixed {
+    const char *weights, *groups;
+} mixed[] = {{"\"int8\"", ", " FP8_AND_INT4 ", " GROUP("*.exact", "false")},
+             {"false", ", " FP8_AND_INT4 ", " GROUP("*.int8", "true")}};
+
+/* Each parameter is as its own pattern says. Planned and counted bytes: each format has a call of its own. */
+static void each_as_its_pattern_says(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_counters before = {.struct_size = sizeof before}, after = before;
+    float *own = malloc(COUNT * sizeof *own);
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, one_unit, KINDS, NULL), ZERO_OK)) return;
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_flush(engine), ZERO_OK);
+    zero_engine_counters(engine, &before);
+    CHECK_INT(zero_micro_begin(engine, ZERO_EVAL), ZERO_OK);
+    CHECK_INT(zero_forward_begin(p.unit[0]), ZERO_OK);
+    const float *seen[KINDS];
+    for (int k = 0; k < KINDS; k++) seen[k] = p.slot[k].param;
+    float *copy = malloc(KINDS * COUNT * sizeof *copy);
+    for (int k = 0; k < KINDS; k++) memcpy(copy + k * COUNT, seen[k], COUNT * sizeof *copy);
+    CHECK_INT(zero_forward_end(p.unit[0]), ZERO_OK);
+    zero_engine_counters(engine, &after);
+    for (int k = 0; k < KINDS; k++) {
+        CHECK_INT(zero_engine_get(engine, one_unit[k].name, ZERO_PARAM, own, 0, COUNT), ZERO_OK);
+        for (uint32_t i = 0; i < COUNT; i++)
+            if (!CHECK_DOUBLE(copy[k * COUNT + i], format_of[k] ? coded(own, i, format_of[k]) : own[i], 0)) {
+                fprintf(stderr, "  %s, element %u\n", one_unit[k].name, i);
+                break;
+            }
+    }
+    CHECK_INT(after.gather_calls - before.gather_calls, KINDS);
+    CHECK_INT(after.gather_elements - before.gather_elements, KINDS * 3 * SHARE);
+    CHECK_INT(after.wire_bytes - before.wire_bytes, 3 * (4 * SHARE + 640 + 640 + 320));
+    free(own), free(copy);
+}
+
+static void one_unit_of_all_formats(void) {
+    char json[2048], tiers[64];
+    struct toy_setup s = toy_setup_default();
+    s.ranks = RANKS, s.threshold = 0, s.stage = 3, s.tiers = tiers;
+    for (size_t m = 0; m < sizeof mixed / sizeof *mixed; m++) {
+        snprintf(tiers, sizeof tiers, "\"zero_quantized_weights\": %s", mixed[m].weights);
+        s.groups = mixed[m].groups;
+        toy_config(&s, json, sizeof json);
+        ranks_run(RANKS, json, each_as_its_pattern_says, NULL);
     }
 }
 
@@ -203,8 +291,12 @@ static void train(struct toy_setup *s, const char *zero, char first[33]) {
 #define PARAMS_NVME NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 #define CPU ", \"offload_optimizer\": {\"device\": \"cpu\"}"
 
+#define FP8 ", \"zero_quantized_weights\": \"fp8_e4m3\""
+#define SOME ", " GROUP("in.w", "false") ", " GROUP("b.*", "true")
+
 static void one_class(struct toy_setup *s) {
-    char gradients[33] = "", groups[33] = "", weights[33] = "", both[33] = "";
+    char gradients[33] = "", groups[33] = "", weights[33] = "", both[33] = "", fp8_weights[33] = "",
+         some[33] = "";
     s->tiers = NULL, s->stage = 0;
     toy_train(s, &exact);
     for (s->stage = 0; s->stage <= 3; s->stage++) {
@@ -224,6 +316,14 @@ static void one_class(struct toy_setup *s) {
     s->comm = ", \"reshard_after_forward\": false";
     train(s, WEIGHTS, weights);
     s->comm = NULL;
+    train(s, FP8, fp8_weights);
+    train(s, FP8 PARAMS_NVME, fp8_weights);
+    train(s, FP8 ", \"zero_hpz_partition_size\": 2", fp8_weights);
+    s->groups = SOME;
+    for (s->depth = 0; s->depth <= 2; s->depth += 2) train(s, s->depth ? FP8 PARAMS_NVME : FP8, some);
+    train(s, FP8 CPU ", \"zero_hpz_partition_size\": 2", some);
+    s->groups = NULL;
+    CHECK(strcmp(fp8_weights, exact.hash) && strcmp(fp8_weights, weights) && strcmp(some, fp8_weights));
     CHECK(strcmp(gradients, exact.hash) && strcmp(weights, exact.hash) && strcmp(both, gradients) &&
           strcmp(both, weights) && strcmp(groups, gradients));
 }
@@ -251,6 +351,7 @@ static void skips_are_agreed(void) {
 int main(void) {
     by_definition();
     bytes();
+    one_unit_of_all_formats();
     bytes_of_second_shards();
     trainings();
     skips_are_agreed();

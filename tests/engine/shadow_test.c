@@ -23,11 +23,14 @@
 enum { STEPS = 6, WORLD_MAX = 2, LR_STEP = 1, SPOILED = 2 };
 
 static const struct plain_param model[] = {
-    {"a", "a.w", 13001, 0, NULL},          {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
-    {"b", "b.w", 9001, 0, NULL},           {"b", "b.r", 7001, ZERO_KEEP_FP32, NULL},
+    {"a", "a.w", 13015, 0, NULL},          {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
+    {"b", "b.w", 9009, 0, NULL},           {"b", "b.r", 7003, ZERO_KEEP_FP32, NULL},
     {"c", "c.w", 2600, ZERO_FROZEN, NULL}, {"d", "d.w", 5000, 0, NULL}};
 
 enum { PARAMS = sizeof model / sizeof *model };
+
+/* Where whole matrices are updated. */
+static const uint64_t columns[PARAMS] = {137, 0, 99, 149, 0, 50};
 
 /* One life of the ranks: it starts or recovers, trains, and stops without any notice. */
 struct life {
@@ -92,7 +95,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
     if (!status && life->faults && rank == zero_engine_size(engine) - 1)
         engine_plant_faults(engine, life->faults);
-    if (!status) status = plain_declare(&p, engine, model, PARAMS);
+    if (!status) status = plain_declare_matrices(&p, engine, model, PARAMS, columns);
     if (!status && life->segment) status = zero_engine_add_segment(p.unit[0], p.unit[1]);
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status) look(engine, life);
@@ -148,6 +151,7 @@ struct setting {
     bool updates;     /* in the backward */
     double clip;
     bool spoils; /* a step is skipped once */
+    bool muon;
 };
 
 static const char *const types[] = {
@@ -161,13 +165,14 @@ static void live(const struct setting *s, bool shadow, struct life *life) {
     snprintf(path, sizeof path, "[\"%s/%s.a\", \"%s/%s.b\"]", directory(), s->path, directory(), s->path);
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": %.17g, \"threads\": 1, "
-             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+             "\"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, %s"
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
              "%s}%s%s%s%s%s}, "
              "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
-             s->clip, s->stage, path,
-             s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
+             s->clip, s->muon ? "Muon" : "AdamW",
+             s->muon ? "\"param_groups\": [{\"match\": \"a.b\", \"optimizer\": \"AdamW\"}], " : "", s->stage,
+             path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
              s->params ? path : "", s->params ? "}" : "", s->mesh ? s->mesh : "",
              s->updates && shadow ? ", \"update_in_backward\": true" : "", shadow ? "true" : "false",
              s->type);
@@ -269,6 +274,17 @@ static void meshes(void) {
     CHECK_STRING(life.error, "");
     CHECK_INT(life.began, 3);
     CHECK_STRING(life.hash[STEPS], expected.hash[STEPS]);
+}
+
+/* States and masters of whole matrices are stored apart in each step. */
+static void whole_matrices(void) {
+    struct setting s = {.ranks = 2, .path = "matrices", .clip = 1, .muon = true};
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.type = types[s.stage % 3], s.params = s.stage == 3;
+        s.mesh = s.stage == 2 ? ", \"offload_gradients\": {\"device\": \"nvme\"}" : NULL;
+        begin_anew(s.path);
+        stops(&s);
+    }
 }
 
 /* The bound on the norm is that of a step in the midst of a run. */
@@ -460,6 +476,34 @@ static void nothing_to_recover(void) {
     CHECK_INT(life.status, ZERO_E_ARGUMENT);
 }
 
+/* A run that differs from the shadow's only in `type`, for which the shadow's chunks are as large. */
+static void other_meaning(const char *type, const char *other_type) {
+    struct setting s = {.stage = 3, .ranks = 2, .type = type, .path = "meaning", .clip = 1}, other = s;
+    static struct life life;
+    begin_anew(s.path);
+    life = (struct life){.flushes = true, .stop = 2};
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    other.type = other_type;
+    life = (struct life){.recovers = true, .stop = 3};
+    live(&other, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    CHECK_CONTAINS(life.error, "its types, mesh, chunks or parameter groups are others");
+    life = (struct life){.recovers = true, .stop = 3};
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    CHECK_INT(life.began, 2);
+}
+
+#define GROUP(match, member) ", \"param_groups\": [{\"match\": \"" match "\", " member "}]"
+
+/* Other codes of gathers put parameters into other regions. The same two optimizers may update each other's parameters. */
+static void other_groups(void) {
+    other_meaning(GROUP("b.w", "\"zero_quantized_weights\": \"fp8_e4m3\""),
+                  GROUP("b.r", "\"zero_quantized_weights\": \"fp8_e4m3\""));
+    other_meaning(GROUP("a.*", "\"optimizer\": \"Adam\""), GROUP("d.w", "\"optimizer\": \"Adam\""));
+}
+
 /* A file that other users can read may belong to another user. */
 static void strangers_files(void) {
     struct setting s = {.stage = 1, .ranks = 1, .type = "", .path = "stranger", .clip = 1};
@@ -555,8 +599,10 @@ int main(int argc, char **argv) {
     alarm(900); /* a hang is a failure */
     every_setting();
     meshes();
+    whole_matrices();
     updates_in_backward();
     nothing_to_recover();
+    other_groups();
     ranks_run(
         1,
         "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "

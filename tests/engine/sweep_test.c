@@ -53,7 +53,7 @@ static void measure(zero_engine *engine, uint64_t *out_records, uint64_t *out_pa
     for (uint32_t r = 0; r < engine_blueprint(engine)->policy.regions; r++)
         for (uint32_t i = 0; i < layout->region[r].chunks; i++) {
             struct chunk c = chunk_layout_at(layout, r, i);
-            *out_records += c.state ? c.record_bytes : 0;
+            *out_records += c.state ? chunk_record_bytes(&c) : 0;
             *out_params += c.params ? c.param_bytes : 0;
         }
 }

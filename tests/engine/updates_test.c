@@ -2,6 +2,7 @@
  * micro-steps and mode, on every tier, with recomputation, ties, a schedule and interrupted passes. What is planned is taken and moved,
  * and gradients take less of it. With a shadow, steps that are clipped and steps that are skipped end in the same weights too. Without one,
  * a gradient that is not a number ends the run. What cannot be exact is refused in a sentence. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,6 +228,14 @@ static void not_a_number(void) {
 static const struct plain_param written[] = {
     {"a", "a.w", 5000, 0, NULL}, {"a", "a.b", 30, ZERO_NO_DECAY, NULL}, {"b", "b.w", 3000, 0, NULL}};
 
+/* A shadow of an earlier run in the same directory is discarded. */
+static zero_status open_written(struct plain *p, zero_engine *engine) {
+    zero_status status = plain_declare(p, engine, written, sizeof written / sizeof *written);
+    if (!status) status = zero_engine_commit(engine, NULL);
+    if (!status) status = zero_engine_discard_shadow(engine);
+    return status ? status : zero_engine_fill(engine, toy_fill, NULL);
+}
+
 struct writing {
     const char *saved;
     char hash[33];
@@ -241,10 +250,7 @@ static void write_between(zero_engine *engine, uint32_t rank, void *user) {
     char hash[33];
     zero_step_info info = {.struct_size = sizeof info};
     if (!CHECK(engine)) return;
-    zero_status status = plain_declare(&p, engine, written, sizeof written / sizeof *written);
-    if (!status) status = zero_engine_commit(engine, NULL);
-    if (!status) status = zero_engine_discard_shadow(engine);
-    if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
+    zero_status status = open_written(&p, engine);
     for (int k = 0; k < 7 && !status; k++) {
         status = plain_step(&p, 1, &info);
         if (!status && k % 2)
@@ -257,6 +263,75 @@ static void write_between(zero_engine *engine, uint32_t rank, void *user) {
     if (!status) status = zero_engine_hash(engine, hash);
     if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     if (rank == 0) strcpy(w->hash, hash), w->repeated = info.repeated_total;
+}
+
+/* ---- what the host reads before the step ---- */
+
+enum { READ_STEPS = 4, READ_ELEMENTS = 5000 + 30 + 3000 };
+
+struct reading {
+    uint32_t micro_steps;
+    float grads[READ_STEPS][READ_ELEMENTS]; /* of all parameters, one after another */
+    char hash[33];
+    uint64_t repeated;
+};
+
+static zero_status read_step(struct plain *p, struct reading *r, int k, bool first, zero_step_info *info) {
+    static float unused[READ_ELEMENTS]; /* of the other rank */
+    float *at = first ? r->grads[k] : unused;
+    zero_status status = ZERO_OK;
+    for (uint32_t m = 0; m < r->micro_steps && !status; m += (uint32_t)zero_engine_use_micros(p->engine))
+        status = plain_pass(p, ZERO_TRAIN, m);
+    for (uint32_t i = 0; i < p->params && !status; at += p->param[i++].count)
+        status = zero_engine_get(p->engine, p->param[i].name, ZERO_GRAD, at, 0, p->param[i].count);
+    return status ? status : zero_engine_step(p->engine, info);
+}
+
+static void read_gradients(zero_engine *engine, uint32_t rank, void *user) {
+    struct reading *r = user;
+    struct plain p;
+    char hash[33];
+    zero_step_info info = {.struct_size = sizeof info};
+    if (!CHECK(engine)) return;
+    zero_status status = open_written(&p, engine);
+    for (int k = 0; k < READ_STEPS && !status; k++) status = read_step(&p, r, k, rank == 0, &info);
+    if (!status) status = zero_engine_hash(engine, hash);
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    if (rank == 0 && !status) strcpy(r->hash, hash), r->repeated = info.repeated_total;
+}
+
+/* Under clipping the updates of the backward leave the gradients for a repetition, and for the host. */
+static void gradients_stay(void) {
+    static const char nvme[] = "{\"device\": \"nvme\", \"nvme_path\": \"%s/read_%u\"}";
+    static const char *const tiers[] = {"", ", \"offload_gradients\": {\"device\": \"none\"}"};
+    static struct reading late_read, early_read;
+    char path[1200], json[4000];
+    for (uint32_t k = 0; k < 16; k++) {
+        snprintf(path, sizeof path, nvme, directory(), k);
+        uint32_t stage = k % 4, order = (k / 4 + k) % 4; /* one micro-step; last; every; vertical */
+        bool clipped = k % 3 != 0;
+        for (int updates = 0; updates < 2; updates++) {
+            struct reading *r = updates ? &early_read : &late_read;
+            *r = (struct reading){.micro_steps = order ? 3 : 1};
+            snprintf(
+                json, sizeof json,
+                "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %u, "
+                "\"gradient_accumulation_mode\": \"%s\", \"gradient_clipping\": %s, \"bf16\": "
+                "{\"enabled\": %s}, \"nvme\": {\"shadow\": true}, \"zero_optimization\": {\"stage\": %u, "
+                "\"sub_group_size\": 1024, \"micro_order\": \"%s\", \"offload_optimizer\": %s%s%s%s}}",
+                r->micro_steps, order == 2 ? "every" : "last", clipped ? "1" : "1e9",
+                k / 8 ? "true" : "false", stage, order == 3 ? "vertical" : "horizontal", path,
+                k % 5 == 3 && stage == 3 ? ", \"offload_param\": " : "",
+                k % 5 == 3 && stage == 3 ? path : tiers[stage && k / 4 % 2],
+                updates ? ", \"update_in_backward\": true" : "");
+            ranks_run(2, json, read_gradients, r);
+        }
+        bool same = CHECK(memcmp(early_read.grads, late_read.grads, sizeof late_read.grads) == 0) &
+                    CHECK_STRING(early_read.hash, late_read.hash) &
+                    CHECK_INT(early_read.repeated, clipped ? READ_STEPS : 0);
+        if (!same) fprintf(stderr, "%s\n", json);
+    }
+    CHECK(late_read.grads[0][0] != 0);
 }
 
 /* ---- a held unit that is declared last ---- */
@@ -339,6 +414,7 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     refused(zero_micro_begin(engine, ZERO_EVAL), ZERO_E_ORDER, "zero_micro_begin", __LINE__);
     refused(zero_engine_get(engine, "b.w", ZERO_GRAD, &value, 0, 1), ZERO_E_ORDER, "\"b.w\" is used up",
             __LINE__);
+    CHECK_CONTAINS(zero_last_error(), "set gradient_clipping and nvme.shadow");
     CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
     CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
 }
@@ -393,6 +469,7 @@ int main(void) {
     both_ways("", write_between, 7);
     both_ways(", \"bf16\": {\"enabled\": true}", write_between, 7);
     both_ways("", hold_last, 5);
+    gradients_stay();
     takes_less();
     moves_more();
     not_a_number();

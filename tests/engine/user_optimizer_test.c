@@ -119,6 +119,51 @@ static void fewer_states(void) {
     CHECK(signs.plan.state_bytes > 0);
 }
 
+/* ---- beside an optimizer that keeps more ---- */
+
+/* What one optimizer does not keep reads as zero, and a fill clears nothing in its place: the memory there is another array's. */
+static void beside_adamw(zero_engine *engine, uint32_t rank, void *user) {
+    static const struct plain_param two[] = {{"x", "x", 3000, 0, NULL}, {"y", "y", 3000, 0, NULL}};
+    static float state[3000], average[3000];
+    struct plain p;
+    CHECK_INT(zero_engine_set_optimizer(engine, &brought[2]), ZERO_OK);
+    CHECK_INT(plain_open(&p, engine, two, 2, NULL), ZERO_OK);
+    for (int fills = 0; fills < 2; fills++) {
+        CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+        for (int k = 0; k < 2; k++) {
+            CHECK_INT(zero_engine_get(engine, "x", (zero_kind)(ZERO_STATE0 + k), state, 0, 3000), ZERO_OK);
+            for (int i = 0; i < 3000 && CHECK_DOUBLE(state[i], 0, 0);) i++;
+            CHECK_INT(zero_engine_get(engine, "y", (zero_kind)(ZERO_STATE0 + k), state, 0, 3000), ZERO_OK);
+            CHECK(state[0] != 0 || state[1] != 0);
+        }
+        CHECK_INT(zero_engine_fill(engine, toy_fill, NULL), ZERO_OK);
+        if (!user) continue;
+        for (int i = 0; i < 2; i++) { /* the averages begin as the weights */
+            CHECK_INT(zero_engine_get(engine, two[i].name, ZERO_EMA, average, 0, 3000), ZERO_OK);
+            CHECK_INT(zero_engine_get(engine, two[i].name, ZERO_PARAM, state, 0, 3000), ZERO_OK);
+            CHECK_BYTES(average, state, sizeof state);
+        }
+    }
+}
+
+static void beside(void) {
+    static const char *const ema[] = {"", ", \"ema\": {\"decay\": 0.5}"};
+    for (int averages = 0; averages < 2; averages++)
+        for (int drive = 0; drive < 2; drive++) {
+            char json[600];
+            snprintf(
+                json, sizeof json,
+                "{\"train_micro_batch_size_per_gpu\": 1, \"param_groups\": [{\"match\": \"y\", "
+                "\"optimizer\": \"AdamW\"}]%s%s}",
+                ema[averages],
+                drive
+                    ? ", \"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"nvme\", "
+                      "\"nvme_path\": \"/tmp\"}}"
+                    : "");
+            ranks_run(1, json, beside_adamw, averages ? json : NULL);
+        }
+}
+
 /* ---- checkpoints, refusals ---- */
 
 static const struct plain_param model[] = {{"a", "a", 3000, 0, NULL}};
@@ -145,8 +190,10 @@ static void save_and_load(zero_engine *engine, uint32_t rank, void *user) {
 
 static void another_refuses(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
-    zero_optimizer same = brought[2], engines = brought[0];
-    same.name = "adamw";
+    zero_optimizer same = brought[2], engines = brought[0], averages = brought[1];
+    same.name = "adamw", averages.state_names[0] = "ema";
+    CHECK_INT(zero_engine_set_optimizer(engine, &averages), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "is named \"ema\", as the averaged weights are in checkpoints");
     engines.states = 3;
     CHECK_INT(zero_engine_set_optimizer(engine, &same), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(zero_last_error(), "choose another name");
@@ -178,6 +225,7 @@ static void known_by_name(void) {
 int main(void) {
     the_same_as_the_engines();
     fewer_states();
+    beside();
     known_by_name();
     return check_end();
 }

@@ -103,8 +103,9 @@ static void quantized(uint64_t first, uint64_t count) {
     for (uint64_t seed = first; seed < first + count; seed++) {
         check_seed(seed);
         struct toy_sim s = make(seed);
-        s.param_bits = pick(2) && (s.stage == &stage_zero3 || s.stage == &stage_zero3_keep) ? 8 : 0;
-        s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
+        if (pick(2) && (s.stage == &stage_zero3 || s.stage == &stage_zero3_keep))
+            for (int k = 0; k < 2; k++) s.param_code[k] = (enum code_format)pick(CODE_FORMATS);
+        s.gradient_code = (enum code_format)pick(CODE_FORMATS);
         s.chunk_elements =
             QUANTIZE_BLOCK; /* a chunk that is coded by itself has whole blocks, as any page has */
         s.piece_bytes = 0;

@@ -184,6 +184,7 @@ static void break_plan(void *user, struct plan *plan) {
 
 struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model) {
     *model = toy_sim_model(&t->toy);
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) model->param[i].code = t->param_code[i % 2];
     struct speeds_link link = {1000000, 1000000, 5};
     struct sim_setup s = {
         .model = model,
@@ -197,8 +198,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .backward_depth = t->backward_depth,
                   .live_max = t->live_max ? t->live_max : UINT64_MAX,
                   .ahead_max = t->ahead_max ? t->ahead_max : UINT64_MAX,
-                  .param_bits = t->param_bits,
-                  .gradient_bits = t->gradient_bits,
+                  .gradient_code = t->gradient_code,
                   .state_tier = t->state_tier,
                   .param_tier = t->param_tier,
                   .grad_tier = t->grad_tier,

@@ -2,6 +2,7 @@
 #ifndef ZERO_TESTS_EXECUTOR_TOY_SIM_H
 #define ZERO_TESTS_EXECUTOR_TOY_SIM_H
 
+#include "kernels/quantize.h"
 #include "tests/engine/toy_trainer.h"
 #include "tools/sim/sim.h"
 
@@ -37,8 +38,9 @@ struct toy_sim {
     struct toy_setup toy;
     const struct stage *stage;
     uint32_t mesh[AXES], backward_depth;
-    uint64_t live_max, ahead_max;       /* elements; 0: no bound */
-    uint32_t param_bits, gradient_bits; /* struct executor_shape */
+    uint64_t live_max, ahead_max;   /* elements; 0: no bound */
+    enum code_format param_code[2]; /* of parameters with even numbers, and with odd ones */
+    enum code_format gradient_code; /* struct executor_shape */
     enum tier_kind state_tier, param_tier, grad_tier;
     uint32_t slots, chunk_elements;
     uint64_t resident_bytes, grad_resident_bytes, piece_bytes;

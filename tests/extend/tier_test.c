@@ -46,6 +46,6 @@ int main(void) {
            "zero_optimization.offload_optimizer.nvme_path");
     trains(1, "\"offload_optimizer\": {\"device\": \"fle\"}",
            "zero_optimization.offload_optimizer.device: \"fle\" is none of \"none\", \"cpu\", \"nvme\", "
-           "\"file\", \"tiered\"; did you mean \"file\"?");
+           "\"file\", \"tiered\", \"auto\"; did you mean \"file\"?");
     return check_end();
 }

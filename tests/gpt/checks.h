@@ -6,7 +6,7 @@
 #include "tests/gpt/fake_engine.h"
 #include "tools/gpt/gpt.h"
 
-enum { PARAMS_MAX = 64 };
+enum { PARAMS_MAX = 256 };
 
 /* A model over the fake engine, with random weights, norms and biases included, and random tokens: config.micros micro-steps of them,
  * which each use has. */

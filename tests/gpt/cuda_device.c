@@ -41,12 +41,12 @@ static void release(void *user, void *memory) {
     d->driver.cuMemFree((CUdeviceptr)(uintptr_t)memory);
 }
 
-static void copy(void *user, void *target, const void *source, uint64_t bytes) {
+static void copy(void *user, void *target, const void *source, uint64_t bytes, bool waits) {
     struct cuda_device *d = user;
     must(d->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)target, (CUdeviceptr)(uintptr_t)source, bytes,
                                  d->stream),
          "a copy");
-    must(d->driver.cuStreamSynchronize(d->stream), "waiting for a copy");
+    if (waits) must(d->driver.cuStreamSynchronize(d->stream), "waiting for a copy");
 }
 
 struct fake_device cuda_device_of(struct cuda_device *device) {

@@ -180,6 +180,52 @@ static void same_bits(struct gpt_config config, uint32_t batch) {
     fixture_close(&whole);
 }
 
+/* What moves to the drive and back: of segments of one block all but the last six, down to the lowest that trains, once per pass. */
+static void moves(struct gpt_config config, uint32_t frozen_units, uint64_t places, uint64_t moved) {
+    static const int32_t tokens[64];
+    struct gpt *gpt = NULL;
+    double loss;
+    zero_engine *engine = fake_engine_create(ZERO_BF16, 1, 1);
+    fake_engine_on(engine, &device);
+    fake_engine_freeze_units(engine, frozen_units);
+    CHECK_INT(gpt_create(engine, &config, 1, &gpt), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    const zero_scratch_needs *needs = fake_engine_scratch(engine);
+    CHECK_INT(needs ? needs->places : 0, places);
+    CHECK_INT(needs ? needs->step_stores : 0, moved);
+    CHECK_INT(needs ? needs->place_bytes : 4096, 4096); /* 9 rows of 24 numbers of 2 bytes, in a whole page */
+    for (uint64_t step = 1; step <= 2; step++) {
+        fake_engine_next_step(engine);
+        CHECK_INT(gpt_train(gpt, tokens, tokens, &loss), ZERO_OK);
+        CHECK_INT(gpt_evaluate(gpt, tokens, tokens, &loss), ZERO_OK);
+        CHECK_INT(fake_engine_stores(engine), step * moved);
+        CHECK_INT(fake_engine_fetches(engine), step * moved);
+    }
+    gpt_destroy(gpt);
+    zero_engine_destroy(engine);
+}
+
+/* None, one, or nine of the segments leave; also with the lower blocks frozen, and with segments of two blocks. */
+static void drive(struct gpt_config config) {
+    static const uint32_t layers[] = {6, 7, 15};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        struct fixture whole;
+        double loss;
+        config.layers = layers[i], config.recompute = 0, config.checkpoints = ZERO_DEVICE;
+        uint32_t leave = layers[i] > 6 ? layers[i] - 6 : 0;
+        fixture_open_on(&device, ZERO_BF16, &whole, config, 1, 1, 1);
+        CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &loss), ZERO_OK);
+        config.recompute = 1, config.checkpoints = ZERO_NVME;
+        same_training(config, 1, &whole, loss, NONE);
+        moves(config, 0, leave, leave);
+        moves(config, 4, leave, leave > 3 ? leave - 3 : 0); /* the embedding and three blocks */
+        if (leave > 3) same_training(config, 1, &whole, loss, LOWER);
+        config.recompute = 2;
+        if (leave > 3) same_training(config, 1, &whole, loss, NONE);
+        fixture_close(&whole);
+    }
+}
+
 static uint64_t copies_of_evaluation(struct gpt_config config, bool on_cpu) {
     struct fixture f;
     struct fake_cuda_counts before, after;
@@ -274,6 +320,7 @@ int main(void) {
     against_host(padded, 1, ZERO_BF16, 0.08);
     same_bits(deep, 1);
     same_bits(llama, 1);
+    drive(deep);
     CHECK_INT(copies_of_evaluation(deep, true), copies_of_evaluation(deep, false));
     sums_once(gpt2, ZERO_BF16);
     sums_once(untied, ZERO_BF16);

@@ -39,7 +39,7 @@ static float rounded(float x) {
 static void *device_copy(const void *host, uint64_t bytes) {
     struct fake_device d = cuda_device_of(&cuda);
     void *device = d.allocate(d.user, bytes);
-    d.copy(d.user, device, host, bytes);
+    d.copy(d.user, device, host, bytes, true);
     return device;
 }
 
@@ -84,7 +84,7 @@ static void compare(const char *what, void *device, bool is_float, const float *
     bool wide = is_float || c.type == ZERO_F32;
     void *host = malloc(count * 4);
     double most = 0, off = 0, step = wide ? 1e-5 : c.type == ZERO_BF16 ? 0x1p-7 : 0x1p-10;
-    d.copy(d.user, host, device, count * (wide ? 4 : 2));
+    d.copy(d.user, host, device, count * (wide ? 4 : 2), true);
     for (uint64_t i = 0; i < count; i++) {
         if (is_poisoned(i)) continue;
         float x = wide                  ? ((float *)host)[i]

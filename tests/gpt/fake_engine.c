@@ -8,7 +8,7 @@
 
 #include "engine/base/convert.h"
 
-enum { UNITS_MAX = 16, USES_MAX = 256, PARAMS_MAX = 256 };
+enum { UNITS_MAX = 24, USES_MAX = 256, PARAMS_MAX = 256 };
 
 struct zero_handle {
     zero_dtype dtype;
@@ -248,7 +248,8 @@ zero_status zero_micro_begin(zero_engine *engine, zero_mode mode) {
 static void *shown(const zero_engine *engine, const struct param *p, void *host, void *device) {
     uint64_t bytes = p->count * (engine->dtype == ZERO_F32 ? 4 : 2);
     if (!engine->device) return host;
-    engine->device->copy(engine->device->user, device, host, bytes);
+    engine->device->copy(engine->device->user, device, host, bytes,
+                         false); /* the host runs ahead in a forward */
     return device;
 }
 
@@ -279,7 +280,7 @@ static void take_back(const zero_engine *engine, struct param *p) {
     bool narrow = engine->dtype != ZERO_F32, bf16 = engine->dtype == ZERO_BF16;
     if (engine->device)
         engine->device->copy(engine->device->user, narrow ? (void *)p->narrow_grad : p->grad, p->device_grad,
-                             p->count * (narrow ? 2 : 4));
+                             p->count * (narrow ? 2 : 4), true);
     for (uint64_t e = 0; e < p->count && narrow; e++)
         p->grad[e] = bf16 ? f32_from_bf16(p->narrow_grad[e]) : f32_from_f16(p->narrow_grad[e]);
 }

@@ -4,6 +4,8 @@
 #ifndef ZERO_TESTS_GPT_FAKE_ENGINE_H
 #define ZERO_TESTS_GPT_FAKE_ENGINE_H
 
+#include <stdbool.h>
+
 #include "engine/zero.h"
 
 zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale); /* any type */
@@ -14,8 +16,8 @@ struct fake_device {
     void *user;
     void *(*allocate)(void *user, uint64_t bytes);
     void (*release)(void *user, void *memory);
-    /* Copies in either direction after all work that was enqueued on the stream; returns when the copy is done. */
-    void (*copy)(void *user, void *target, const void *source, uint64_t bytes);
+    /* Enqueues a copy in either direction on the stream. `waits`: returns when the copy is done. */
+    void (*copy)(void *user, void *target, const void *source, uint64_t bytes, bool waits);
 };
 void fake_engine_on(zero_engine *engine, const struct fake_device *device);
 

@@ -1,11 +1,13 @@
 /* Every processor gives these bits: a hash of each kernel's results over fixed seeds, of numbers of every kind (denormals, inf
  * and NaN included). The tests beside this one compare instruction sets of one processor; these constants compare processors. An
  * intended change of a kernel's bits changes its constant here, and breaks the promise that old runs repeat. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "engine/base/convert.h"
 #include "engine/base/limits.h"
 #include "engine/comm/ordered.h"
+#include "kernels/average.h"
 #include "kernels/cast.h"
 #include "kernels/checksum.h"
 #include "kernels/norm.h"
@@ -43,14 +45,27 @@ static void casts(enum kernel_isa isa, struct checksum_stream *sum) {
         }
 }
 
+static void one_format(enum kernel_isa isa, enum code_format format, struct checksum_stream *sum) {
+    quantize_isa(isa, code, source, COUNT, format);
+    dequantize_isa(isa, wide, code, COUNT, format);
+    checksum_add(sum, code, quantize_bytes(COUNT, format)), checksum_add(sum, wide, sizeof wide);
+}
+
 static void codes(enum kernel_isa isa, struct checksum_stream *sum) {
     for (uint64_t seed = 0; seed < SEEDS; seed++)
-        for (uint32_t bits = 4; bits <= 8; bits += 4) {
+        for (enum code_format format = CODE_INT4; format <= CODE_INT8; format++) {
             fill(source, seed);
-            quantize_isa(isa, code, source, COUNT, bits);
-            dequantize_isa(isa, wide, code, COUNT, bits);
-            checksum_add(sum, code, quantize_bytes(COUNT, bits)), checksum_add(sum, wide, sizeof wide);
+            one_format(isa, format, sum);
         }
+}
+
+/* Smaller elements of some seeds reach fp8's denormals. */
+static void fp8(enum kernel_isa isa, struct checksum_stream *sum) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        fill(source, seed);
+        for (int i = 0; i < COUNT && seed % 4 == 1; i++) source[i] = ldexpf(source[i], -(i % 16));
+        one_format(isa, CODE_FP8_E4M3, sum);
+    }
 }
 
 static void norms(enum kernel_isa isa, struct checksum_stream *sum) {
@@ -77,6 +92,14 @@ static void state_formats(enum kernel_isa isa, struct checksum_stream *sum) {
         master_join_isa(isa, wide, half, other_half, COUNT);
         checksum_add(sum, source, sizeof source), checksum_add(sum, half, sizeof half);
         checksum_add(sum, other_half, sizeof other_half), checksum_add(sum, wide, sizeof wide);
+    }
+}
+
+static void averages(enum kernel_isa isa, struct checksum_stream *sum) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        fill(source, seed), fill(wide, seed + 2);
+        average_move_isa(isa, source, wide, seed < 4 ? 0.01f : 0.9f, COUNT);
+        checksum_add(sum, source, sizeof source);
     }
 }
 
@@ -149,8 +172,10 @@ static const struct {
 } kernels[] = {
     {"casts", casts, 0xbd37f35bf8cb5955},
     {"codes", codes, 0xff74eccc6a047150},
+    {"fp8", fp8, 0xeaf9563357f9d35f},
     {"norms", norms, 0xde3bca8c47aa4ce5},
     {"state formats", state_formats, 0xa2906db4172a914a},
+    {"averages", averages, 0x643b921193921f8c},
     {"orthogonalize", orthogonal, 0x1ccadd46afa632da},
     {"sums", sums, 0xaaf1c1e521878219},
     {"adamw", NULL, 0x541f094798635706},

@@ -19,7 +19,7 @@ struct results {
     float wide[SMALL];
     uint16_t half[SMALL];
     float added[SMALL], decoded[SMALL];
-    uint8_t code[2 * SMALL];
+    uint8_t code[2 * SMALL], fp8[2 * SMALL];
 };
 
 static struct results plain, strange;
@@ -36,9 +36,11 @@ static void run(struct results *r, const struct optimizer *optimizer, uint32_t t
     memcpy(r->added, r->shard.master, sizeof r->added);
     span_scale(r->added, 1.0f / 3, SMALL);
     span_add(r->added, r->shard.state[0], SMALL);
-    quantize(r->code, r->shard.master, DTYPE_F32, SMALL, 8);
-    dequantize(r->decoded, DTYPE_F32, r->code, SMALL, 8);
-    dequantize_part(r->decoded, r->code, SMALL, 8, 0, SMALL, true);
+    quantize(r->code, r->shard.master, DTYPE_F32, SMALL, CODE_INT8);
+    dequantize(r->decoded, DTYPE_F32, r->code, SMALL, CODE_INT8);
+    dequantize_part(r->decoded, r->code, SMALL, CODE_INT8, 0, SMALL, true);
+    quantize(r->fp8, r->shard.master, DTYPE_F32, SMALL, CODE_FP8_E4M3);
+    dequantize_part(r->decoded, r->fp8, SMALL, CODE_FP8_E4M3, 0, SMALL, true);
 }
 
 /* Denormals everywhere: weights, states and fp16 gradients. */
@@ -60,7 +62,8 @@ static void compare(const char *what) {
                CHECK_BYTES(strange.half, plain.half, sizeof plain.half) &
                CHECK_BYTES(strange.wide, plain.wide, sizeof plain.wide) &
                CHECK_BYTES(strange.added, plain.added, sizeof plain.added) &
-               CHECK_BYTES(strange.code, plain.code, quantize_bytes(SMALL, 8)) &
+               CHECK_BYTES(strange.code, plain.code, quantize_bytes(SMALL, CODE_INT8)) &
+               CHECK_BYTES(strange.fp8, plain.fp8, quantize_bytes(SMALL, CODE_FP8_E4M3)) &
                CHECK_BYTES(strange.decoded, plain.decoded, sizeof plain.decoded);
     if (!same) fprintf(stderr, "  %s\n", what);
 }

@@ -315,6 +315,95 @@ static void updates_go_through_the_ring_again(void) {
     }
 }
 
+/* What went through the ring: each sequence number once, in order, on each of the three streams. */
+struct passed {
+    uint64_t fetched, stored, updated;
+    int64_t points; /* of the update stream */
+    int64_t point_of[64];
+};
+
+static void note_passed(struct passed *n, const struct drive *d, enum object object, uint32_t first) {
+    for (uint32_t i = 0; i < d->list.count; i++) {
+        const struct operation *op = &d->row[i];
+        if (op->kind == OP_FETCH) {
+            CHECK_INT(op->sequence, n->fetched);
+            CHECK_INT(op->pipe.stream, STREAM_STORE);
+            CHECK_INT(op->pipe.value, (int64_t)op->sequence + 1 - (int64_t)d->offload.lag);
+            n->fetched += op->items;
+        }
+        if (op->kind == OP_UPDATE && op->pipe.used) {
+            CHECK_INT(op->sequence, n->updated);
+            CHECK_INT(op->first, first);
+            CHECK_INT(op->pipe.stream, STREAM_FETCH);
+            CHECK_INT(op->pipe.value, (int64_t)op->sequence + 1);
+            for (uint32_t k = 0; k < op->items; k++) n->point_of[n->updated++ % 64] = n->points + 1 + k;
+        }
+        if (op->kind == OP_STORE) {
+            CHECK_INT(op->sequence, n->stored);
+            CHECK_INT(op->object, object);
+            CHECK_INT(op->pipe.stream, STREAM_UPDATE);
+            CHECK_INT(op->pipe.value, n->point_of[op->sequence % 64]);
+            n->stored += op->items;
+        }
+        if (op->stream == STREAM_UPDATE) n->points += op->items;
+    }
+}
+
+/* An update of whole matrices: first all chunks with states and gradient, then all chunks with masters or parameters, as far as these are
+ * on the drive. The operation on matrices is a point of the update stream, too. */
+static void matrices_go_through_the_ring_twice(void) {
+    enum { RESIDENT = 1, STEPS = 3 };
+    for (int what = 0; what < 8; what++) {
+        struct drive d;
+        struct passed n = {0};
+        bool grads = what & 1, masters = what & 2, params = what & 4;
+        open_drive(&d);
+        d.offload.slots = SLOTS;
+        for (int i = 0; i < 3; i++) d.region[i] = (struct offload_region){.chunks = GRAD_CHUNKS};
+        d.region[1] = (struct offload_region){.chunks = GRAD_CHUNKS,
+                                              .resident = RESIDENT,
+                                              .halves = true,
+                                              .masters = masters,
+                                              .params = params,
+                                              .grads = grads};
+        offload_open(&d.offload);
+        uint32_t first = grads ? 0 : RESIDENT, again = params ? 0 : masters ? RESIDENT : GRAD_CHUNKS;
+        CHECK_INT(d.offload.total, 4 * GRAD_CHUNKS - first - again);
+        for (int step = 0; step < STEPS; step++) {
+            struct operation op = {.stream = STREAM_UPDATE, .items = 1};
+            expand_one(&d, (struct operation){.kind = OP_COMPUTE, .final = true, .items = 1});
+            note_passed(&n, &d, OBJECT_STATE, 0);
+            for (op.region = 0; op.region < 3; op.region++) {
+                op.kind = OP_UPDATE, op.object = OBJECT_DIRECTION;
+                if (op.region == 1) {
+                    expand_one(&d, op);
+                    CHECK_INT(d.list.count, 3u + (first > 0));
+                    CHECK_INT(d.row[0].object, OBJECT_DIRECTION);
+                    CHECK_INT(d.row[0].reads, grads);
+                    CHECK_INT(d.row[d.list.count - 1].writes, 0);
+                    note_passed(&n, &d, OBJECT_DIRECTION, first);
+                    op.kind = OP_MATRIX;
+                    expand_one(&d, op);
+                    CHECK_INT(d.list.count, 1);
+                    note_passed(&n, &d, OBJECT_DIRECTION, first);
+                }
+                op.kind = OP_UPDATE, op.object = OBJECT_STATE;
+                expand_one(&d, op);
+                for (uint32_t i = 0; i < d.list.count; i++)
+                    if (d.row[i].kind == OP_FETCH) CHECK_INT(d.row[i].reads, 0);
+                if (op.region == 1)
+                    CHECK_INT(d.row[d.list.count - 1].writes, params); /* stored; or updated in memory */
+                note_passed(&n, &d, OBJECT_STATE, op.region == 1 ? again : 0);
+            }
+            offload_applied(&d.offload);
+            CHECK_INT(n.fetched, (uint64_t)(step + 1) * d.offload.total);
+            CHECK_INT(n.updated, n.fetched);
+            CHECK_INT(n.stored, n.fetched);
+            CHECK_INT(d.offload.points[STREAM_UPDATE], n.points);
+        }
+    }
+}
+
 /* In memory: one operation for each memory, and, where the host's results go through staging, an item for each chunk. */
 static void updates_in_memory_are_apart(void) {
     for (int by_chunk = 0; by_chunk < 2; by_chunk++)
@@ -351,6 +440,7 @@ int main(void) {
     short_lists_say_so();
     updates_in_memory_are_apart();
     updates_go_through_the_ring_again();
+    matrices_go_through_the_ring_twice();
     gradients_go_through_a_ring();
     held_sums_are_stored_once();
     a_backward_fetches_what_it_may();

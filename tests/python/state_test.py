@@ -50,6 +50,25 @@ class State(Case):
         engine.backward(loss)
         self.assertTrue(engine.step().skipped)
 
+    def test_updates_in_the_backward(self):
+        """Steps above the bound are repeated, and info says so; the weights are those of updates at the step."""
+        hashes, bound = set(), 4.2
+        for updates in (False, True):
+            drive = {"device": "nvme", "nvme_path": str(self.path / f"drive_{updates}")}
+            zero_optimization = {"update_in_backward": updates, "offload_optimizer": drive}
+            options = {"gradient_clipping": bound, "nvme": {"shadow": True}, "gradient_accumulation_steps": 2}
+            engine = self.engine(made("mlp"), 2, zero_optimization=zero_optimization, **options)
+            steps = []
+            for step in range(2 * STEPS):
+                engine.backward(loss_of_vectors(engine.model, step))
+                steps.append(engine.step())
+            self.assertEqual([info.updated for info in steps], [False, True] * STEPS)
+            expected = [updates and info.updated and info.grad_norm > bound for info in steps]
+            self.assertEqual([info.repeated for info in steps], expected)
+            self.assertEqual(sum(expected[1::2]) in range(1, STEPS), updates)
+            hashes.add(engine.hash())
+        self.assertEqual(len(hashes), 1)
+
     def test_parked(self):
         """A park between steps changes no bit, wherever the parameters' memory is afterwards."""
         hashes = set()

@@ -15,6 +15,7 @@
 struct arguments {
     uint64_t file_mib;
     const char *dtype;
+    bool average;
 };
 
 static const struct option options[] = {
@@ -22,6 +23,8 @@ static const struct option options[] = {
      offsetof(struct arguments, file_mib)},
     {"--dtype", "TYPE", "export: fp32, bf16 or fp16 (the type in which the run computed)", OPTION_TEXT,
      offsetof(struct arguments, dtype)},
+    {"--ema", NULL, "export: the averaged weights (ema.decay of the configuration)", OPTION_FLAG,
+     offsetof(struct arguments, average)},
     {0},
 };
 
@@ -115,7 +118,7 @@ static int export_weights(const char *const *operand, const struct arguments *ar
     error_clear(&error);
     error_clear(&left);
     uint64_t mib = arguments->file_mib ? arguments->file_mib : 4768; /* transformers' 5 GB */
-    struct weights_export options = {.file_bytes = mib << 20, .dtype = DTYPES};
+    struct weights_export options = {.file_bytes = mib << 20, .dtype = DTYPES, .average = arguments->average};
     if (arguments->dtype) options.dtype = find_dtype(arguments->dtype);
     if (arguments->dtype && options.dtype == DTYPES)
         return command_usage_error("ckpt", "--dtype is fp32, bf16 or fp16, not \"%s\"", arguments->dtype);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/command/earlier.h"
 #include "tools/command/progress.h"
 #include "tools/command/share.h"
 
@@ -15,7 +16,7 @@ static zero_status engine_failed(zero_status status, struct zero_error *error) {
 }
 
 struct found {
-    const struct claim *claim;
+    struct claim *claim;
     struct identity of;
     uint64_t step;
     char path[300];  /* where the shadow is */
@@ -85,6 +86,20 @@ static zero_status check_recovery(const struct found *f, struct zero_error *erro
         differs ? ": " : "", differences, ID_SHOWN, f->of.id);
 }
 
+/* A run that goes on by --continue has the settings that it had. */
+static zero_status check_same(const struct claim *c, const struct identity *earlier,
+                              struct zero_error *error) {
+    char differences[400];
+    if (!c->job->again || !*earlier->id ||
+        !identity_differs(earlier, &c->own, &c->job->config, differences, sizeof differences))
+        return ZERO_OK;
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "%s was trained with other settings than this configuration: %s; use the settings it had (a batch of "
+        "the same size on any number of ranks: give train_batch_size), or change them with --resume",
+        c->job->run, differences);
+}
+
 /* ---- overwriting the shadow ---- */
 
 /* Prefers the run's directory, if it still exists, to the shadow: the directory also says whether the last checkpoint
@@ -107,7 +122,10 @@ static zero_status check_overwriting(const struct found *f, struct zero_error *e
                       : is_own(f)                 ? "this directory's own run begins anew"
                       : *f->of.id && has_ended(f) ? "that run has ended"
                                                   : NULL;
-    if (why && c->job->resume && is_own(f)) why = "this run goes on from a checkpoint";
+    bool goes_on = c->way == CLAIM_RESUME && is_own(f);
+    zero_status status = goes_on ? check_same(c, &f->of, error) : ZERO_OK;
+    if (status) return status;
+    if (why && goes_on) why = "this run goes on from a checkpoint";
     if (why) return tell(f, why), engine_failed(zero_engine_discard_shadow(c->engine), error);
     if (!f->step) /* its commit cannot be read */
         return error_set(
@@ -135,46 +153,75 @@ static zero_status share(zero_engine *engine, struct identity *identity, struct 
 static zero_status check_found(const struct found *f, zero_shadow kind, struct zero_error *error) {
     bool readable = kind != ZERO_SHADOW_NONE && kind != ZERO_SHADOW_DAMAGED;
     bool kept = kind == ZERO_SHADOW_NONE || kind == ZERO_SHADOW_OTHER_RANKS; /* in files of its own */
-    if (f->claim->job->recover) return readable ? check_recovery(f, error) : ZERO_OK;
+    if (f->claim->way == CLAIM_RECOVER) return readable ? check_recovery(f, error) : ZERO_OK;
     return kept ? ZERO_OK : check_overwriting(f, error);
+}
+
+static void tell_left(const struct found *f, uint64_t saved) {
+    char from[80] = "begins anew, because it has no checkpoint";
+    if (f->claim->job->quiet) return;
+    if (saved) snprintf(from, sizeof from, "goes on from the checkpoint of step %" PRIu64, saved);
+    progress_line("shadow    step %" PRIu64
+                  " of this run stays under %s, because another number of ranks made "
+                  "it: the run %s",
+                  f->step, f->path, from);
+}
+
+/* Nothing is written over: the drive may only be missing, or a setting be another one. */
+static zero_status refuse_loss(const struct found *f, struct zero_error *error) {
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "--continue: the shadow under %s holds step %" PRIu64
+        " of this run, later than its latest checkpoint, and the run cannot go on from it: %s; mend that, "
+        "or give the shadow up with --discard-shadow",
+        f->path, f->step, zero_engine_shadow_text(f->claim->engine));
+}
+
+/* By --continue: the shadow of this run, if its step is later than that of the latest checkpoint. Rank 0 decides. */
+static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_error *error) {
+    struct claim *c = f->claim;
+    const struct job *job = c->job;
+    double told[2] = {0, 0}; /* recovers, would lose the shadow */
+    c->way = job->recover ? CLAIM_RECOVER : job->resume ? CLAIM_RESUME : CLAIM_ANEW;
+    if (!job->again || job->discard_shadow) return ZERO_OK;
+    if (c->speaks && is_own(f)) {
+        uint64_t saved = earlier_step(job->run);
+        told[0] = kind == ZERO_SHADOW_USABLE && f->step > saved;
+        told[1] = (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED) && f->step > saved;
+        if (kind == ZERO_SHADOW_OTHER_RANKS && f->step > saved) tell_left(f, saved);
+    }
+    zero_status status = zero_engine_sum(c->engine, told, 2);
+    if (told[0] > 0) c->way = CLAIM_RECOVER;
+    return status ? engine_failed(status, error) : told[1] > 0 ? refuse_loss(f, error) : ZERO_OK;
 }
 
 zero_status claim_check(struct claim *claim, struct zero_error *error) {
     const struct job *job = claim->job;
     struct found f = {.claim = claim};
-    identity_describe(&claim->own, &job->config, job->data_contents);
+    identity_describe(&claim->own, &job->config, job->data_contents, claim->products);
     if (claim->speaks && !job->run_is_new) identity_read(job->run, &claim->previous);
     zero_status status = share(claim->engine, &claim->previous, error);
     if (status != ZERO_OK) return status;
     zero_shadow kind = zero_engine_shadow(claim->engine, &f.step);
     identity_noted(claim->engine, zero_engine_shadow_note, &f.of);
     describe(&f);
-    return check_found(&f, kind, error);
+    status = choose_way(&f, kind, error);
+    return status ? status : check_found(&f, kind, error);
 }
 
 zero_status claim_same(const struct claim *claim, struct zero_error *error) {
-    const struct job *job = claim->job;
     struct identity noted;
-    char differences[400];
     identity_noted(claim->engine, zero_engine_note, &noted);
-    if (!job->again || !job->resume || !*noted.id ||
-        !identity_differs(&noted, &claim->own, &job->config, differences, sizeof differences))
-        return ZERO_OK;
-    return error_set(
-        error, ZERO_E_ARGUMENT,
-        "%s was trained with other settings than this configuration: %s; use the settings it had (a batch of "
-        "the same size on any number of ranks: give train_batch_size), or change them with --resume",
-        job->run, differences);
+    return claim->way == CLAIM_RESUME ? check_same(claim, &noted, error) : ZERO_OK;
 }
 
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error) {
-    const struct job *job = claim->job;
     struct identity noted, *own = &claim->own;
     identity_noted(claim->engine, zero_engine_note, &noted);
-    const struct identity *from = job->resume && *claim->previous.id ? &claim->previous : &noted;
+    bool kept = claim->way == CLAIM_RESUME && *claim->previous.id;
+    const struct identity *from = kept ? &claim->previous : &noted;
     identity_begin(own);
-    if ((job->resume || job->recover) && *from->id)
-        strcpy(own->id, from->id), strcpy(own->begun, from->begun);
+    if (claim->way != CLAIM_ANEW && *from->id) strcpy(own->id, from->id), strcpy(own->begun, from->begun);
     char *path = realpath(directory, NULL);
     if (path && strlen(path) < sizeof own->directory) strcpy(own->directory, path);
     free(path);

@@ -1,4 +1,4 @@
-/* Decides whether this run may take the shadow that an earlier run left on the drive ("nvme": {"shadow": true}):
+/* Decides how a run begins, and whether it may take the shadow that an earlier run left on the drive ("nvme": {"shadow": true}):
  * continue from it, or overwrite it. A shadow of another run is refused unless the user named it or discarded it. */
 #ifndef ZERO_TOOLS_COMMAND_CLAIM_H
 #define ZERO_TOOLS_COMMAND_CLAIM_H
@@ -6,16 +6,21 @@
 #include "tools/command/identity.h"
 #include "tools/command/job.h"
 
+/* How a run begins: as the job says, or, by --continue, from the later one of checkpoint and shadow. */
+enum claim_way { CLAIM_ANEW, CLAIM_RESUME, CLAIM_RECOVER };
+
 struct claim {
     const struct job *job;
     zero_engine *engine;
     bool speaks;              /* rank 0 */
+    enum claim_way way;       /* set by claim_check, the same on all ranks */
+    const char *products;     /* identity_describe's */
     struct identity own;      /* of this configuration and this data */
     struct identity previous; /* of the run that used this directory before; an empty id: none */
 };
 
 /* Called after commit and before the weights are filled, loaded or recovered. All ranks call it and then agree on their
- * failures. */
+ * failures. Chooses the way. */
 zero_status claim_check(struct claim *claim, struct zero_error *error);
 
 /* ZERO_E_ARGUMENT: the run goes on by --continue, and the checkpoint was made with other settings. Called on rank 0 once the

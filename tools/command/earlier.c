@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/checkpoint/steps.h"
+
 enum { PATH_BYTES = 4096 + 32 };
 
 /* A device or a pipe in the place of the file holds nothing. */
@@ -32,6 +34,17 @@ bool earlier_saved(const char *directory) {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/checkpoints/latest", directory);
     return access(path, F_OK) == 0;
+}
+
+uint64_t earlier_step(const char *directory) {
+    char path[PATH_BYTES], found[STORAGE_PATH_BYTES];
+    uint64_t step = 0;
+    struct zero_error unused;
+    error_clear(&unused);
+    snprintf(path, sizeof path, "%s/checkpoints", directory);
+    if (steps_find(storage_posix(), path, found, &unused)) return 0;
+    const char *name = strrchr(found, '/');
+    return name && steps_parse(name + 1, &step) ? step : 0;
 }
 
 zero_status earlier_check(const char *directory, bool shadow, struct zero_error *error) {

@@ -3,6 +3,7 @@
 #define ZERO_TOOLS_COMMAND_EARLIER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "engine/base/error.h"
 
@@ -10,7 +11,9 @@
  * to go on with that run or to overwrite it. `shadow`: the configuration keeps a shadow, from which a run may recover. */
 zero_status earlier_check(const char *directory, bool shadow, struct zero_error *error);
 
-/* Whether `directory` holds a complete checkpoint to go on from. */
+/* Whether `directory` holds a complete checkpoint to go on from. earlier_step: its step; 0 where there is none, or where it cannot be
+ * told. */
 bool earlier_saved(const char *directory);
+uint64_t earlier_step(const char *directory);
 
 #endif

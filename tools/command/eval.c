@@ -14,6 +14,7 @@ enum { CONTEXT = 1024, BATCH = 4 }; /* if nothing else is asked for */
 struct arguments {
     struct option_list data;
     uint64_t context, batch, samples;
+    bool average;
 };
 
 static const struct option options[] = {
@@ -27,6 +28,8 @@ static const struct option options[] = {
      offsetof(struct arguments, samples)},
     {"--batch", "N", "samples at a time: more memory, fewer passes (4)", OPTION_COUNT,
      offsetof(struct arguments, batch)},
+    {"--ema", NULL, "takes the checkpoint's averaged weights (ema.decay of the configuration)", OPTION_FLAG,
+     offsetof(struct arguments, average)},
     {0},
 };
 
@@ -95,8 +98,9 @@ static zero_status sum_losses(struct evaluation *e, struct zero_error *error) {
 static void print(const struct evaluation *e) {
     double loss = e->total / e->weight;
     uint64_t context = e->subject.model.context;
-    printf("model       %s of %s parameters, %s\n", gpt_title(&e->subject.model),
-           format_grouped(gpt_parameters(&e->subject.model)).chars, e->subject.path);
+    printf("model       %s of %s parameters, %s%s\n", gpt_title(&e->subject.model),
+           format_grouped(gpt_parameters(&e->subject.model)).chars, e->subject.path,
+           e->subject.average ? ", averaged" : "");
     printf("data        %s samples of %s tokens\n", format_grouped(e->samples).chars,
            format_grouped(context).chars);
     if (e->dataset.train->mask)
@@ -109,6 +113,7 @@ static zero_status evaluate(struct evaluation *e, const char *path, const struct
     zero_status status = subject_open(path, a->batch ? a->batch : BATCH, 1, &e->subject, error);
     if (!status) status = choose_context(&e->subject, a->context, error);
     if (!status) status = open_data(e, a, error);
+    e->subject.average = a->average;
     e->subject.model.recompute = 1; /* without a backward: the blocks share the memory of one */
     if (!status) status = subject_load(&e->subject, &e->engine, &e->gpt, error);
     if (!status) status = sum_losses(e, error);

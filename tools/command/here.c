@@ -1,7 +1,5 @@
 #include "tools/command/here.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,20 +9,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "engine/base/hash.h"
 #include "engine/zero.h"
-#include "tools/command/new_file.h"
+#include "tools/command/kept.h"
 
-#define BEGINNING "zero machine 1 "
-enum {
-    KEY_BYTES = 5000,
-    HASH_DIGITS = 16,
-    WIDTH_STEP = 64,
-    WIDTH_MAX = 768,
-    CONTEXT = 128,
-    BATCH = 2,
-    VOCAB = 512
-};
+enum { QUESTION_BYTES = 5000, WIDTH_STEP = 64, WIDTH_MAX = 768, CONTEXT = 128, BATCH = 2, VOCAB = 512 };
+_Static_assert((int)HERE_PATH_BYTES == (int)KEPT_PATH_BYTES, "a note has room for a path");
 
 /* ---- the question ---- */
 
@@ -47,13 +36,13 @@ static void read_processor(char *out, size_t size) {
 }
 
 /* One line: all that the numbers depend on. */
-static void describe(const struct here *h, char out[KEY_BYTES]) {
+static void describe(const struct here *h, char out[QUESTION_BYTES]) {
     char host[256] = "", processor[200];
     struct stat drive = {0};
     gethostname(host, sizeof host - 1);
     read_processor(processor, sizeof processor);
     if (h->drive) stat(h->drive, &drive);
-    snprintf(out, KEY_BYTES,
+    snprintf(out, QUESTION_BYTES,
              "zero %s on %s: %s, %ld CPUs, %ld pages of %ld; %" PRIu32 " %s%s of %" PRIu32
              " threads, %s, width %" PRIu64 "; drive %s (%" PRIu64 "), %" PRIu64 " x %" PRIu64,
              zero_version(), host, processor, sysconf(_SC_NPROCESSORS_ONLN), sysconf(_SC_PHYS_PAGES),
@@ -71,74 +60,23 @@ uint64_t here_link_bytes(const struct here *h) {
 
 /* ---- the file ---- */
 
-static bool cache_directory(char out[HERE_PATH_BYTES]) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool given = cache && *cache == '/'; /* the XDG rule: other values are ignored */
-    if (!given && (!home || *home != '/')) return false;
-    return snprintf(out, HERE_PATH_BYTES, "%s%s/zero", given ? cache : home, given ? "" : "/.cache") <
-           HERE_PATH_BYTES - 64;
-}
-
-bool here_path(const struct here *h, char out[HERE_PATH_BYTES]) {
-    char key[KEY_BYTES];
-    if (!cache_directory(out)) return false;
-    describe(h, key);
-    size_t at = strlen(out);
-    snprintf(out + at, HERE_PATH_BYTES - at, "/machine-%016" PRIx64, hash_string(HASH_START, key));
-    return true;
-}
-
-/* Ignores a file that another user may have written. */
-static bool read_own(const char *path, char out[HERE_TEXT_BYTES]) {
-    struct stat found;
-    int handle = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (handle < 0) return false;
-    bool own = fstat(handle, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() &&
-               !(found.st_mode & (S_IWGRP | S_IWOTH));
-    ssize_t length = own ? read(handle, out, HERE_TEXT_BYTES) : -1;
-    close(handle);
-    if (length <= 0 || length == HERE_TEXT_BYTES) return false;
-    out[length] = 0;
-    return strlen(out) == (size_t)length;
-}
-
 bool here_find(const struct here *h, char out_text[HERE_TEXT_BYTES]) {
-    char path[HERE_PATH_BYTES], key[KEY_BYTES], expected[sizeof BEGINNING + HASH_DIGITS];
-    if (!here_path(h, path) || !read_own(path, out_text)) return false;
-    describe(h, key);
-    size_t begins = sizeof BEGINNING - 1 + HASH_DIGITS + 1;
-    if (strlen(out_text) < begins) return false;
-    const char *rest = out_text + begins;
-    snprintf(expected, sizeof expected, BEGINNING "%016" PRIx64, hash_string(HASH_START, rest));
-    if (strncmp(out_text, expected, begins - 1) != 0) return false;
-    if (strncmp(rest, key, strlen(key)) != 0 || rest[strlen(key)] != '\n') return false;
-    const char *description = rest + strlen(key) + 1;
-    memmove(out_text, description, strlen(description) + 1);
+    char question[QUESTION_BYTES];
     struct machine unused;
     struct zero_error error;
+    describe(h, question);
     error_clear(&error);
-    return here_machine(h, out_text, &unused, &error) == ZERO_OK;
+    return kept_find(&(struct kept){"machine", NULL, question}, out_text, HERE_TEXT_BYTES) &&
+           here_machine(h, out_text, &unused, &error) == ZERO_OK;
 }
 
 static zero_status keep(const struct here *h, const char *description, char out_path[HERE_PATH_BYTES],
                         struct zero_error *error) {
-    char directory[HERE_PATH_BYTES], key[KEY_BYTES], *rest = NULL, *text = NULL;
-    if (!here_path(h, out_path))
-        return error_set(error, ZERO_E_IO, "neither HOME nor XDG_CACHE_HOME names a directory");
-    cache_directory(directory);
-    describe(h, key);
-    *strrchr(directory, '/') = 0;
-    mkdir(directory, 0700);
-    strcat(directory, "/zero");
-    mkdir(directory, 0700);
-    bool made = asprintf(&rest, "%s\n%s", key, description) > 0;
-    if (!made) rest = NULL;
-    made = made && asprintf(&text, BEGINNING "%016" PRIx64 " %s", hash_string(HASH_START, rest), rest) > 0;
-    zero_status status = made ? new_file_write_private(out_path, text, error)
-                              : error_set(error, ZERO_E_MEMORY, "no memory for the description");
-    if (made) free(text);
-    free(rest);
-    return status;
+    char question[QUESTION_BYTES];
+    describe(h, question);
+    struct kept kept = {"machine", NULL, question};
+    kept_path(&kept, out_path);
+    return kept_store(&kept, description, error);
 }
 
 /* ---- measuring ---- */

@@ -1,7 +1,6 @@
 /* This machine as the planner sees it. It is measured once for each kind of question, and kept in a file of the user's cache
- * directory: $XDG_CACHE_HOME/zero, else ~/.cache/zero. The file's first line has the format's version, a hash of all that follows,
- * and what was asked, of which machine and which version of zero; the rest is a description for hardware_read. A file that is
- * damaged, or another user's, counts as missing. */
+ * directory (kept.h). The question: what was asked, of which machine and which version of zero. The text: a description for
+ * hardware_read. */
 #ifndef ZERO_TOOLS_COMMAND_HERE_H
 #define ZERO_TOOLS_COMMAND_HERE_H
 
@@ -35,8 +34,5 @@ zero_status here_measure(const struct here *here, const struct measured_link *li
 /* A description as a machine, with the memory and the drive's space as they are now. */
 zero_status here_machine(const struct here *here, const char *text, struct machine *out,
                          struct zero_error *error);
-
-/* The file's path. False: the user has no cache directory. */
-bool here_path(const struct here *here, char out[HERE_PATH_BYTES]);
 
 #endif

@@ -77,6 +77,7 @@ static bool matters(const struct config_key *key) {
 
 enum { VALUE_BYTES = 64 };
 #define OTHERS "others"
+#define PRODUCTS "device.products"
 
 /* Writes each value in one spelling, without blanks: 1e-2 is 0.01, "adamw" is "AdamW". A long value becomes its
  * hash. */
@@ -118,10 +119,13 @@ static bool is_default(const struct config *config, uint32_t index, const char *
 }
 
 /* Settings for which there is no room are kept as one hash, named "others". */
-void identity_describe(struct identity *identity, const struct config *config, uint64_t data_contents) {
+void identity_describe(struct identity *identity, const struct config *config, uint64_t data_contents,
+                       const char *products) {
     enum { ROOM_FOR_OTHERS = 32 };
     uint64_t others = HASH_START;
     size_t at = 0;
+    if (*products)
+        at += (size_t)snprintf(identity->settings, VALUE_BYTES + sizeof PRODUCTS, PRODUCTS "=%s", products);
     snprintf(identity->data, sizeof identity->data, "%016" PRIx64, data_contents);
     for (uint32_t i = 0; i < config_key_count(); i++) {
         char value[VALUE_BYTES];
@@ -173,10 +177,24 @@ static void add(struct list *list, const char *format, ...) {
     va_end(args);
 }
 
+/* Choices for other shapes, of another micro-batch, do not differ: a batch on other ranks may be cut otherwise. */
+static bool is_timed(const char *value) {
+    return strncmp(value, PRODUCTS_TIMED, sizeof PRODUCTS_TIMED - 1) == 0;
+}
+
+static bool same_value(const char *then, const char *now) {
+    enum { SHAPES_END = sizeof PRODUCTS_TIMED - 1 + 16 };
+    bool other_shapes = is_timed(then) && is_timed(now) && strncmp(then, now, SHAPES_END) != 0;
+    return other_shapes || strcmp(then, now) == 0;
+}
+
 static void tell(struct list *list, const char *path, int path_length, const char *earlier, const char *own) {
     if (list->count++ >= TOLD_MAX) return;
     if (strncmp(path, OTHERS "=", sizeof OTHERS) == 0)
         add(list, "other settings differ");
+    else if (is_timed(earlier) && is_timed(own))
+        add(list, "its products were chosen otherwise (" PRODUCTS
+                  " is \"timed\"): on another GPU, with another cuBLASLt, or its choice is lost");
     else
         add(list, "its %.*s is %s, this configuration has %s", path_length, path, earlier, own);
 }
@@ -194,7 +212,7 @@ static void compare_earlier(const struct identity *earlier, const struct identit
         const struct config_key *key = config_key_find(path);
         bool has = find_setting(own->settings, path, name, now) ||
                    (key && value_of(config, config_key_index(key), now));
-        if (!has || strcmp(then, now) != 0) tell(list, at, (int)name, then, has ? now : "the default");
+        if (!has || !same_value(then, now)) tell(list, at, (int)name, then, has ? now : "the default");
         at += length;
     }
 }

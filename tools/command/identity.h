@@ -24,8 +24,11 @@ struct identity {
 void identity_begin(struct identity *identity);
 
 /* Lists the values that are not the default and change the result: "seed=3 train_batch_size=8 ...". Leaves out the keys
- * that only say how the work is done: ranks, stage, tiers, micro-batch, buffers. */
-void identity_describe(struct identity *identity, const struct config *config, uint64_t data_contents);
+ * that only say how the work is done: ranks, stage, tiers, micro-batch, buffers. `products`: which algorithms products use, as
+ * a value of device.products: PRODUCTS_TIMED "SHAPES-CHOICE", two hashes of 16 digits; "": the first ones. */
+#define PRODUCTS_TIMED "timed-"
+void identity_describe(struct identity *identity, const struct config *config, uint64_t data_contents,
+                       const char *products);
 
 /* Writes into `out` the values of `earlier` that differ from this configuration and this data. False: none differs. */
 bool identity_differs(const struct identity *earlier, const struct identity *own, const struct config *config,

@@ -432,7 +432,9 @@ const struct command command_plan = {
         "Assumptions: a GPU holds the activations that `zero train` needs there; libraries take 5 % of\n"
         "its memory; its norms, activations, sums and loss take as long as the bytes that they move;\n"
         "the host updates offloaded state, and the ranks of a node share its memory;\n"
-        "collectives are rings. MFU leaves recomputation out. The stage and the offloading of\n"
+        "collectives are rings. MFU leaves recomputation out. `clipped` is a step that updates in the\n"
+        "backward and then again, clipped, under the next forward, where all steps do. The stage and the "
+        "offloading of\n"
         "CONFIG.json are replaced, but tiered state stays tiered; its other keys hold. If keys are \"auto\"\n"
         "that `zero train` chooses, these alone are searched, without --gpu and --hardware for this machine.",
     .options = options,

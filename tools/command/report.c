@@ -37,7 +37,6 @@ static void report_recomputation(const struct gpt_config *model, bool in_use) {
 /* A run that continues says where instead. */
 static void report_weights(const struct job *job) {
     const struct pretrained *p = &job->pretrained;
-    if (job->resume || job->recover) return;
     if (p->weights)
         progress_line("begins    with the weights of %s: %s", p->directory, p->weights->title);
     else
@@ -95,10 +94,11 @@ static void report_owners(const zero_engine *engine) {
                       owner.unit ? owner.unit : "");
 }
 
-void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps) {
+void report_start(const struct job *job, bool anew, const zero_engine *engine, const char *run,
+                  uint64_t steps) {
     report_model(&job->model);
     report_slow(&job->model, engine);
-    report_weights(job);
+    if (anew) report_weights(job);
     report_recomputation(&job->model, zero_engine_use_micros(engine) > 1);
     report_training(job, engine, steps);
     report_data(&job->dataset);

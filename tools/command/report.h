@@ -5,8 +5,9 @@
 #include "tools/command/job.h"
 
 /* Prints one block: the model, the ranks, the way they train, the data, and the memory per rank, planned and
- * measured. */
-void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps);
+ * measured. `anew`: the run goes on from nothing. */
+void report_start(const struct job *job, bool anew, const zero_engine *engine, const char *run,
+                  uint64_t steps);
 
 /* Bytes allocated per tier, from the engine's memory rows. */
 void report_tiers(const zero_engine *engine, uint64_t bytes[ZERO_TIERS]);

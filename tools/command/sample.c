@@ -14,7 +14,7 @@ struct arguments {
     const char *prompt, *ids, *tokenizer;
     double temperature, top_p;
     uint64_t top_k;
-    bool no_cache, ignore_end;
+    bool no_cache, ignore_end, average;
 };
 
 static const struct option options[] = {
@@ -36,6 +36,8 @@ static const struct option options[] = {
      offsetof(struct arguments, ignore_end)},
     {"--no-cache", NULL, "computes keys and values of all tokens again for each token", OPTION_FLAG,
      offsetof(struct arguments, no_cache)},
+    {"--ema", NULL, "takes the checkpoint's averaged weights (ema.decay of the configuration)", OPTION_FLAG,
+     offsetof(struct arguments, average)},
     {"--seed", "N", "of the draws (1)", OPTION_COUNT, offsetof(struct arguments, seed)},
     {0},
 };
@@ -115,6 +117,7 @@ static zero_status run_sample(const char *path, const struct arguments *a, struc
     int32_t *ids = NULL;
     zero_status status = subject_open(path, 1, a->seed ? a->seed : 1, &subject, error);
     if (!status) status = subject_decoder(&subject, a->tokenizer, &decoder, error);
+    subject.average = a->average;
     job.model = subject.model;
     job.config.seed = subject.config.seed;
     job.sampling = (struct sampling){.choosing = {a->temperature, a->top_k, a->top_p},

@@ -166,8 +166,12 @@ zero_status subject_load(struct subject *s, zero_engine **out_engine, struct gpt
                          (unsigned)s->config.micro_batch, s->model.context);
     if (!status) status = zero_engine_commit(engine, NULL);
     if (status) return subject_failed(status, error);
+    if (s->average && s->pretrained.weights)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "--ema: %s is no checkpoint, and only checkpoints have averaged weights: drop it",
+                         s->path);
     if (!s->pretrained.weights) {
-        status = zero_engine_load_weights(engine, s->path);
+        status = (s->average ? zero_engine_load_ema : zero_engine_load_weights)(engine, s->path);
         return status ? subject_failed(status, error) : ZERO_OK;
     }
     struct pretrained_fill fill = {&s->pretrained, error};

@@ -14,6 +14,7 @@ struct subject {
     struct config config; /* resolved for one rank; with the model block */
     struct gpt_config model;
     struct pretrained pretrained;   /* where it is no checkpoint */
+    bool average;                   /* set by the command: the checkpoint's averaged weights are meant */
     char tokenizer[4096];           /* the directory in which it may lie; "": unknown */
     int32_t ends[SUBJECT_ENDS_MAX]; /* tokens that end a text */
     uint32_t end_count;

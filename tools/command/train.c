@@ -81,8 +81,8 @@ static const struct option options[] = {
      OPTION_MAYBE, FIELD(resume)},
     {"--continue", NULL,
      "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and "
-     "batch; begins "
-     "it where there is no checkpoint yet. For launchers that start a run again",
+     "batch; with nvme.shadow, on as many ranks as before, from the last whole step on the drive; begins "
+     "it where there is neither yet. For launchers that start a run again",
      OPTION_FLAG, FIELD(again)},
     {"--recover", "[ID]",
      "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With "
@@ -120,15 +120,15 @@ static zero_status read_values(const struct arguments *arguments, struct config 
 /* Reads the configuration again, with what the planner chose. */
 static zero_status choose_automatic(struct arguments *arguments, const struct launch *launch, uint32_t ranks,
                                     struct config *config, struct zero_error *error) {
-    const struct automatic automatic = {
-        .gpu = arguments->gpu,
-        .hardware = arguments->hardware,
-        .run = arguments->resume.given || arguments->recover.given ? arguments->run : NULL,
-        .transport = !started(launch)                     ? NULL
-                     : launch->transport == &comm_mpi_ops ? "mpi"
-                                                          : "tcp",
-        .ranks = ranks,
-        .quiet = arguments->quiet};
+    bool goes_on = arguments->resume.given || arguments->recover.given || arguments->again;
+    const struct automatic automatic = {.gpu = arguments->gpu,
+                                        .hardware = arguments->hardware,
+                                        .run = goes_on ? arguments->run : NULL,
+                                        .transport = !started(launch)                     ? NULL
+                                                     : launch->transport == &comm_mpi_ops ? "mpi"
+                                                                                          : "tcp",
+                                        .ranks = ranks,
+                                        .quiet = arguments->quiet};
     char *text = NULL, *chosen = NULL;
     interrupt_enter(INTERRUPT_OPENING, "choosing what is \"auto\"");
     zero_status status = settings_text(config_of(arguments), &text, error);
@@ -163,9 +163,11 @@ static zero_status read_config(struct arguments *arguments, const struct launch 
     return status;
 }
 
-/* A run that continues has its weights already. */
-static zero_status find_weights(const struct arguments *arguments, struct job *job, struct zero_error *error) {
-    if (!arguments->model || arguments->resume.given) return ZERO_OK;
+/* A run that continues from a checkpoint has its weights already. A shadow lacks those that are frozen. */
+static zero_status find_weights(const struct arguments *arguments, struct job *job,
+                                struct zero_error *error) {
+    bool may_recover = arguments->again && job->config.nvme_shadow;
+    if (!arguments->model || (arguments->resume.given && !may_recover)) return ZERO_OK;
     job->pretrained.directory = arguments->model;
     return arguments->random ? ZERO_OK : pretrained_open(&job->pretrained, &job->model, error);
 }
@@ -301,7 +303,7 @@ static int config_failed(const struct arguments *arguments, const struct launch 
     return error->code == ZERO_E_BUDGET ? EXIT_FAILED : EXIT_USAGE;
 }
 
-/* Steps that no checkpoint holds are made again. */
+/* Steps that no checkpoint holds are made again. With a shadow the ranks may choose otherwise (claim.h). */
 static void choose_beginning(struct arguments *arguments) {
     if (!arguments->again) return;
     arguments->resume.given = earlier_saved(arguments->run);
@@ -312,7 +314,8 @@ static void choose_beginning(struct arguments *arguments) {
 static const char *conflict(const struct arguments *a) {
     int ways = a->overwrite + a->resume.given + a->recover.given + a->again;
     if (ways > 1)
-        return "a run begins in one way: --overwrite begins anew, --resume and --continue go on from a checkpoint, "
+        return "a run begins in one way: --overwrite begins anew, --resume and --continue go on from a "
+               "checkpoint, "
                "--recover from the drive; drop one";
     if (ways && !a->overwrite && !a->run)
         return "--resume, --continue and --recover need --run DIR: the run to go on with";
@@ -320,8 +323,7 @@ static const char *conflict(const struct arguments *a) {
         return "--random makes new weights, and --resume goes on with those of a checkpoint; drop one";
     if (a->recover.given && a->discard_shadow)
         return "--recover goes on from the shadow that --discard-shadow overwrites; drop one";
-    if (a->again && !a->save_every)
-        return "--continue goes on from checkpoints; --save-every N makes them";
+    if (a->again && !a->save_every) return "--continue goes on from checkpoints; --save-every N makes them";
     if (a->keep && !a->save_every) return "--keep says how many checkpoints stay; --save-every N makes them";
     if (a->ranks > LOCAL_RANKS_MAX) return "--ranks makes at most 1024 threads; use mpirun for more";
     return NULL;
@@ -433,9 +435,12 @@ const struct command command_train = {
         "configs/README.md#data says which rank takes which sample.\n"
         "Writes one JSON object per step to metrics.jsonl and ends with a hash of the weights, which is\n"
         "the same for every ZeRO stage.\n"
-        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the present step or sampled token;\n"
-        "with --save-every they save before. A run that is still opening ends within a second. A save that has\n"
-        "begun gets half a second more after Ctrl-C or SIGTERM, and all the time it needs after the others. A\n"
+        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the present step or sampled "
+        "token;\n"
+        "with --save-every they save before. A run that is still opening ends within a second. A save that "
+        "has\n"
+        "begun gets half a second more after Ctrl-C or SIGTERM, and all the time it needs after the others. "
+        "A\n"
         "second signal ends the run at once, with the checkpoints that are complete.\n"
         "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 128 + the number of the\n"
         "signal that ended it (Ctrl-C: 130).",

@@ -18,6 +18,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/metrics.h"
 #include "tools/command/monitor.h"
+#include "tools/command/products.h"
 #include "tools/command/progress.h"
 #include "tools/command/report.h"
 #include "tools/command/run_file.h"
@@ -35,6 +36,7 @@ struct trainer {
     bool speaks; /* rank 0 */
     bool stops;  /* the ranks agreed to stop after a whole step: its state can be saved */
     uint64_t steps;
+    struct products products;
     struct claim claim;
     struct position begin; /* where the interrupted run stopped that this run continues */
     char directory[4096];  /* of the run: rank 0's directory, on all ranks */
@@ -130,7 +132,7 @@ static zero_status ask_for_trace(struct trainer *t) {
 
 /* A run that begins anew opens its directory before it overwrites anything on the drive. A run that continues opens its
  * directory after it has found its checkpoint or shadow. */
-static bool begins_anew(const struct job *job) { return !job->resume && !job->recover; }
+static bool begins_anew(const struct trainer *t) { return t->claim.way == CLAIM_ANEW; }
 
 /* Notes are short if the drive keeps a shadow. A source that cannot be noted costs an export the tokenizer's files. */
 static zero_status note_source(void *user, const char *key, const char *value) {
@@ -141,16 +143,17 @@ static zero_status note_source(void *user, const char *key, const char *value) {
 static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     const struct job *job = t->job;
     struct pretrained_fill from = {&job->pretrained, t->error};
-    bool reads = job->pretrained.weights != NULL;
+    enum claim_way way = t->claim.way;
+    bool reads = job->pretrained.weights && way != CLAIM_RESUME;
     zero_fill_fn fill = reads ? pretrained_fill : gpt_fill;
     void *user = reads ? (void *)&from : init;
     enter(t, INTERRUPT_OPENING,
-          job->resume ? "loading the checkpoint"
-          : reads     ? "reading the weights"
-                      : "filling the weights");
-    zero_status status = job->resume    ? saves_resume(t->engine, job->run, job->resume_step, &t->begin)
-                         : job->recover ? saves_recover(t->engine, fill, user, &t->begin)
-                                        : zero_engine_fill(t->engine, fill, user);
+          way == CLAIM_RESUME ? "loading the checkpoint"
+          : reads             ? "reading the weights"
+                              : "filling the weights");
+    zero_status status = way == CLAIM_RESUME ? saves_resume(t->engine, job->run, job->resume_step, &t->begin)
+                         : way == CLAIM_RECOVER ? saves_recover(t->engine, fill, user, &t->begin)
+                                                : zero_engine_fill(t->engine, fill, user);
     if (reads && status == ZERO_OK) weights_note_source(job->pretrained.weights, note_source, t->engine);
     return status == ZERO_OK ? agree(t) : engine_failed(t, status); /* a rank may have failed to read */
 }
@@ -167,9 +170,15 @@ static zero_status check_start(struct trainer *t) {
     return status == ZERO_OK ? agree(t) : engine_failed(t, status);
 }
 
+static zero_status share_products(struct trainer *t) {
+    zero_status status = products_share(&t->products, t->engine, t->gpt, t->error);
+    return status == ZERO_OK ? agree(t) : status;
+}
+
 /* Runs before anything on the drive is overwritten. */
 static zero_status check_shadow(struct trainer *t) {
-    t->claim = (struct claim){.job = t->job, .engine = t->engine, .speaks = t->speaks};
+    t->claim = (struct claim){
+        .job = t->job, .engine = t->engine, .speaks = t->speaks, .products = t->products.setting};
     claim_check(&t->claim, t->error);
     return agree(t);
 }
@@ -182,13 +191,14 @@ static zero_status open_directory(struct trainer *t) {
     if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
     if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
     if (status == ZERO_OK)
-        status = monitor_open(&job->config, t->metrics.directory, begins_anew(job), t->error, t->monitor);
+        status = monitor_open(&job->config, t->metrics.directory, begins_anew(t), t->error, t->monitor);
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
     status = claim_begin(&t->claim, t->directory, t->error);
+    if (status == ZERO_OK) status = products_keep(&t->products, t->directory, t->error);
     if (status == ZERO_OK && job->chosen)
         status = run_file_write_config(job, t->directory, t->error);
-    else if (status == ZERO_OK && begins_anew(job))
+    else if (status == ZERO_OK && begins_anew(t))
         status = run_file_drop_config(job, t->directory, t->error);
     return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
@@ -202,14 +212,19 @@ static zero_status open_model(struct trainer *t) {
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
     if (status == ZERO_OK) t->loss = calloc(zero_engine_use_micros(t->engine), sizeof *t->loss);
     if (status == ZERO_OK && !t->loss) status = ZERO_E_MEMORY;
+    if (status == ZERO_OK) {
+        enter(t, INTERRUPT_OPENING, "timing products");
+        status = products_find(&t->products, t->job, t->engine, t->gpt, t->error);
+    }
     enter(t, INTERRUPT_OPENING, "taking memory");
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
     if (status != ZERO_OK) return engine_failed(t, status);
     status = check_start(t);
+    if (status == ZERO_OK) status = share_products(t);
     if (status == ZERO_OK) status = check_shadow(t);
     if (status != ZERO_OK) return status;
-    if (begins_anew(t->job) && t->speaks) open_directory(t);
+    if (begins_anew(t) && t->speaks) open_directory(t);
     status = agree(t);
     if (status != ZERO_OK) return status;
     return begin_weights(t, &init);
@@ -223,7 +238,7 @@ static void open_files(struct trainer *t) {
         t->feed.first_sample = t->begin.samples;
         feed_read_step(&t->feed, t->begin.steps, t->error);
     }
-    if (t->speaks && !begins_anew(job)) open_directory(t);
+    if (t->speaks && !begins_anew(t)) open_directory(t);
 }
 
 static zero_status share_directory(struct trainer *t) {
@@ -248,10 +263,10 @@ static void tell_resumed(struct trainer *t) {
     const struct job *job = t->job;
     uint64_t planned = t->begin.planned;
     const char *length = config_schedule_length(&job->config);
-    if (!t->speaks || begins_anew(job)) return;
+    if (!t->speaks || begins_anew(t)) return;
     if (!job->quiet)
-        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
-                      t->begin.samples);
+        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64 "%s", t->begin.steps,
+                      t->begin.samples, t->claim.way == CLAIM_RECOVER ? ", from the shadow" : "");
     if (t->begin.steps >= t->steps)
         fprintf(stderr,
                 "zero train: nothing is left to train: the run is at step %" PRIu64 ", and %s %" PRIu64
@@ -276,7 +291,8 @@ static zero_status open_all(struct trainer *t) {
     if (status == ZERO_OK) status = count_from_here(t);
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
-    if (t->speaks && !t->job->quiet) report_start(t->job, t->engine, t->metrics.directory, t->steps);
+    if (t->speaks && !t->job->quiet)
+        report_start(t->job, begins_anew(t), t->engine, t->metrics.directory, t->steps);
     tell_resumed(t);
     return ZERO_OK;
 }

@@ -44,11 +44,16 @@ static uint64_t widest_unit(const struct gpt_config *c, bool vectors_alone) {
     return most;
 }
 
+uint64_t checkpoint_place_bytes(const struct gpt_config *c, uint32_t batch, zero_dtype dtype) {
+    uint64_t number_bytes = c->gpu && dtype != ZERO_F32 ? 2 : sizeof(float); /* the host computes in fp32 */
+    return round_up_bytes((uint64_t)batch * c->context * c->width * number_bytes, PAGE_BYTES);
+}
+
 void activations_size(struct activations *a, const struct gpt_config *c, uint32_t batch) {
     uint64_t most = (uint64_t)checkpoint_segments(c) * c->micros, slots = c->micros + CHECKPOINT_SLOTS;
     a->rows = batch * c->context;
     a->checkpoint_slots = (uint32_t)(slots < most ? slots : most);
-    a->checkpoint_bytes = round_up_bytes((uint64_t)a->rows * c->width * sizeof(float), PAGE_BYTES);
+    a->checkpoint_bytes = checkpoint_place_bytes(c, batch, ZERO_F32);
 }
 
 static void plan_sizes(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads) {
@@ -215,12 +220,12 @@ uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, u
     return a.device.bytes + a.cpu.bytes;
 }
 
-uint64_t gpt_checkpoint_bytes(const struct gpt_config *config, uint32_t batch) {
+uint64_t gpt_checkpoint_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype) {
     struct gpt_config c = gpt_complete(config);
-    struct activations a = {0};
-    activations_size(&a, &c, batch);
-    return checkpoints_leave(&c) ? a.checkpoint_bytes : 0;
+    return checkpoints_leave(&c) ? checkpoint_place_bytes(&c, batch, dtype) : 0;
 }
+
+uint32_t gpt_checkpoints_kept(const struct gpt_config *config) { return checkpoints_kept(config); }
 
 static zero_status allocate(struct arena *arena) {
     if (arena->bytes == 0) return ZERO_OK;

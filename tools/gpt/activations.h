@@ -47,9 +47,19 @@ static inline uint32_t checkpoint_segments(const struct gpt_config *c) {
     return c->recompute ? (c->layers - 1) / c->recompute + 1 : 0;
 }
 
-/* The inputs of segments go to the drive. */
-static inline bool checkpoints_leave(const struct gpt_config *c) {
-    return c->checkpoints == ZERO_NVME && checkpoint_segments(c) > 1;
+/* Places in a GPU's pinned memory, from which inputs of segments go to the drive. */
+enum { CUDA_CHECKPOINT_SLOTS = 4 };
+
+/* The inputs of so many segments, the last ones, never go to the drive: on a GPU those of two segments are on the device, and those
+ * before them in pinned memory. */
+static inline uint32_t checkpoints_kept(const struct gpt_config *c) {
+    return c->gpu ? 2 + CUDA_CHECKPOINT_SLOTS : 1;
+}
+
+/* The inputs of segments go to the drive: of so many, the first ones. */
+static inline uint32_t checkpoints_leave(const struct gpt_config *c) {
+    uint32_t segments = checkpoint_segments(c), kept = checkpoints_kept(c);
+    return c->checkpoints == ZERO_NVME && segments > kept ? segments - kept : 0;
 }
 
 /* residual[index] is the input of a segment. */
@@ -78,8 +88,8 @@ struct sequences {
 struct activations {
     struct arena device, cpu; /* cpu: checkpoints, if they are kept there */
     float **residual;         /* [layers + 1][rows][width]: input of block i; the last is the head's input */
-    float *
-        checkpoints; /* if they go to the drive: [checkpoint_slots][checkpoint_bytes], which residual then points to */
+    /* If they go to the drive: [checkpoint_slots][checkpoint_bytes], which residual then points to. */
+    float *checkpoints;
     uint32_t checkpoint_slots;
     uint64_t checkpoint_bytes;
     struct saved *saved;    /* [layers] */
@@ -118,6 +128,8 @@ struct activations {
 };
 
 /* Sets what does not depend on the number of threads: rows, and of checkpoints the slots and their size. */
+/* Of the input of a segment, where it goes to the drive. */
+uint64_t checkpoint_place_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype);
 void activations_size(struct activations *out, const struct gpt_config *config, uint32_t batch);
 
 /* `out`: config->micros of them; the first owns the memory. Returns ZERO_E_MEMORY if there is no memory. `config` is complete and

@@ -169,7 +169,6 @@ const char *gpt_cuda_problem(const struct gpt_config *config) {
         return "heads wider than 128 are computed on the CPU alone in this version: set device.type to "
                "\"cpu\"";
     if (gpt_vocab_blocks(config) > 1) return GPT_NO_BLOCKS;
-    if (config->checkpoints == ZERO_NVME) return GPT_NO_DRIVE;
     if (config->documents)
         return "bounds of documents are computed on the CPU alone in this version: set device.type to "
                "\"cpu\", or remove data.document_end";

@@ -14,6 +14,7 @@
 #include "engine/zero.h"
 
 struct gpt;
+struct gpt_products_question;
 struct unit;
 
 struct backend {
@@ -27,6 +28,12 @@ struct backend {
     /* Called before the units are declared: allocates all activations. *out_bytes: by tier. */
     zero_status (*open)(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error);
     void (*close)(struct gpt *gpt); /* also after a failed open */
+
+    /* The choice among algorithms of matrix products: gpt.h says what they do. NULL: there is no choice. */
+    zero_status (*products_question)(struct gpt *gpt, struct gpt_products_question *out,
+                                     struct zero_error *error);
+    zero_status (*products_time)(struct gpt *gpt, char *out, struct zero_error *error);
+    zero_status (*products_use)(struct gpt *gpt, const char *choices, struct zero_error *error);
 
     /* Begin and end a pass, gpt->pass. out_loss: the mean cross-entropy of each micro-step; unchanged without targets. */
     zero_status (*pass_begin)(struct gpt *gpt);

@@ -8,25 +8,24 @@
 
 /* ---- the scratch ---- */
 
-/* The segments that the backward of `trained` blocks needs begin with this one. */
+/* The segments that the backward of `trained` blocks needs begin with this one. At most the first one that does not leave. */
 static uint32_t lowest_segment(const struct gpt_config *c, uint32_t trained) {
-    uint32_t lowest = (c->layers - trained) / c->recompute, last = checkpoint_segments(c) - 1;
-    return lowest < last ? lowest : last;
+    uint32_t lowest = (c->layers - trained) / c->recompute, leave = checkpoints_leave(c);
+    return lowest < leave ? lowest : leave;
 }
 
 zero_status checkpoints_declare(zero_engine *engine, const struct gpt_config *c, uint32_t batch,
                                 uint32_t trained, zero_scratch **out) {
     *out = NULL;
-    if (!checkpoints_leave(c)) return ZERO_OK;
-    struct activations sizes;
-    activations_size(&sizes, c, batch);
-    uint32_t last = checkpoint_segments(c) - 1;
-    uint64_t moved = (uint64_t)(last - lowest_segment(c, trained)) * zero_engine_accumulation_steps(engine);
+    uint32_t leave = checkpoints_leave(c);
+    if (!leave) return ZERO_OK;
+    uint64_t moved = (uint64_t)(leave - lowest_segment(c, trained)) * zero_engine_accumulation_steps(engine);
+    uint64_t place_bytes = checkpoint_place_bytes(c, batch, zero_engine_dtype(engine));
     return zero_engine_add_scratch(engine,
                                    &(zero_scratch_needs){.struct_size = sizeof(zero_scratch_needs),
                                                          .name = "activation checkpoints",
-                                                         .place_bytes = sizes.checkpoint_bytes,
-                                                         .places = (uint64_t)last * c->micros,
+                                                         .place_bytes = place_bytes,
+                                                         .places = (uint64_t)leave * c->micros,
                                                          .step_stores = moved,
                                                          .step_fetches = moved},
                                    out);
@@ -40,6 +39,7 @@ zero_status checkpoints_open(struct gpt *gpt) {
     if (status || !k->scratch) return status;
     k->segments = checkpoint_segments(&gpt->config);
     k->first = lowest_segment(&gpt->config, trained);
+    if (gpt->config.gpu) return ZERO_OK; /* cuda/checkpoints.c moves them */
     k->place = malloc(slots * sizeof *k->place);
     if (!k->place) return ZERO_E_MEMORY;
     for (uint32_t i = 0; i < slots; i++) k->place[i] = NO_PLACE;
@@ -63,7 +63,7 @@ void checkpoints_close(struct gpt *gpt) {
 /* ---- numbers ---- */
 
 static bool kept(const struct gpt *gpt, uint32_t index) {
-    return gpt->checkpoints.scratch && checkpoint_at(&gpt->config, index);
+    return gpt->checkpoints.place && checkpoint_at(&gpt->config, index);
 }
 
 static uint32_t segment_of(const struct gpt *gpt, uint32_t index) { return index / gpt->config.recompute; }
@@ -116,7 +116,7 @@ static zero_status advance(struct gpt *gpt, uint64_t used) {
 
 zero_status checkpoints_turn(struct gpt *gpt) {
     const struct checkpoints *k = &gpt->checkpoints;
-    return k->scratch ? advance(gpt, forward_number(gpt, k->segments - 1, 0)) : ZERO_OK;
+    return k->place ? advance(gpt, forward_number(gpt, k->segments - 1, 0)) : ZERO_OK;
 }
 
 zero_status checkpoints_make(struct gpt *gpt, uint32_t index, uint32_t micro) {

@@ -22,10 +22,11 @@
 struct gpt;
 
 struct checkpoints {
-    zero_scratch *scratch;    /* NULL: checkpoints stay in memory; the functions below then do nothing */
+    zero_scratch *scratch;    /* NULL: checkpoints stay in memory */
     uint32_t segments, first; /* first: the lowest segment that the backward needs */
     uint64_t fetched;         /* of this pass: numbers below are on their way or have come */
-    uint64_t *place;          /* [slots]: of the slot's last transfer, or NO_PLACE */
+    /* [slots]: of the slot's last transfer, or NO_PLACE. NULL: without a scratch, and on a GPU; the functions of a pass then do nothing */
+    uint64_t *place;
 };
 
 /* Before commit: declares the scratch, if config->checkpoints asks for it. `trained`: the blocks that the backward runs. *out is NULL

@@ -90,6 +90,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     gpt->architecture = architecture_of(config);
     gpt->batch = batch;
     gpt->backend = backend_of(engine);
+    gpt->config.gpu = gpt->backend == &cuda_backend;
     zero_status status = build(gpt);
     if (status) {
         gpt_destroy(gpt);
@@ -105,6 +106,23 @@ void gpt_destroy(struct gpt *gpt) {
     gpt->backend->close(gpt);
     free(gpt->units);
     free(gpt);
+}
+
+zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out) {
+    *out = (struct gpt_products_question){"", ""};
+    error_clear(&last);
+    return gpt->backend->products_question ? gpt->backend->products_question(gpt, out, &last) : ZERO_OK;
+}
+
+zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]) {
+    *out = 0;
+    error_clear(&last);
+    return gpt->backend->products_time ? gpt->backend->products_time(gpt, out, &last) : ZERO_OK;
+}
+
+zero_status gpt_products_use(struct gpt *gpt, const char *choice) {
+    error_clear(&last);
+    return gpt->backend->products_use ? gpt->backend->products_use(gpt, choice, &last) : ZERO_OK;
 }
 
 double gpt_flops_per_token(const struct gpt_config *config) {

@@ -61,9 +61,11 @@ struct gpt_config {
      * input of the segment's first block is kept; the backward computes the segment again. 0: all activations are kept.
      * The bits are the same in every case. The last segment is not computed again, because its activations are still in
      * memory. checkpoints: the tier of the kept inputs. ZERO_NVME: they go to a scratch on the drive, and memory has a few slots for
-     * them, whatever the number of layers (checkpoints.h); not on a GPU. */
+     * them, whatever the number of layers (checkpoints.h; on a GPU cuda/checkpoints.c). */
     uint32_t recompute;
     zero_tier checkpoints;
+
+    bool gpu; /* it computes on a GPU; gpt_create asks the engine, so this is for programs that only plan */
 
     /* Rows of the vocabulary per unit: the embedding and the head are cut into units of so many rows, the last one of fewer, so
      * that one of them is gathered at a time. 0, or the vocabulary: one unit each. The loss is then computed by blocks with a
@@ -108,11 +110,6 @@ const char *gpt_cuda_slow(const struct gpt_config *config, zero_dtype dtype);
 #define GPT_NO_MICROS                                                                                        \
     "zero_optimization.micro_order \"vertical\": a GPU computes one micro-batch in each use: remove the key"
 
-/* The same of checkpoints. */
-#define GPT_NO_DRIVE                                                                                         \
-    "activation_checkpointing.nvme_checkpointing: on a GPU the inputs of segments go to host memory: set "   \
-    "cpu_checkpointing instead"
-
 /* Blocks of the vocabulary, at least 1; units of the engine: layers, and twice as many as there are such blocks. */
 uint32_t gpt_vocab_blocks(const struct gpt_config *config);
 uint32_t gpt_units(const struct gpt_config *config);
@@ -127,6 +124,25 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
 
+/* On a GPU, cuBLASLt proposes several algorithms for a matrix product of one shape. They differ in time and in bits. Each
+ * product uses the first proposal, unless a choice is given. A choice is text: a line for the place (library, driver, GPU) that it was made
+ * on, then a line for each shape of a whole training pass. Shorter batches and generated text have other shapes; these
+ * keep the first proposal. On the host there is no choice: the texts are "".
+ * gpt_products_question: what a choice depends on: models with the same shapes can use the same choice at the same place.
+ * gpt_products_time: chooses by time, for one rank's GPU alone. Called before the engine's commit: for a moment it takes memory
+ * for two copies of the largest parameter, which the engine's plan exceeds later. Nothing that runs at the same time on the
+ * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
+ * gpt_products_use: from now on. For the bits of ZeRO all ranks use one choice: give it to all of them, before the first pass.
+ * ZERO_E_ARGUMENT: the text is no choice for these shapes; ZERO_E_UNSUPPORTED: it was made with another version of the library, or for another
+ * kind of GPU. Then all products use the first proposal, and gpt_last_error has a sentence. */
+enum { GPT_PRODUCTS_BYTES = 32768 };
+struct gpt_products_question {
+    char place[200], shapes[64]; /* each in one line, shapes by their hash */
+};
+zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out);
+zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]);
+zero_status gpt_products_use(struct gpt *gpt, const char *choice);
+
 /* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot, and the same scratch.
  * gpt_activation_bytes returns the bytes that gpt_create would reserve, *out_cpu of them on the cpu tier. The
  * configuration must have no problem. */
@@ -134,7 +150,9 @@ zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, ze
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu);
 /* On the drive, of the input of one segment of a micro-batch; 0: none goes there. */
-uint64_t gpt_checkpoint_bytes(const struct gpt_config *config, uint32_t batch);
+uint64_t gpt_checkpoint_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype);
+/* The inputs of so many segments, the last ones, never go to the drive. */
+uint32_t gpt_checkpoints_kept(const struct gpt_config *config);
 /* The same as gpt_activation_bytes for an engine on a GPU. */
 uint64_t gpt_cuda_activation_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
                                    uint64_t *out_cpu);

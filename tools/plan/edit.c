@@ -102,8 +102,11 @@ static void set_model(json_object *root, const struct shapes *s) {
 /* Removes the keys that only stage 3 has. */
 static void drop_stage3(json_object *root, json_object *zero) {
     static const char *const keys[] = {"zero_hpz_partition_size", "zero_quantized_weights"};
-    json_object *comm;
+    json_object *comm, *groups;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_object_del(zero, keys[i]);
+    if (json_object_object_get_ex(root, "param_groups", &groups))
+        for (size_t g = 0; g < json_object_array_length(groups); g++)
+            json_object_object_del(json_object_array_get_idx(groups, g), keys[1]);
     if (json_object_object_get_ex(root, "comm", &comm)) json_object_object_del(comm, "reshard_after_forward");
 }
 
@@ -124,6 +127,15 @@ static void set_grads(json_object *zero, const struct cell *cell) {
                            json_object_new_string(tier_table[cell->grads - 1]->choice));
 }
 
+/* Removes the keys of state on a drive: masters and shadows. Without a shadow, updates in the backward may be refused. */
+static void drop_drive(json_object *root, json_object *zero) {
+    json_object *drive, *shadow;
+    if (!json_object_object_get_ex(root, "nvme", &drive)) return;
+    bool kept = json_object_object_get_ex(drive, "shadow", &shadow) && json_object_get_boolean(shadow);
+    if (kept) json_object_object_del(zero, "update_in_backward");
+    json_object_object_del(root, "nvme");
+}
+
 static void set_cell(json_object *root, const struct cell *cell) {
     json_object *checkpointing;
     json_object *zero = child(root, "zero_optimization");
@@ -134,8 +146,7 @@ static void set_cell(json_object *root, const struct cell *cell) {
     if (!stage_shards_params(stage_find(cell->stage, RESHARD_ALL))) drop_stage3(root, zero);
     set_state(zero, cell);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
-    if (cell->optimizer != ZERO_NVME)
-        json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
+    if (cell->optimizer != ZERO_NVME) drop_drive(root, zero);
     if (leaves(root, &checkpointing))
         json_object_object_add(checkpointing, "nvme_path", json_object_new_string("/nvme"));
     set_grads(zero, cell);

@@ -46,8 +46,8 @@ struct edit_changes {
     bool layers, context; /* these numbers of the model block are set to those of the shapes */
 };
 
-/* A configuration that trains as the cell says: its stage, tiers and recomputation; and with the changes. Paths of drives stay
- * as they are in the text, else they are EDIT_DRIVE. Indented. */
+/* A configuration that trains as the cell says: its stage, tiers and recomputation; and with the changes. The path of offloads is the
+ * text's first one, that of checkpoints their own or that one, else EDIT_DRIVE. Indented. */
 #define EDIT_DRIVE "/nvme"
 char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
                const struct edit_changes *changes);

@@ -13,10 +13,18 @@ const struct pass_use *loop_use(const struct loop *l) { return &l->pass->use[l->
 /* An evaluation has one micro-batch. */
 static bool goes_on(const struct loop *l) { return !l->evaluating && l->within + 1 < l->use_micros; }
 
+static bool is_last(const struct loop *l) {
+    return l->micro + (l->evaluating ? 0 : l->use_micros) == l->micro_steps;
+}
+
+bool loop_updates_next(const struct loop *l) {
+    return l->next == MOVE_BEGIN && !l->evaluating && is_last(l) && loop_use(l)->position >= l->forwards;
+}
+
 void loop_prepare(const struct loop *l, struct host_moves *moves) {
     if (l->next == MOVE_PASS) {
         moves->pass.evaluating = l->evaluating;
-        moves->pass.last = l->micro + (l->evaluating ? 0 : l->use_micros) == l->micro_steps;
+        moves->pass.last = is_last(l);
     } else if (l->next == MOVE_BEGIN) {
         const struct pass_use *use = loop_use(l);
         moves->use.aside = l->within > 0;

@@ -26,6 +26,10 @@ struct loop loop_begin(const struct pass *pass, const struct policy *policy);
 /* The current use of the pass. */
 const struct pass_use *loop_use(const struct loop *loop);
 
+/* The next move is the begin of a use in which, or after which, a step may update: one of the last pass's backward, or a forward that is
+ * repeated for it. With updates in the backward and a shadow, a host commits the step before first. */
+bool loop_updates_next(const struct loop *loop);
+
 /* Sets what the next move needs: the pass's or the use's arguments. */
 void loop_prepare(const struct loop *loop, struct host_moves *moves);
 

@@ -21,11 +21,11 @@ static void add(struct pass *p, uint32_t unit, uint32_t position, bool recompute
         .unit = unit, .position = position, .recomputes = recomputes, .compute_ns = compute_ns};
 }
 
-/* The input of unit `u` waits on the drive. That of the last segment, or of the head in its place, stays in memory. Those of segments
- * below the `lowest` trained unit are not needed. */
+/* The input of unit `u` waits on the drive. Those of segments below the `lowest` trained unit are not needed. */
 static bool leaves(const struct pass_segments *s, uint32_t u, uint32_t lowest) {
-    if (!s->leave || !s->blocks || u < s->first || u >= s->end || (u - s->first) % s->blocks) return false;
-    return u + s->blocks > lowest && (s->in_use || u + s->blocks < s->end);
+    if (!s->stay || !s->blocks || u < s->first || u >= s->end || (u - s->first) % s->blocks) return false;
+    uint32_t segments = (s->end - s->first - 1) / s->blocks + 1 + s->in_use;
+    return u + s->blocks > lowest && (u - s->first) / s->blocks + s->stay < segments;
 }
 
 zero_status pass_make(const struct pass_work *work, uint32_t units, const struct pass_segments *segments,

@@ -22,7 +22,9 @@ struct pass_segments {
     uint32_t first, end, blocks;
     /* Each unit's backward computes its forward again itself, in its own use: the last unit's, too. */
     bool in_use;
-    bool leave; /* the inputs of segments go to the drive (tools/gpt/checkpoints.h) */
+    /* The inputs of all segments but the last so many go to the drive (gpt_checkpoints_kept); with in_use, what comes after the units
+     * counts as a segment. 0: none does. */
+    uint32_t stay;
 };
 
 /* True if unit `last` ends a recomputed segment; *out_first: the segment's first unit. */

@@ -45,7 +45,7 @@ static struct shapes_recompute recompute_of(const struct scenario *s, const zero
                                             const struct price *p) {
     uint32_t blocks = p->cell.recompute;
     return (struct shapes_recompute){blocks, blocks ? s->checkpoints : ZERO_DEVICE,
-                                     (uint32_t)zero_engine_use_micros(engine)};
+                                     (uint32_t)zero_engine_use_micros(engine), !s->machine.device.is_host};
 }
 
 /* As a trainer does, before the engine fills budgets with state. */
@@ -95,12 +95,13 @@ static zero_status price_step(const struct scenario *s, struct blueprint *b,
                                 .style = s->style};
     zero_status status = work_pass(&work, &pass, error);
     if (status) return status;
-    struct timeline_options o = {
-        .machine = &s->machine,
-        .blueprint = b,
-        .nodes = s->nodes,
-        .pass = &pass,
-        .checkpoint_bytes = shapes_checkpoint_bytes(&s->shapes, b->o.config->micro_batch, recompute)};
+    struct timeline_options o = {.machine = &s->machine,
+                                 .blueprint = b,
+                                 .nodes = s->nodes,
+                                 .pass = &pass,
+                                 .checkpoint_bytes =
+                                     shapes_checkpoint_bytes(&s->shapes, b->terms.precision.compute,
+                                                             b->o.config->micro_batch, recompute)};
     status = timeline_step(&o, &p->step, error);
     pass_free(&pass);
     if (!status) conclude(s, b, p);

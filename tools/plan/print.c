@@ -86,14 +86,22 @@ static void print_row(const struct price *p, bool best, bool open, FILE *out) {
     if (!isnan(p->cost_per_giga)) fprintf(out, "  %.4g", p->cost_per_giga);
     if (!isnan(p->drive_days)) fprintf(out, "  drives last %.0f days", p->drive_days);
     if (p->step.repeat_write_bytes)
-        fprintf(out, "  a clipped step also reads %s, writes %s", tight(p->step.repeat_read_bytes).chars,
+        fprintf(out, "  clipped: %s, reads %s more, writes %s more",
+                figure_seconds(p->step.repeated_seconds).chars, tight(p->step.repeat_read_bytes).chars,
                 tight(p->step.repeat_write_bytes).chars);
     fputs("\n", out);
 }
 
+static bool repeats(const struct table *t) {
+    bool any = false;
+    for (uint32_t i = 0; i < t->rows; i++) any |= t->row[i].step.repeated_seconds > 0;
+    return any;
+}
+
 /* Prints the assumptions behind times and memory; the hardware file names the sources. */
-static void print_assumptions(const struct scenario *s, const struct price *p, FILE *out) {
+static void print_assumptions(const struct scenario *s, const struct table *t, FILE *out) {
     const struct machine *m = &s->machine;
+    const struct price *p = &t->row[0];
     fprintf(out,
             "Assumes products in %s at %sFLOP/s of a peak of %sFLOP/s, device memory at %s/s, %s/s to the "
             "host and back",
@@ -105,6 +113,7 @@ static void print_assumptions(const struct scenario *s, const struct price *p, F
     if (m->drive.name[0])
         fprintf(out, "; a node's drives read %s/s and write %s/s", figure_bytes(m->drive.read_per_s).chars,
                 figure_bytes(m->drive.write_per_s).chars);
+    if (repeats(t)) fputs("; that no step is clipped, and beside `clipped` that every step is", out);
     fputs("; the rest: zero help plan.\n", out);
 }
 
@@ -115,7 +124,7 @@ void print_table(const struct scenario *s, const struct table *t, bool all, FILE
     for (uint32_t i = 0; i < t->rows; i++)
         if (all || table_shown(t, i) || i == t->best) print_row(&t->row[i], i == t->best, open, out);
     fprintf(out, "\n%s\n", t->advice);
-    print_assumptions(s, &t->row[0], out);
+    print_assumptions(s, t, out);
 }
 
 void print_largest(const struct largest *l, FILE *out) {
@@ -168,6 +177,7 @@ static void json_step(const struct price *p, FILE *out) {
     json_bytes(out, "repeat_read_bytes", p->step.repeat_read_bytes);
     json_bytes(out, "repeat_write_bytes", p->step.repeat_write_bytes);
     json_number(out, "step_s", p->step.seconds);
+    if (p->step.repeated_seconds > 0) json_number(out, "repeated_step_s", p->step.repeated_seconds);
     for (int r = 0; r < RESOURCES; r++) {
         char key[32];
         snprintf(key, sizeof key, "%s_s", resource_name((enum resource)r));

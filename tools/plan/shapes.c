@@ -110,7 +110,8 @@ static struct gpt_config gpt_of(const struct shapes *s, struct shapes_recompute 
                                .window_from = s->window_from,
                                .recompute = recompute.blocks,
                                .checkpoints = recompute.tier,
-                               .micros = recompute.micros};
+                               .micros = recompute.micros,
+                               .gpu = recompute.gpu};
 }
 
 static const struct shapes_recompute whole; /* no recomputation */
@@ -186,10 +187,15 @@ double shapes_attention_fill(const struct shapes *shapes, enum dtype dtype) {
 
 /* ---- activations ---- */
 
-uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, uint64_t batch,
+uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
                                  struct shapes_recompute recompute) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    return gpt_checkpoint_bytes(&config, (uint32_t)batch);
+    return gpt_checkpoint_bytes(&config, (uint32_t)batch, types[dtype]);
+}
+
+uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_recompute recompute) {
+    struct gpt_config config = gpt_of(shapes, recompute);
+    return recompute.tier == ZERO_NVME ? gpt_checkpoints_kept(&config) : 0;
 }
 
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,

@@ -33,6 +33,7 @@ struct shapes_recompute {
     uint32_t blocks; /* 0: no recomputation */
     zero_tier tier;  /* of the inputs of segments */
     uint32_t micros; /* of a use, whose activations exist for each; 0: one */
+    bool gpu;
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 
@@ -61,8 +62,10 @@ double shapes_output_flops(const struct shapes *shapes);                /* of a 
 uint32_t shapes_units(const struct shapes *shapes);
 
 /* Bytes of the drive that the input of a segment of a micro-batch takes; 0: it stays in memory. */
-uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, uint64_t batch,
+uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
                                  struct shapes_recompute recompute);
+/* The inputs of so many segments, the last ones, stay in memory; 0: all do. */
+uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_recompute recompute);
 
 /* Bytes of activations and scratch on a rank for batches of `batch` sequences: the bytes that tools/gpt reserves on a
  * host with `threads` threads, or on a GPU. *out_host: the part in host memory; for a GPU it is pinned. */

@@ -122,16 +122,19 @@ static bool follows(const struct config *c, const char *path, bool state, bool o
 
 /* A key that only stages with cut parameters have. */
 static bool needs_cut(const struct config *c) {
-    return c->quantized_weights || config_written(c, RESHARD) || (config_written(c, HPZ) && c->hpz_ranks > 1);
+    return config_codes_weights(c) || config_written(c, RESHARD) ||
+           (config_written(c, HPZ) && c->hpz_ranks > 1);
 }
 
-/* Checkpoints on a drive have to be on the drive that some row offloads to. */
+/* A rank has one set of directories: paths that differ are refused where some row has both on the drive. */
 static zero_status check_paths(const struct space *s, const struct config *c, struct zero_error *error) {
     static const struct config_paths none;
+    bool cuts = s->stage || shards_params(s->fixed.stage);
     bool state = s->state || s->fixed.optimizer == ZERO_NVME,
-         params = s->params || s->fixed.params == ZERO_NVME;
+         params = cuts && (s->params || s->fixed.params == ZERO_NVME);
     zero_status status = config_check_scratch(c, state ? &c->optimizer_paths : &none, error);
-    return status ? status : config_check_scratch(c, params ? &c->param_paths : &none, error);
+    if (!status) status = config_check_scratch(c, params ? &c->param_paths : &none, error);
+    return status || !state || !params ? status : config_check_offload(c, error);
 }
 
 /* Divisors of a rank's samples of a step, each at most half of the one before: more micro-steps, in which less is in memory. */

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/orthogonalize.h"
 #include "tools/plan/loop.h"
 
 enum { STEPS = 4 /* only the last one is priced */ };
@@ -34,7 +33,8 @@ struct timeline {
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
-    bool failed; /* no memory for an entry of `pending` */
+    bool failed;  /* no memory for an entry of `pending` */
+    bool commits; /* with updates in the backward and a shadow: the step before is not committed yet */
     uint64_t busy[RESOURCES];
     struct way bus[2]; /* out of the device, and into it */
     struct step_price price;
@@ -111,34 +111,25 @@ static bool host_updates(const struct timeline *t, const struct chunk_range *ran
 }
 
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
- * if they are the masters or halves of them. If the state is not on the device, the host updates. Where norms of tensors come between
- * its parts, the first part reads the weights, and the second part no gradient. */
+ * if they are the masters or halves of them. That of directions writes these from gradient and states, and the later one reads them. Where
+ * norms of tensors come between its parts, the first part reads the weights, and the second part no gradient. If the state is not on the
+ * device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                           const struct chunk_range *range) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
-    uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
+    const struct chunk_layout *layout = &t->e.plan->layout;
+    const struct chunk_format *format = &layout->format[layout->kind[op->region]];
+    bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
+    uint32_t first = halves && !directs ? format->states : 0, end = directs ? format->states : format->arrays,
              state = 0;
-    for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
-    uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
+    for (uint32_t k = first; k < end; k++) state += 2 * format->array_bytes[k];
+    uint32_t gradient = dtype_bytes(halves && !directs ? DTYPE_F32 : p->reduced),
+             param = dtype_bytes(directs ? DTYPE_F32 : p->compute);
     bool measures = op->object == OBJECT_NORM, measured = op->read[0].kind == BUFFER_TENSOR_NORMS;
-    if ((!precision_keeps_masters(p) || p->split) && !measures) param *= 2;
+    if (!directs && !measures && (!precision_keeps_masters(p) || p->split)) param *= 2;
     if (measured) gradient = 0;
     return speeds_ns(range->count * (state + gradient + param),
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
-}
-
-/* The rank's own matrices of a region: products of fp32. */
-static uint64_t matrices_ns(const struct timeline *t, const struct operation *op) {
-    enum { ITERATIONS = 5 };
-    const struct model *m = t->e.shape.model;
-    const struct model_region *r = &m->region[op->region];
-    double flops = 0;
-    for (uint32_t i = 0; i < r->params; i++) {
-        const struct model_param *p = &m->param[r->param[i]];
-        if (t->e.shape.matrix_owner[r->param[i]] == 0)
-            flops += ITERATIONS * orthogonalize_flops(p->shape[0], p->shape[1]);
-    }
-    return speeds_ns((uint64_t)flops, t->speeds.flops_per_s);
 }
 
 /* ---- turns ---- */
@@ -233,7 +224,8 @@ static uint64_t update(struct timeline *t, const struct operation *op, uint32_t 
 }
 
 static uint64_t matrices(struct timeline *t, const struct operation *op) {
-    uint64_t ns = matrices_ns(t, op);
+    uint64_t ns =
+        speeds_ns((uint64_t)executor_matrix_flops(&t->e.shape, op->region, 0), t->speeds.flops_per_s);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     t->busy[RESOURCE_UPDATE] += ns;
     return take(t->now, &t->update_free, ns);
@@ -381,17 +373,19 @@ static zero_status use(struct timeline *t) {
     return status;
 }
 
-/* With a shadow: writes the page that says which step is complete on all ranks. */
+/* With a shadow: writes the page that says which step is complete on all ranks. Its turn on the drive comes after the stores of that
+ * step. */
 static void commit(struct timeline *t) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
     t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
+    t->commits = false;
 }
 
 static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
     struct timeline *t = user;
-    if (move == (t->o->blueprint->policy.update_in_backward ? MOVE_APPLY : MOVE_AGREED) &&
-        t->o->blueprint->plan.shadow)
-        commit(t);
+    bool shadow = t->o->blueprint->plan.shadow, early = t->o->blueprint->policy.update_in_backward;
+    if (move == MOVE_AGREED && shadow && !early) commit(t);
+    if (move == MOVE_APPLY) t->commits = shadow && early;
     return move == MOVE_COMPUTE ? use(t) : ZERO_OK;
 }
 
@@ -406,8 +400,39 @@ static zero_status step(struct timeline *t, struct host_moves *moves) {
     zero_status status = ZERO_OK;
     for (; !status && !loop_ended(&t->loop, steps); loop_advance(&t->loop)) {
         loop_prepare(&t->loop, moves);
+        if (t->commits && loop_updates_next(&t->loop)) commit(t);
         status = host_make_moves(&host, moves, t->loop.next, t->loop.next);
     }
+    return status;
+}
+
+/* The last of some steps. */
+static zero_status price_steps(struct timeline *t, struct host_moves *moves, struct step_price *out) {
+    zero_status status = ZERO_OK;
+    for (int k = 0; k < STEPS && !status; k++) {
+        uint64_t began = t->now;
+        t->price = (struct step_price){0};
+        memset(t->busy, 0, sizeof t->busy);
+        t->bus[OUT].busy_ns = t->bus[IN].busy_ns = 0;
+        status = step(t, moves);
+        t->price.seconds = (double)(t->now - began) * 1e-9;
+    }
+    t->busy[RESOURCE_BUS] = later(t->bus[OUT].busy_ns, t->bus[IN].busy_ns);
+    for (int r = 0; r < RESOURCES; r++) t->price.busy_s[r] = (double)t->busy[r] * 1e-9;
+    *out = t->price;
+    return status;
+}
+
+/* The steps after those of `out`, if updates can be made again: all are. */
+static zero_status price_repeated(struct timeline *t, struct host_moves *moves, struct step_price *out) {
+    const struct blueprint *b = t->o->blueprint;
+    struct step_price repeated;
+    if (!b->policy.repeats) return ZERO_OK;
+    out->repeat_read_bytes = plan_repeat_read_bytes(&b->plan);
+    out->repeat_write_bytes = plan_repeat_write_bytes(&b->plan);
+    moves->outcome = OUTCOME_REPEATED;
+    zero_status status = price_steps(t, moves, &repeated);
+    out->repeated_seconds = repeated.seconds;
     return status;
 }
 
@@ -431,20 +456,11 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
                                .commits = b->plan.shadow && !b->policy.update_in_backward,
                                .settles = plan_settles(&b->plan)};
     t.loop = loop_begin(o->pass, &b->policy);
-    for (int k = 0; k < STEPS && !status; k++) {
-        uint64_t began = t.now;
-        t.price = (struct step_price){0};
-        memset(t.busy, 0, sizeof t.busy);
-        t.bus[OUT].busy_ns = t.bus[IN].busy_ns = 0;
-        status = step(&t, &moves);
-        t.price.seconds = (double)(t.now - began) * 1e-9;
-    }
-    t.busy[RESOURCE_BUS] = later(t.bus[OUT].busy_ns, t.bus[IN].busy_ns);
-    for (int r = 0; r < RESOURCES; r++) t.price.busy_s[r] = (double)t.busy[r] * 1e-9;
-    t.price.repeat_read_bytes = plan_repeat_read_bytes(&b->plan);
-    t.price.repeat_write_bytes = plan_repeat_write_bytes(&b->plan);
+    struct step_price price;
+    status = price_steps(&t, &moves, &price);
+    if (!status) status = price_repeated(&t, &moves, &price);
     executor_close(t.executor);
     free(t.pending);
-    if (!status) *out = t.price;
+    if (!status) *out = price;
     return status;
 }

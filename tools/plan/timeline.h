@@ -31,6 +31,7 @@ struct step_price {
     uint64_t gather_calls, reduce_calls;
     uint64_t drive_read_bytes, drive_write_bytes;
     uint64_t repeat_read_bytes, repeat_write_bytes; /* on top, of a step whose updates are made again */
+    double repeated_seconds; /* where every step's updates are made again; 0: no step's are */
 };
 
 zero_status timeline_step(const struct timeline_options *options, struct step_price *out,

@@ -109,7 +109,7 @@ zero_status work_pass(const struct work_options *o, struct pass *out, struct zer
     uint32_t units = shapes_units(o->shapes);
     struct pass_segments segments = shapes_segments(o->shapes, o->recompute.blocks);
     segments.in_use = work_recomputes_in_use(o->blueprint, o->recompute.blocks);
-    segments.leave = shapes_checkpoint_bytes(o->shapes, o->batch, o->recompute) > 0;
+    segments.stay = shapes_checkpoints_kept(o->shapes, o->recompute);
     struct pass_work *work = calloc(units, sizeof *work);
     if (!work) return error_set(error, ZERO_E_MEMORY, "no memory for the times of %u units", units);
     for (uint32_t u = 0; u < units; u++) work[u] = work_of_unit(o, u);

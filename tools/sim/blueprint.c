@@ -23,7 +23,10 @@ zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, 
         m.param[i] = (struct sim_param){.tied_to = tied ? from->param[p->owner].name : NULL,
                                         .unit = p->unit,
                                         .flags = p->flags,
-                                        .count = p->count};
+                                        .count = p->count,
+                                        .columns = p->dims == 2 ? p->shape[1] : 0,
+                                        .other = p->other,
+                                        .code = p->code};
         strcpy(m.param[i].name, p->name);
     }
     *out = m;
@@ -42,7 +45,6 @@ struct sim_setup sim_setup_of(const struct blueprint *b) {
     struct sim_setup setup = {.terms = b->terms,
                               .persistence_threshold = c->persistence_threshold,
                               .optimizer = b->o.optimizer,
-                              .other = b->o.other,
                               .params = {*b->o.params, *b->o.params},
                               .clip = c->gradient_clipping,
                               .staging = stages_reductions(b),
@@ -50,5 +52,7 @@ struct sim_setup sim_setup_of(const struct blueprint *b) {
                               .chaos_events = UINT64_MAX,
                               .timeout_ns = (uint64_t)(c->comm.timeout_s * 1e9)};
     setup.params[1].weight_decay = 0;
+    setup.other = b->o.other;
+    if (b->o.other) setup.other_params[0] = setup.other_params[1] = b->o.other->defaults;
     return setup;
 }

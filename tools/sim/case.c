@@ -101,6 +101,33 @@ static void choose_outcomes(struct sim_setup *s, struct dice *d) {
     s->terms.repeats = s->terms.update_in_backward && s->clip > 0;
     s->repeated = pick(d, 16);
     if (s->terms.shadow || !s->terms.update_in_backward) s->skipped = pick(d, 3) ? 0 : pick(d, 16);
+    s->terms.precision.average = pick(d, 3) == 0;
+}
+
+static const struct sim_param *owner_of(const struct sim_case *c, const struct sim_param *p) {
+    for (uint32_t i = 0; i < c->model.params && p->tied_to; i++)
+        if (c->param[i].name == p->tied_to) return &c->param[i];
+    return p;
+}
+
+/* Muon updates matrices of any shape, and AdamW the rest. */
+static void choose_matrices(struct sim_case *c, struct dice *d) {
+    struct sim_setup *s = &c->setup;
+    bool averages_on_drive = s->terms.precision.average && s->terms.state_tier == TIER_NVME;
+    if (s->terms.discrete || s->terms.update_in_backward || averages_on_drive || pick(d, 3)) return;
+    s->other = s->optimizer;
+    memcpy(s->other_params, s->params, sizeof s->params);
+    s->optimizer = optimizer_find("muon");
+    s->params[0] = s->params[1] = s->optimizer->defaults;
+    s->params[0].lr = s->params[1].lr = 0.02;
+    s->params[1].weight_decay = 0;
+    for (uint32_t i = 0; i < c->model.params; i++) {
+        struct sim_param *p = &c->param[i];
+        const struct sim_param *owner = owner_of(c, p);
+        p->other = owner == p ? pick(d, 3) == 0 : owner->other;
+        p->columns = owner == p ? 1 + pick(d, (uint32_t)p->count) : owner->columns;
+        while (p->count % p->columns) p->columns--;
+    }
 }
 
 void case_make(uint64_t seed, struct sim_case *c) {
@@ -147,6 +174,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.device_share = s->terms.state_tier != TIER_DEVICE && pick(&d, 2) ? pick(&d, 11) / 10. : 0;
     s->terms.device_bytes = pick(&d, 2) ? UINT64_MAX : pick(&d, 8000);
     choose_outcomes(s, &d);
+    choose_matrices(c, &d);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -237,6 +265,12 @@ static bool drop_tier(struct sim_setup *s, struct sim_model *m) {
 static bool drop_updates(struct sim_setup *s, struct sim_model *m) {
     return s->terms.update_in_backward && (s->terms.update_in_backward = s->terms.repeats = false, true);
 }
+static bool drop_matrices(struct sim_setup *s, struct sim_model *m) {
+    if (!s->other) return false;
+    s->optimizer = s->other, s->other = NULL;
+    memcpy(s->params, s->other_params, sizeof s->params);
+    return true;
+}
 static bool skip_no_step(struct sim_setup *s, struct sim_model *m) {
     return s->skipped && (s->skipped &= s->skipped - 1, true);
 }
@@ -247,7 +281,7 @@ static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
 static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
     halve_shards,    drop_shard, halve_copies,    halve_units,  drop_unit,       halve_steps,   drop_step,
     drop_micro_step, drop_fault, drop_last_fault, skip_nothing, drop_evaluation, drop_segments, drop_depth,
-    drop_device,     drop_order, drop_tier,       drop_updates, skip_no_step,    drop_chaos};
+    drop_device,     drop_order, drop_tier,       drop_updates, drop_matrices,   skip_no_step,  drop_chaos};
 
 /* Finds the least number of random events with which the run still fails. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
@@ -293,8 +327,10 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     if (s->terms.device_share > 0)
         fprintf(out, ", up to %g of the state on the device", s->terms.device_share);
     if (s->terms.update_in_backward) fprintf(out, ", updated in the backward");
+    if (s->other) fprintf(out, ", whole matrices");
     if (s->clip > 0) fprintf(out, ", clipped to %g", s->clip);
     if (s->terms.shadow) fprintf(out, ", with a shadow");
+    if (s->terms.precision.average) fprintf(out, ", with averages");
     for (uint32_t k = 0; k < s->steps; k++)
         if (sim_step_bit(s->skipped, k)) fprintf(out, ", step %" PRIu32 " skipped", k + 1);
     if (s->terms.discrete) fprintf(out, ", on a device of its own");

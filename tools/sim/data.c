@@ -70,10 +70,15 @@ static void copy_masters(struct rank *r, uint32_t region) {
         const void *from = c.params ? NULL : shard_run(r, region, c.first, &count);
         if (!c.state) continue;
         if (executor_chunk(r->executor, region, i, CHUNK_ALL, &slot)) return;
-        memcpy(slot + c.array[r->run->blueprint.o.state_count], from ? from : slot + c.slot_param,
-               c.count * sizeof(float));
+        memcpy(slot + c.array[c.states], from ? from : slot + c.slot_param, c.count * sizeof(float));
         executor_chunk_written(r->executor, CHUNK_STATE);
     }
+}
+
+/* A state that only the other optimizer has is nowhere. */
+static void clear_state(struct rank *r, uint32_t region, uint32_t k, uint64_t first, uint64_t end) {
+    void *at = first < end ? executor_state(r->executor, region, k, first) : NULL;
+    if (at) memset(at, 0, (end - first) * sizeof(float));
 }
 
 static void fill_region(struct rank *r, uint32_t region) {
@@ -89,9 +94,8 @@ static void fill_region(struct rank *r, uint32_t region) {
     uint64_t device = chunk_layout_device(&r->run->blueprint.plan.layout, region),
              resident = chunk_layout_resident(&r->run->blueprint.plan.layout, region);
     for (uint32_t k = 0; k < r->run->blueprint.o.state_count && !r->region[region].frozen; k++) {
-        if (device) memset(executor_state(r->executor, region, k, 0), 0, device * sizeof(float));
-        if (resident > device)
-            memset(executor_state(r->executor, region, k, device), 0, (resident - device) * sizeof(float));
+        clear_state(r, region, k, 0, device);
+        clear_state(r, region, k, device, resident);
     }
 }
 

@@ -1,4 +1,5 @@
-/* The virtual device: the time of work follows from its bytes and from the memories that hold them. */
+/* The virtual device: the time of work follows from its bytes, from the memories that hold them, and from its
+ * products. */
 #include "tools/sim/run.h"
 
 bool rank_on_host(const struct rank *rank, const void *data) {
@@ -7,7 +8,7 @@ bool rank_on_host(const struct rank *rank, const void *data) {
 }
 
 /* The host's memory and the way to it work at the same time. */
-static uint64_t work_ns(const struct rank *rank, const struct device_work *w) {
+static uint64_t bytes_ns(const struct rank *rank, const struct device_work *w) {
     const struct speeds *s = &rank->run->setup->speeds;
     uint64_t host = 0, device = 0;
     for (int i = 0; i < w->reads; i++)
@@ -18,6 +19,10 @@ static uint64_t work_ns(const struct rank *rank, const struct device_work *w) {
     uint64_t memory_ns = speeds_ns(s->bus_bytes_per_s ? host : host + device, s->host_bytes_per_s);
     uint64_t bus_ns = s->bus_bytes_per_s ? speeds_ns(device, s->bus_bytes_per_s) : 0;
     return memory_ns > bus_ns ? memory_ns : bus_ns;
+}
+
+static uint64_t work_ns(const struct rank *rank, const struct device_work *w) {
+    return bytes_ns(rank, w) + speeds_ns((uint64_t)w->flops, rank->run->setup->speeds.flops_per_s);
 }
 
 static uint64_t done_at_ns(void *user, const struct device_work *work) {

@@ -86,9 +86,13 @@ static double gradient_scale(const struct rank *r) {
 /* The settings of the updates of the present step. Without data no code uses them. */
 static void settle(struct rank *r, double scale) {
     const struct sim_setup *s = r->run->setup;
-    for (int g = 0; g < 2; g++)
-        optimizer_prepare(s->optimizer, &s->params[g], r->applied + 1, &r->scalars[g]);
-    r->moves.update = (struct update_settings){(float)scale, r->scalars, 2, r->applied + 1};
+    for (int g = 0; g < 4; g++) {
+        bool other = s->other && g > 1;
+        optimizer_prepare(other ? s->other : s->optimizer, &(other ? s->other_params : s->params)[g % 2],
+                          r->applied + 1, &r->scalars[g]);
+    }
+    float share = s->terms.precision.average ? 0.5f : 0;
+    r->moves.update = (struct update_settings){(float)scale, r->scalars, 4, r->applied + 1, share};
 }
 
 /* As engine/step/step.c decides. */
@@ -186,17 +190,16 @@ static bool (*const work[])(struct rank *) = {
 
 /* ---- moves ---- */
 
-/* With updates in the backward the step before is committed before the first of them. The ranks' exchange takes no time. */
-static bool commits_first(const struct rank *r, enum host_move next) {
-    return r->policy.update_in_backward && r->moves.commits && next == MOVE_BEGIN && r->moves.pass.last &&
-           (r->moves.use.recomputes || rank_backward(r));
+/* The ranks' exchange takes no time. */
+static bool commits_first(const struct rank *r) {
+    return r->policy.update_in_backward && r->moves.commits && loop_updates_next(&r->loop);
 }
 
 /* Makes the next move, if it is ready. */
 static bool move(struct rank *r) {
     enum host_move next = r->loop.next;
     loop_prepare(&r->loop, &r->moves);
-    if (commits_first(r, next)) {
+    if (commits_first(r)) {
         if (!executor_stored(r->executor)) return false;
         work_agreed(r);
         return false;

@@ -59,7 +59,7 @@ zero_status ledger_plan_make(struct ledger_plan *out, const struct plan *plan, s
     uint32_t regions = plan->policy->regions;
     fill_at_first(&p, BUFFER_PARAM_FULL, regions);
     fill_at_first(&p, BUFFER_PARAM_SHARD, regions);
-    fill_at_first(&p, BUFFER_STATE, regions * OPTIMIZER_STATES_MAX);
+    fill_at_first(&p, BUFFER_STATE, regions * PRECISION_STATES_MAX);
     fill_at_first(&p, BUFFER_MASTER, regions);
     *out = p;
     return ZERO_OK;
@@ -116,7 +116,8 @@ static uint32_t ring_of(const struct ledger *l, const struct operation *op, enum
             return *out_kind == BUFFER_PARAM_STAGED ? layout->params.slots : layout->grads.slots;
     }
     *out_kind = (enum buffer_kind)LEDGER_SLOT;
-    return op->object == OBJECT_STATE && op->pipe.used ? layout->slots : 0;
+    bool staged = op->object == OBJECT_STATE || op->object == OBJECT_DIRECTION;
+    return staged && op->pipe.used ? layout->slots : 0;
 }
 
 /* Both hold a chunk in the same slot of a ring. */

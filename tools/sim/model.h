@@ -2,16 +2,21 @@
 #ifndef ZERO_TOOLS_SIM_MODEL_H
 #define ZERO_TOOLS_SIM_MODEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
+#include "kernels/quantize.h"
 
 struct sim_param { /* in the order of units */
     char name[NAME_BYTES_MAX];
     const char *tied_to;  /* a parameter of an earlier unit, or NULL */
     uint32_t unit, flags; /* ZERO_FROZEN, ZERO_NO_DECAY */
     uint64_t count;
+    uint64_t columns; /* of a matrix; 0: it has one dimension */
+    bool other;       /* sim_setup.other updates it */
+    enum code_format code; /* struct model_param */
 };
 
 struct sim_unit {

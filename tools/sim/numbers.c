@@ -114,6 +114,17 @@ static double squares(const struct sim_setup *s, const struct trained *t) {
     return sum;
 }
 
+/* As kernels/optimizer.h says: the direction, the whole matrix, the weights. */
+static void update_whole(const struct optimizer *optimizer, const struct optimizer_args *args,
+                         uint64_t columns, float *direction, float *scratch) {
+    struct optimizer_args before = *args, after = *args;
+    before.master = direction;
+    optimizer_update_isa(optimizer->before, KERNEL_SCALAR, &before);
+    optimizer->matrix(direction, args->count / columns, columns, args->scalars, scratch, 1);
+    after.gradient = direction, after.gradient_scale = 1;
+    optimizer_update_isa(optimizer, KERNEL_SCALAR, &after);
+}
+
 static void train_step(const struct sim_setup *s, uint32_t step, uint32_t applied, struct trained *t) {
     for (uint32_t p = 0; p < s->model->params; p++)
         if (t[p].total) sum_gradient(s, p, step, t[p].weights, t[p].scratch, t[p].total);
@@ -125,8 +136,10 @@ static void train_step(const struct sim_setup *s, uint32_t step, uint32_t applie
     for (uint32_t p = 0; p < s->model->params; p++) {
         if (!t[p].total) continue;
         struct optimizer_scalars scalars;
-        bool decays = !(s->model->param[p].flags & ZERO_NO_DECAY);
-        optimizer_prepare(s->optimizer, &s->params[!decays], applied + 1, &scalars);
+        bool decays = !(s->model->param[p].flags & ZERO_NO_DECAY),
+             other = s->other && s->model->param[p].other;
+        const struct optimizer *optimizer = other ? s->other : s->optimizer;
+        optimizer_prepare(optimizer, &(other ? s->other_params : s->params)[!decays], applied + 1, &scalars);
         struct optimizer_args args = {.count = s->model->param[p].count,
                                       .master = t[p].weights,
                                       .state = {t[p].state[0], t[p].state[1]},
@@ -134,8 +147,18 @@ static void train_step(const struct sim_setup *s, uint32_t step, uint32_t applie
                                       .gradient_scale = (float)scale,
                                       .scalars = &scalars,
                                       .threads = 1};
-        optimizer_update_isa(s->optimizer, KERNEL_SCALAR, &args);
+        if (optimizer->scope == SCOPE_ELEMENT)
+            optimizer_update_isa(optimizer, KERNEL_SCALAR, &args);
+        else
+            update_whole(optimizer, &args, s->model->param[p].columns, t[p].scratch,
+                         t[p].scratch + args.count);
     }
+}
+
+/* Beside the parameter, its states and sums: what an optimizer of whole matrices needs. */
+static uint64_t matrix_scratch(const struct sim_setup *s, const struct sim_param *p) {
+    bool whole = s->optimizer->scope == SCOPE_MATRIX && p->columns && !p->other;
+    return whole ? s->optimizer->matrix_scratch(p->count / p->columns, p->columns) : 0;
 }
 
 static bool open_trained(const struct numbers *n, struct trained *t) {
@@ -143,7 +166,7 @@ static bool open_trained(const struct numbers *n, struct trained *t) {
     for (uint32_t p = 0; p < m->params; p++) {
         uint64_t count = m->param[p].count;
         if (m->param[p].tied_to) continue;
-        t[p].weights = calloc(7 * count, sizeof(float));
+        t[p].weights = calloc(7 * count + matrix_scratch(n->setup, &m->param[p]), sizeof(float));
         if (!t[p].weights) return false;
         fill((void *)n, m->param[p].name, 0, count, t[p].weights);
         if (m->param[p].flags & ZERO_FROZEN) continue;

@@ -53,7 +53,8 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
     if (run->violation.code) return; /* the ledger may not know the operation */
     ledger_done(&r->ledger, op, item);
     run->schedule = mix_event(run->schedule, r, op, item);
-    bool updates = op->kind == OP_UPDATE && op->object == OBJECT_STATE; /* not its part that measures */
+    bool updates =
+        op->kind == OP_UPDATE && op->object == OBJECT_STATE; /* not its part that measures or directs */
     uint64_t elements = updates ? chunk_layout_updated(&run->blueprint.plan.layout, op, item).count : 0;
     if (op->outcome == OUTCOME_UPDATED) r->updated[op->region] += elements;
     if (op->outcome == OUTCOME_SKIPPED) r->updated[op->region] -= elements; /* taken back */
@@ -78,7 +79,7 @@ static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, 
     return comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
 }
 
-/* Opens groups in the engine's order (engine/commit.c), because messages name groups by that order. */
+/* Opens groups in the engine's order (engine/calls/commit.c), because messages name groups by that order. */
 static zero_status open_groups(struct rank *r, struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
     uint32_t ranks = r->run->ranks, *list = malloc(ranks * sizeof *list);

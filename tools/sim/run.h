@@ -47,8 +47,8 @@ struct rank {
     uint64_t emitted; /* operations so far */
     uint64_t turns;   /* actions of the host so far */
     bool busy, lost, ended;
-    bool fresh[USE_REGIONS_MAX]; /* per region of the current use: its gradient begins at zero */
-    struct optimizer_scalars scalars[2];
+    bool fresh[USE_REGIONS_MAX];         /* per region of the current use: its gradient begins at zero */
+    struct optimizer_scalars scalars[4]; /* model_scalars; the other optimizer's parameters are group 1 */
     uint64_t applied;
     struct zero_error error; /* the error that ended the rank */
     uint64_t ended_ns;

@@ -91,12 +91,16 @@ static zero_status declare(struct run *run, struct zero_error *error) {
             const struct sim_param *p = &m->param[i];
             zero_param param = {.struct_size = sizeof param,
                                 .name = p->name,
-                                .dims = 1,
+                                .dims = p->columns ? 2 : 1,
+                                .group = p->other,
                                 .flags = p->flags,
-                                .shape = {p->count},
+                                .shape = {p->columns ? p->count / p->columns : p->count, p->columns},
                                 .tied_to = p->tied_to,
                                 .slot = &run->slot};
             status = model_add_param(&run->model, unit, &param, error);
+            if (status) continue;
+            run->model.param[i].other = p->other;
+            run->model.param[i].code = p->code;
         }
     }
     if (!status) declare_segments(run);
@@ -105,20 +109,12 @@ static zero_status declare(struct run *run, struct zero_error *error) {
 
 static zero_status make_blueprint(struct run *run, struct zero_error *error) {
     const struct sim_setup *s = run->setup;
-    if (s->optimizer->scope == SCOPE_MATRIX)
-        return error_set(error, ZERO_E_UNSUPPORTED,
-                         "the simulator's parameters have no shapes, and %s updates matrices: take another "
-                         "optimizer",
-                         s->optimizer->title);
-    if (s->other && (s->optimizer->scope != SCOPE_ELEMENT || s->other->scope != SCOPE_ELEMENT))
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "the simulator has one optimizer, and %s beside %s updates by other operations: give "
-            "all parameters one optimizer",
-            s->other->title, s->optimizer->title);
+    uint32_t states = optimizer_states_used(s->optimizer, &s->params[0]);
+    if (s->other && s->other->state_count > states) states = s->other->state_count;
     struct blueprint_options options = {.model = &run->model,
                                         .optimizer = s->optimizer,
-                                        .state_count = optimizer_states_used(s->optimizer, &s->params[0]),
+                                        .other = s->other,
+                                        .state_count = states,
                                         .group = (struct comm_group *const(*)[STREAMS])run->rank[0].group};
     zero_status status = blueprint_make(&run->blueprint, &s->terms, &options, error);
     struct plan *plan = &run->blueprint.plan;

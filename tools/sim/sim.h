@@ -58,11 +58,12 @@ struct sim_setup {
     uint32_t steps;
     uint64_t persistence_threshold;
     const struct optimizer *optimizer;
-    const struct optimizer *other;     /* of some groups; refused where it needs other operations; or NULL */
     struct optimizer_params params[2]; /* with weight decay and without */
-    double clip;                       /* 0: none */
-    bool staging;                      /* reductions need scratch, as with MPI */
-    bool evaluate;                     /* an evaluation pass after every micro-step and every step */
+    const struct optimizer *other;     /* of the parameters that say so; NULL: `optimizer` */
+    struct optimizer_params other_params[2];
+    double clip;   /* 0: none */
+    bool staging;  /* reductions need scratch, as with MPI */
+    bool evaluate; /* an evaluation pass after every micro-step and every step */
     /* left out of every step's first micro-step (vertical: of all), only without segments; -1: none */
     int32_t skip_unit;
     struct pass_segments segments; /* recomputed in the backward */

@@ -26,6 +26,7 @@ struct export {
     float *block;
     uint16_t *narrow;            /* NARROWED elements */
     enum dtype dtype;            /* of the files */
+    uint32_t kind;               /* of trained parameters: manifest_kind */
     const struct family *family; /* NULL: the checkpoint's model is no GPT */
 };
 
@@ -158,7 +159,7 @@ static zero_status write_some(void *user, const struct piece *piece, uint64_t fi
 static zero_status write_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
     struct export *x = user;
     const struct piece *p = &shard->piece[index];
-    if (p->kind) return ZERO_OK;
+    if (p->kind != (p->param->frozen ? 0 : x->kind)) return ZERO_OK;
     return shard_read(shard, index, p->first, p->count, x->block, write_some, x, error);
 }
 
@@ -289,6 +290,14 @@ static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error 
     return status;
 }
 
+static zero_status choose_kind(struct export *x, bool average, struct zero_error *error) {
+    x->kind = average ? manifest_average(&x->checkpoint.manifest) : 0;
+    if (!average || x->kind) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "%s has no averaged weights: export its weights, or train with ema.decay",
+                     x->checkpoint.path);
+}
+
 zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
                            struct zero_error *left, struct zero_error *error) {
     struct export x = {.storage = storage_posix()};
@@ -296,6 +305,7 @@ zero_status weights_export(const char *checkpoint, const char *out, const struct
     if (snprintf(x.partial, sizeof x.partial, "%s.partial", out) >= (int)sizeof x.partial)
         return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
     zero_status status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
+    if (!status) status = choose_kind(&x, options->average, error);
     if (!status) {
         x.family = family_of(&x.checkpoint.manifest);
         x.dtype =

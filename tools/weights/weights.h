@@ -66,6 +66,7 @@ zero_status weights_note_source(const struct weights *weights, weights_note_fn s
 struct weights_export {
     uint64_t file_bytes; /* files of at most that size, where tensors allow */
     int dtype;           /* enum dtype; DTYPES: the type in which the run computed */
+    bool average;        /* the averaged weights; those of frozen parameters are their weights */
 };
 
 /* Writes the weights of a checkpoint into a new directory `out`, whose parents it makes: model.safetensors, or several

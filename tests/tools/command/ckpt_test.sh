@@ -57,6 +57,35 @@ cmp -s first out || fail "equal weights, other text"
 expect 0 "$zero" sample a/checkpoints --tokens 20 --prompt "line" --seed 2
 cmp -s first out && fail "another seed, the same text"
 
+# Averaged weights: the training is the same; they go from stage to stage, and are what --ema takes.
+loss() { sed -n 's/^loss *//p' out; }
+config 3 ', "ema": {"decay": 0.9}' >ema.json
+config 0 ', "ema": {"decay": 0.9}' >ema0.json
+expect 0 "$zero" train ema.json --data text --ranks 2 --steps 3 --run averaged --save-every 3
+[[ $(weights) == "$hash" ]] || fail "averages change the training"
+expect 0 "$zero" ckpt info averaged/checkpoints
+says out "optimizer   adamw: exp_avg, exp_avg_sq, ema; lr 0.01"
+expect 1 "$zero" ckpt diff a/checkpoints averaged/checkpoints
+says out "the first has 2 optimizer states, the second 3"
+grep -q "elements differ" out && fail "averages change weights or moments"
+expect 0 "$zero" train ema0.json --data text --ranks 2 --steps 2 --run moved --save-every 2
+expect 0 "$zero" train ema.json --data text --ranks 2 --steps 3 --run moved --resume --save-every 3
+expect 0 "$zero" ckpt diff averaged/checkpoints moved/checkpoints
+expect 0 "$zero" ckpt export averaged/checkpoints exported_ema --ema
+expect 0 "$zero" ckpt import exported_ema imported_ema
+expect 0 "$zero" eval imported_ema --data text && losses=$(loss)
+expect 0 "$zero" eval averaged --data text --ema
+[[ -n $losses && $(loss) == "$losses" ]] || fail "the loss of the averages is $(loss), and $losses where they are the weights"
+says out ", averaged"
+expect 0 "$zero" eval averaged --data text
+[[ $(loss) != "$losses" ]] || fail "the averages are the weights"
+expect 0 "$zero" sample averaged --tokens 20 --prompt "line" --ema && cp out first
+expect 0 "$zero" sample imported_ema --tokens 20 --prompt "line"
+cmp -s first out || fail "equal averages, other text"
+expect 1 "$zero" sample a --ema && says err "has no averaged weights"
+expect 1 "$zero" ckpt export a/checkpoints out_ema --ema && says err "has no averaged weights"
+expect 1 "$zero" eval exported --data text --ema && says err "--ema: exported is no checkpoint"
+
 expect 2 "$zero" ckpt
 says err "say what to do: info, verify, diff, export or import"
 expect 2 "$zero" ckpt diff a

@@ -22,7 +22,7 @@ static void describe(const char *keys, struct config *config, struct identity *o
     zero_status status = config_read(json, config, &error);
     if (!status) status = config_resolve(config, RANKS, &error);
     if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s: %s\n", json, error.message);
-    identity_describe(out, config, DATA);
+    identity_describe(out, config, DATA, "");
 }
 
 /* Both ways: what was given then and is not now, and the other way round. */
@@ -72,6 +72,11 @@ static void what_changes_the_result(void) {
          "", "its param_groups is #"},
         {"\"zero_optimization\": {\"zero_quantized_weights\": true, \"stage\": 3}",
          "\"zero_optimization\": {\"stage\": 3}", "its zero_optimization.zero_quantized_weights is true"},
+        {"\"zero_optimization\": {\"zero_quantized_weights\": true, \"stage\": 3}",
+         "\"zero_optimization\": {\"zero_quantized_weights\": \"int8\", \"stage\": 3}", NULL},
+        {"\"zero_optimization\": {\"zero_quantized_weights\": \"fp8_e4m3\", \"stage\": 3}",
+         "\"zero_optimization\": {\"zero_quantized_weights\": \"int8\", \"stage\": 3}",
+         "its zero_optimization.zero_quantized_weights is \"fp8_e4m3\", this configuration has true"},
         {"\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
          "\"/n\"}}",
          "\"zero_optimization\": {\"stage\": 1}", NULL},
@@ -93,10 +98,40 @@ static void data_differ(void) {
     char said[400];
     describe("", &config, &earlier);
     own = earlier;
-    identity_describe(&own, &config, DATA + 1);
+    identity_describe(&own, &config, DATA + 1, "");
     CHECK(identity_differs(&earlier, &own, &config, said, sizeof said));
     CHECK_STRING(said, "the contents of its data differ");
     config_free(&config);
+}
+
+/* Which algorithms products use: those of other shapes, of another micro-batch, are not compared. */
+static void products_differ(void) {
+    static const char a[] = "timed-0123456789abcdef-1111111111111111";
+    static const struct {
+        const char *then, *now, *said; /* NULL: the same run */
+    } rows[] = {
+        {"", "", NULL},
+        {a, a, NULL},
+        {a, "timed-0123456789abcdef-2222222222222222", "its products were chosen otherwise"},
+        {a, "timed-0123456789abcde0-2222222222222222", NULL},
+        {a, "",
+         "its device.products is timed-0123456789abcdef-1111111111111111, this configuration has the "
+         "default"},
+        {"", a, "its device.products is \"first\", this configuration has timed-0"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct config config;
+        struct identity earlier, own;
+        char said[400];
+        describe("\"seed\": 3", &config, &earlier);
+        own = earlier;
+        identity_describe(&earlier, &config, DATA, rows[i].then);
+        identity_describe(&own, &config, DATA, rows[i].now);
+        if (!CHECK_INT(identity_differs(&earlier, &own, &config, said, sizeof said), rows[i].said != NULL))
+            fprintf(stderr, "between {%s} and {%s}: %s\n", rows[i].then, rows[i].now, said);
+        if (rows[i].said) CHECK_CONTAINS(said, rows[i].said);
+        config_free(&config);
+    }
 }
 
 /* More values than a note holds: those that find no room are compared together. */
@@ -172,6 +207,7 @@ static void files(void) {
 int main(void) {
     what_changes_the_result();
     data_differ();
+    products_differ();
     long_descriptions();
     files();
     return check_end();

@@ -56,6 +56,13 @@ expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said --overw
 cat err >>out
 says out "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8"
 says out "inexact by request (zero_quantized_gradients): gradients are reduced in blockwise int4"
+odd_config '3, "zero_quantized_weights": "fp8_e4m3"' \
+    ', "param_groups": [{"match": "w?e.*", "zero_quantized_weights": false}, {"match": "*.mlp.*", "zero_quantized_weights": "int4"}]' >c.json
+expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said --overwrite
+cat err >>out
+says out "inexact by request (zero_quantized_weights): parameters are gathered in blockwise fp8_e4m3"
+says out "param_groups[0]: its parameters are gathered as they are"
+says out "inexact by request (param_groups[1].zero_quantized_weights): its parameters are gathered in blockwise int4"
 odd_config '3, "stage3_max_live_parameters": 7' >c.json
 expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said --overwrite
 cat err >>out

@@ -73,6 +73,13 @@ for memory in 4MiB 3MiB; do
     grep -qE 'nvme +activation checkpoints' out || fail "$memory: no activations on the drive"
 done
 
+# A shadow, and updates in the backward that it lets clip: only rows with state on the drive have them, and their price.
+config 3 ', "nvme": {"shadow": true}' |
+    sed 's|"stage": 3|&, "update_in_backward": true, "offload_optimizer": {"device": "nvme", "nvme_path": "drive"}|' >repeats.json
+expect 0 "$zero" plan repeats.json --gpu h100-80g --ranks 8 --nvme 14GB/s,7GB/s
+says out "  clipped: " && says out "; that no step is clipped, and beside \`clipped\` that every step is"
+[[ $(grep -c "clipped: " out) == $(grep -c " nvme  .*clipped: " out) ]] || fail "a row without a drive repeats steps"
+
 expect 2 "$zero" plan --model gpt2 && says err "--gpu is missing; there are h100-80g"
 expect 2 "$zero" plan --gpu cpu && says err "no model: give --model NAME"
 expect 2 "$zero" plan --model gpt5 --gpu cpu && says err 'no model has the name "gpt5"'

@@ -1,6 +1,6 @@
 /* The GPU activations that `zero plan` computes are those that the GPT reserves and allocates, on each tier, in every
- * type, with and without recomputation and checkpoints in host memory. Runs on the stand-ins of tests/cuda, or on a
- * GPU. */
+ * type, with and without recomputation and checkpoints in host memory or on the drive. Runs on the stand-ins of tests/cuda, or
+ * on a GPU. */
 #include <stdlib.h>
 
 #include "tests/check.h"
@@ -16,6 +16,7 @@ static const struct shapes all[] = {
     {"demo", "", GPT_GPT2, 5, 96, 6, 0, 64, 256, 0, true, 0, 0, 0, 0},
     {"odd", "", GPT_GPT2, 3, 35, 5, 0, 19, 1001, 71, false, 0, 0, 0, 0},
     {"llama", "", GPT_LLAMA, 6, 64, 4, 2, 48, 512, 176, false, 20, 0, 0, 0},
+    {"deep", "", GPT_LLAMA, 9, 24, 2, 2, 16, 64, 40, true, 0, 0, 0, 0},
 };
 
 static const struct {
@@ -43,7 +44,8 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
                                 .tied = s->tied,
                                 .layer_norm_epsilon = 1e-5,
                                 .recompute = recompute.blocks,
-                                .checkpoints = recompute.tier};
+                                .checkpoints = recompute.tier,
+                                .micros = 1};
     zero_engine *engine = fake_engine_create(types[t].type, 1, 1);
     struct fake_cuda_counts counts;
     struct gpt *gpt = NULL;
@@ -54,6 +56,9 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
     uint64_t engines = 2 * 4 * gpt_parameters(&config), taken = before - free_bytes() - engines;
     bool same = CHECK_INT(fake_engine_reserved(engine, ZERO_DEVICE), bytes - host) &
                 CHECK_INT(fake_engine_reserved(engine, ZERO_CPU), host);
+    const zero_scratch_needs *needs = fake_engine_scratch(engine);
+    same &= CHECK_INT(shapes_checkpoint_bytes(s, types[t].dtype, batch, recompute),
+                      needs ? needs->place_bytes : 0);
     if (counts_read(&counts)) same &= CHECK_INT(taken, bytes - host); /* a real driver has pages */
     if (!same)
         fprintf(stderr, "in %s, type %d, batch %u, %u blocks again, %d\n", s->name, t, batch,
@@ -68,10 +73,9 @@ int main(void) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int t = 0; t < 3; t++)
             for (uint32_t blocks = 0; blocks <= all[i].layers; blocks++)
-                for (int on_cpu = 0; on_cpu < 2; on_cpu++)
-                    check(
-                        &all[i], t, 1 + (blocks + (uint32_t)t) % 3,
-                        (struct shapes_recompute){.blocks = blocks, .tier = on_cpu ? ZERO_CPU : ZERO_DEVICE});
+                for (int tier = 0; tier < ZERO_TIERS; tier++)
+                    check(&all[i], t, 1 + (blocks + (uint32_t)t) % 3,
+                          (struct shapes_recompute){.blocks = blocks, .tier = (zero_tier)tier, .gpu = true});
     cuda_device_close(&cuda);
     return check_end();
 }

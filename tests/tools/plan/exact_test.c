@@ -65,6 +65,12 @@ static const struct variant {
     {.name = "hpZ", .zero = ", \"zero_hpz_partition_size\": 2", .stage3 = true},
     {.name = "kept", .comm = "\"reshard_after_forward\": false", .stage3 = true},
     {.name = "coded weights", .zero = ", \"zero_quantized_weights\": true", .stage3 = true},
+    {.name = "weights in fp8, beside int4 and exact ones",
+     .zero = ", \"zero_quantized_weights\": \"fp8_e4m3\"",
+     .extra =
+         ", \"param_groups\": [{\"match\": \"*mlp*\", \"zero_quantized_weights\": \"int4\"}, {\"match\": "
+         "\"w?e.*\", \"zero_quantized_weights\": false}]",
+     .stage3 = true},
     {.name = "4 bits of gradients", .zero = ", \"zero_quantized_gradients\": true"},
     {.name = "8 bits of gradients, HSDP",
      .zero = ", \"zero_quantized_gradients\": true, \"mics_shard_size\": 2",
@@ -144,8 +150,13 @@ static const struct variant {
      .drive = true,
      .sharded = true,
      .vertical = true},
-    {.name = "whole matrices", .extra = MUON, .memory = true},
-    {.name = "whole matrices, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = MUON, .memory = true},
+    {.name = "whole matrices", .extra = MUON},
+    {.name = "whole matrices, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = MUON, .drive = true},
+    {.name = "whole matrices, tiered",
+     .state = "\"device\": \"tiered\", \"ratio\": 0.6",
+     .extra = MUON,
+     .drive = true},
+    {.name = "whole matrices, shadow", .extra = MUON ", \"nvme\": {\"shadow\": true}", .drive = true},
     {.name = "whole tensors", .extra = LAMB, .memory = true},
     {.name = "whole tensors, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = LAMB, .memory = true},
     {.name = "gradients on the drive, HSDP",
@@ -247,10 +258,11 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
     struct gpt_config config = model;
     config.recompute = t->variant->recompute, config.checkpoints = t->variant->checkpoints;
     config.vocab_block = t->variant->vocab_block, config.tied = units.tied;
-    zero_status status =
-        trains ? gpt_create(engine, &config, 2, &gpt)
-               : shapes_declare(&units, (struct shapes_recompute){config.recompute, config.checkpoints, 0},
-                                engine, &unused);
+    zero_status status = trains ? gpt_create(engine, &config, 2, &gpt)
+                                : shapes_declare(&units,
+                                                 (struct shapes_recompute){.blocks = config.recompute,
+                                                                           .tier = config.checkpoints},
+                                                 engine, &unused);
     if (!status) status = zero_engine_commit(engine, &plan);
     if (!CHECK_INT(status, ZERO_OK)) {
         fprintf(stderr, "%s\n", zero_last_error());
@@ -303,15 +315,17 @@ static void run(struct scenario *s, const struct cell *cell, const struct varian
     free(planned);
 }
 
-/* `budget`: of host memory, which lets a part of the state on a drive stay in memory. */
+/* `budget`: of host memory, which lets a part of the state on a drive stay in memory, beside the directions of matrices. */
 static void configure(char out[1024], const struct variant *v, uint64_t micro_steps, int type, bool budget) {
+    bool matrices = v->extra && strstr(v->extra, "Muon");
+    char memory[64] = "";
+    if (budget) snprintf(memory, sizeof memory, ", \"memory\": {\"cpu\": %d}", matrices ? 900000 : 600000);
     snprintf(out, 1024,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, "
              "\"zero_optimization\": {\"stage3_param_persistence_threshold\": %d, \"sub_group_size\": "
              "3000, \"offload_optimizer\": {%s}%s}, \"comm\": {%s}%s%s%s}",
              (int)micro_steps, (int)micro_steps * 50, v->state ? v->state : "", v->zero ? v->zero : "",
-             v->comm ? v->comm : "", types[type], v->extra ? v->extra : "",
-             budget ? ", \"memory\": {\"cpu\": 600000}" : "");
+             v->comm ? v->comm : "", types[type], v->extra ? v->extra : "", memory);
 }
 
 static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage, int type,

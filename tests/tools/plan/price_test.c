@@ -405,10 +405,27 @@ static void checkpoints_on_the_drive(void) {
         CHECK_DOUBLE(p[deep].step.seconds, 2e-6 * (double)bytes, 1e-3);
     }
     CHECK(p[1].activation_bytes - p[0].activation_bytes < 36 * 4 * 256); /* lists of addresses */
-    s.machine.device.is_host = false;
-    error_clear(&error);
-    CHECK_INT(price_cell(&s, &cell, p, &error), ZERO_E_UNSUPPORTED);
-    CHECK_CONTAINS(error.message, "set cpu_checkpointing instead");
+}
+
+/* A GPU keeps those of the last six segments. */
+static void checkpoints_of_a_gpu(void) {
+    struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4, "
+                              "\"activation_checkpointing\": {\"nvme_checkpointing\": true}}");
+    struct price p[2] = {{.parameters = 0}};
+    struct zero_error error;
+    const struct cell cell = {.stage = 3, .recompute = 1};
+    s.checkpoints = ZERO_NVME, s.ranks = 1;
+    for (int deep = 0; deep < 2; deep++) {
+        s.shapes.layers = deep ? 40 : 6;
+        uint64_t bytes = (s.shapes.layers - 6) * 2 * 128 * 256 * 4;
+        error_clear(&error);
+        if (!CHECK_INT(price_cell(&s, &cell, &p[deep], &error), ZERO_OK))
+            fprintf(stderr, "%s\n", error.message);
+        CHECK_INT(p[deep].tier_bytes[ZERO_NVME], bytes);
+        CHECK_INT(p[deep].step.drive_read_bytes, 4 * bytes);
+        CHECK_INT(p[deep].step.drive_write_bytes, 4 * bytes);
+    }
+    CHECK_INT(p[1].activation_bytes, p[0].activation_bytes);
 }
 
 int main(void) {
@@ -432,5 +449,6 @@ int main(void) {
     gathering_later_is_advised_where_it_fits();
     json_is_json();
     checkpoints_on_the_drive();
+    checkpoints_of_a_gpu();
     return check_end();
 }

@@ -82,7 +82,7 @@ static void check_memory(const struct shapes *s, uint32_t batch, uint32_t thread
         CHECK_INT(all - host, fake_engine_reserved(engine, ZERO_DEVICE));
         CHECK_INT(host, fake_engine_reserved(engine, ZERO_CPU));
         const zero_scratch_needs *needs = fake_engine_scratch(engine);
-        CHECK_INT(shapes_checkpoint_bytes(s, batch, recompute), needs ? needs->place_bytes : 0);
+        CHECK_INT(shapes_checkpoint_bytes(s, type, batch, recompute), needs ? needs->place_bytes : 0);
     }
     gpt_destroy(gpt);
     zero_engine_destroy(engine);

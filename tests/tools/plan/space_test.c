@@ -123,6 +123,11 @@ static const struct {
      "true}",
      4,
      {.stage = 3}},
+    {"weights coded by pattern",
+     "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\"}, \"param_groups\": [{\"match\": "
+     "\"*mlp*\", \"zero_quantized_weights\": \"fp8_e4m3\"}]",
+     4,
+     {.stage = 3}},
     {"a second shard",
      "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\", "
      "\"zero_hpz_partition_size\": 2}",
@@ -451,6 +456,35 @@ static void says_what_is_wrong(void) {
     close_search(&s);
 }
 
+#define TWO_PATHS(stage, state, params)                                                                      \
+    "\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": " stage                                     \
+    ", \"offload_optimizer\": {\"device\": \"" state                                                         \
+    "\", \"nvme_path\": \"/a\"}, \"offload_param\": {\"device\": \"" params "\", \"nvme_path\": \"/b\"}}"
+
+/* A rank has one set of swap files, so no row has state and parameters on two drives. Rows of which one alone can be on a drive
+ * are as without the other's path. */
+static void state_and_parameters_have_one_set_of_drives(void) {
+    static const struct {
+        const char *keys;
+        bool refused;
+    } given[] = {{TWO_PATHS("\"auto\"", "auto", "auto"), true}, {TWO_PATHS("3", "auto", "auto"), true},
+                 {TWO_PATHS("3", "nvme", "auto"), true},        {TWO_PATHS("3", "auto", "nvme"), true},
+                 {TWO_PATHS("\"auto\"", "nvme", "nvme"), true}, {TWO_PATHS("2", "auto", "auto"), false},
+                 {TWO_PATHS("3", "auto", "cpu"), false},        {TWO_PATHS("3", "cpu", "auto"), false}};
+    static struct searched s;
+    struct zero_error error;
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        bool refused = search(given[i].keys, 2, &s, &error) != ZERO_OK;
+        if (!CHECK_INT(refused, given[i].refused)) fprintf(stderr, "%s\n%s\n", given[i].keys, error.message);
+        if (refused)
+            CHECK_STRING(error.message,
+                         "zero_optimization.offload_param.nvme_path: a rank has one set of swap "
+                         "files: give it the same paths as "
+                         "zero_optimization.offload_optimizer.nvme_path");
+        close_search(&s);
+    }
+}
+
 /* Without "auto": state goes to its own path. */
 static void state_has_its_own_path(void) {
     static const char text[] =
@@ -466,6 +500,24 @@ static void state_has_its_own_path(void) {
     char *in_memory = edit_run(text, &cell, &shapes, &changes);
     CHECK(strstr(in_memory, "\"/a\"") && !strstr(in_memory, "\"/b\""));
     free(in_memory);
+}
+
+/* Only a stage that cuts parameters gathers them in codes: the key and its groups go, what else a group says stays. */
+static void codes_are_of_stage_3(void) {
+    static const char text[] =
+        "{\"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": \"fp8_e4m3\"}, "
+        "\"param_groups\": [{\"match\": \"a\", \"zero_quantized_weights\": \"int4\"}, {\"match\": "
+        "\"b\", \"lr\": 7}]}";
+    struct edit_changes changes = {.recompute = EDIT_RECOMPUTE_KEPT};
+    struct shapes shapes = {0};
+    for (uint32_t stage = 0; stage <= 3; stage++) {
+        struct cell cell = {.stage = stage};
+        char *edited = edit_run(text, &cell, &shapes, &changes);
+        CHECK_INT(strstr(edited, "quantized") != NULL, stage == 3);
+        CHECK_INT(strstr(edited, "int4") != NULL, stage == 3);
+        CHECK(strstr(edited, "\"lr\"") != NULL);
+        free(edited);
+    }
 }
 
 /* What is written out is a row again, and the row that was meant. */
@@ -512,7 +564,9 @@ int main(void) {
     says_that_no_drive_is_described();
     hugging_face_keeps_its_meaning();
     says_what_is_wrong();
+    state_and_parameters_have_one_set_of_drives();
     state_has_its_own_path();
+    codes_are_of_stage_3();
     written_out_and_found_again();
     return check_end();
 }

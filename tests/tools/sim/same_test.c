@@ -23,7 +23,6 @@ struct variant {
     const char *comm, *extra;
     uint32_t recompute; /* blocks together */
     int repeats;        /* each step is above the bound on the norm */
-    int lamb;
 };
 
 #define NVME_STATE "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
@@ -33,60 +32,71 @@ struct variant {
 #define VERTICAL "\"micro_order\": \"vertical\"" /* an own head */
 
 static const struct variant variants[] = {
-    {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 1", NULL, ZERO_F32, 1, 2, 1, 0, "last", 1, -1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 1 on a drive", NVME_STATE, ZERO_F32, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 2", NULL, ZERO_F16, 2, 2, 0, 0, "auto", 0, 2, 0, NULL, NULL, 0, 0, 0},
+    {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1, 0, NULL, NULL, 0, 0},
+    {"stage 1", NULL, ZERO_F32, 1, 2, 1, 0, "last", 1, -1, 0, NULL, NULL, 0, 0},
+    {"stage 1 on a drive", NVME_STATE, ZERO_F32, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"stage 2", NULL, ZERO_F16, 2, 2, 0, 0, "auto", 0, 2, 0, NULL, NULL, 0, 0},
     {"stage 2 on the host", "\"offload_optimizer\": {\"device\": \"cpu\"}", ZERO_F32, 2, 1, 1, 60, "auto", 1,
-     -1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 3", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 3, accumulating", NULL, ZERO_F32, 3, 3, 3, 10, "last", 1, 1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 3, narrow", NULL, ZERO_BF16, 3, 2, 2, 0, "auto", 0, 3, 0, NULL, NULL, 0, 0, 0},
-    {"stage 3, state on a drive", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
+     -1, 0, NULL, NULL, 0, 0},
+    {"stage 3", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"stage 3, accumulating", NULL, ZERO_F32, 3, 3, 3, 10, "last", 1, 1, 0, NULL, NULL, 0, 0},
+    {"stage 3, narrow", NULL, ZERO_BF16, 3, 2, 2, 0, "auto", 0, 3, 0, NULL, NULL, 0, 0},
+    {"stage 3, state on a drive", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
     {"stage 3, state on a drive, narrow", NVME_STATE, ZERO_BF16, 3, 2, 2, 0, "auto", 1, 2, 0, NULL, NULL, 0,
-     0, 0},
-    {"stage 3, parameters on the host", "\"offload_param\": {\"device\": \"cpu\"}", ZERO_F32, 3, 1, 1, 0,
-     "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
-    {"stage 3, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
-     NULL, 0, 0, 0},
-    {"HSDP", "\"mics_shard_size\": 2", ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0, 0},
-    {"stage 1, HSDP", "\"mics_shard_size\": 2", ZERO_BF16, 1, 1, 1, 0, "auto", 0, 2, 4, NULL, NULL, 0, 0, 0},
-    {"hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0, 0, 0},
-    {"kept", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 4, ", \"reshard_after_forward\": false", NULL, 0, 0,
      0},
+    {"stage 3, parameters on the host", "\"offload_param\": {\"device\": \"cpu\"}", ZERO_F32, 3, 1, 1, 0,
+     "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"stage 3, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
+     NULL, 0, 0},
+    {"HSDP", "\"mics_shard_size\": 2", ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0},
+    {"stage 1, HSDP", "\"mics_shard_size\": 2", ZERO_BF16, 1, 1, 1, 0, "auto", 0, 2, 4, NULL, NULL, 0, 0},
+    {"hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0, 0},
+    {"kept", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 4, ", \"reshard_after_forward\": false", NULL, 0, 0},
     {"coded", "\"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ZERO_F32, 3, 2, 1, 0,
-     "auto", 0, -1, 0, NULL, NULL, 0, 0, 0},
-    {"coded gradients, HSDP", "\"mics_shard_size\": 2, \"zero_quantized_gradients\": true", ZERO_BF16, 2, 1,
-     1, 0, "auto", 0, -1, 4, ", \"quantized_gradient_bits\": 8", NULL, 0, 0, 0},
-    {"recomputed", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 1, 0, 0},
-    {"recomputed together", NULL, ZERO_BF16, 3, 2, 0, 0, "auto", 0, -1, 0, NULL, NULL, 3, 0, 0},
-    {"recomputed together, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 2, 0, "auto", 0, -1,
-     0, NULL, NULL, 3, 0, 0},
-    {"shadow", NVME_STATE, ZERO_F32, 1, 2, 1, 0, "auto", 0, -1, 0, NULL, ", \"nvme\": {\"shadow\": true}", 0,
+     "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"coded by pattern", "\"zero_quantized_weights\": \"fp8_e4m3\"", ZERO_BF16, 3, 2, 1, 0, "auto", 0, -1, 0,
+     NULL,
+     ", \"param_groups\": [{\"match\": [\"in.w\", \"?.b\"], \"zero_quantized_weights\": false}, {\"match\": "
+     "\"b.*\", \"zero_quantized_weights\": \"int4\"}]",
      0, 0},
+    {"coded gradients, HSDP", "\"mics_shard_size\": 2, \"zero_quantized_gradients\": true", ZERO_BF16, 2, 1,
+     1, 0, "auto", 0, -1, 4, ", \"quantized_gradient_bits\": 8", NULL, 0, 0},
+    {"recomputed", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 1, 0},
+    {"recomputed together", NULL, ZERO_BF16, 3, 2, 0, 0, "auto", 0, -1, 0, NULL, NULL, 3, 0},
+    {"recomputed together, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 2, 0, "auto", 0, -1,
+     0, NULL, NULL, 3, 0},
+    {"shadow", NVME_STATE, ZERO_F32, 1, 2, 1, 0, "auto", 0, -1, 0, NULL, ", \"nvme\": {\"shadow\": true}", 0,
+     0},
     {"shadow, parameters on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 1, 1, 0, "auto", 1, -1, 0,
-     NULL, ", \"nvme\": {\"shadow\": true}", 0, 0, 0},
-    {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0, 0, 0},
-    {"vertical, stage 1", VERTICAL, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0, 0},
+     NULL, ", \"nvme\": {\"shadow\": true}", 0, 0},
+    {"matrices, stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"matrices, stage 1 on a drive", NVME_STATE, ZERO_BF16, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"matrices, HSDP", "\"mics_shard_size\": 2", ZERO_F32, 2, 1, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0},
+    {"matrices, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F16, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
+     NULL, 0, 0},
+    {"matrices, shadow", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
+     ", \"nvme\": {\"shadow\": true}", 0, 0},
+    {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0, 0},
+    {"vertical, stage 1", VERTICAL, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0},
     {"vertical, recomputed together, all on a drive", VERTICAL ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3,
-     2, 2, 0, "every", 0, -1, 0, NULL, NULL, 3, 0, 0},
-    {"updated in the backward", UPDATES, ZERO_F32, 2, 2, 1, 0, "last", 0, 1, 0, NULL, NULL, 0, 0, 0},
+     2, 2, 0, "every", 0, -1, 0, NULL, NULL, 3, 0},
+    {"updated in the backward", UPDATES, ZERO_F32, 2, 2, 1, 0, "last", 0, 1, 0, NULL, NULL, 0, 0},
     {"updated in the backward, all on a drive", UPDATES ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 2, 1,
-     0, "auto", 0, -1, 0, NULL, NULL, 3, 0, 0},
+     0, "auto", 0, -1, 0, NULL, NULL, 3, 0},
     {"updated in the backward, shadow", UPDATES ", " NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
-     ", \"nvme\": {\"shadow\": true}", 0, 0, 0},
+     ", \"nvme\": {\"shadow\": true}", 0, 0},
     {"updated again, shadow", UPDATES ", " NVME_STATE, ZERO_BF16, 2, 2, 1, 0, "every", 0, 1, 0, NULL,
-     ", \"nvme\": {\"shadow\": true}", 0, 1, 0},
+     ", \"nvme\": {\"shadow\": true}", 0, 1},
     {"updated again, shadow, all on a drive", UPDATES ", " NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 1, 0,
-     "auto", 0, -1, 4, NULL, ", \"nvme\": {\"shadow\": true}", 3, 1, 0},
+     "auto", 0, -1, 4, NULL, ", \"nvme\": {\"shadow\": true}", 3, 1},
     {"updated in the backward, vertical", UPDATES ", " VERTICAL ", " NVME_STATE, ZERO_F32, 3, 2, 2, 10,
-     "every", 0, -1, 4, NULL, NULL, 0, 0, 0},
-    {"tensors, stage 0", NULL, ZERO_BF16, 0, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0, 1},
+     "every", 0, -1, 4, NULL, NULL, 0, 0},
+    {"tensors, stage 0", NULL, ZERO_BF16, 0, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0},
     {"tensors, stage 2 on the host", "\"offload_optimizer\": {\"device\": \"cpu\"}", ZERO_F32, 2, 1, 1, 60,
-     "auto", 1, -1, 0, NULL, NULL, 0, 0, 1},
+     "auto", 1, -1, 0, NULL, NULL, 0, 0},
     {"tensors, hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0,
-     0, 1},
+     0},
 };
 
 static struct {
@@ -180,11 +190,12 @@ int main(void) {
         real.toy = toy_setup_default();
         real.toy.ranks = v->ranks ? v->ranks : RANKS, real.toy.stage = v->stage, real.toy.steps = 3;
         real.toy.micro_steps = v->micro_steps, real.toy.depth = v->depth, real.toy.threshold = v->threshold;
+        real.toy.muon = strstr(v->name, "matrices") != NULL;
+        real.toy.lamb = strstr(v->name, "tensors") != NULL;
         real.toy.mode = v->mode, real.toy.compute = v->compute;
         real.toy.evaluate = v->evaluate, real.toy.skip_unit = v->skip_unit;
         real.toy.recompute = v->recompute, real.toy.comm = v->comm, real.toy.extra = v->extra;
         real.toy.shard_ranks = v->tiers && strstr(v->tiers, "mics") ? 2 : 0;
-        real.toy.lamb = v->lamb;
         if (v->tiers && strstr(v->tiers, UPDATES)) real.toy.clip = v->repeats ? 1e-6 : 0;
         real.toy.untied = v->tiers && strstr(v->tiers, VERTICAL);
         snprintf(directory, sizeof directory, "%s/same.%u",

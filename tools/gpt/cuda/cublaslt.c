@@ -13,7 +13,9 @@ static const char library_name[] = "libcublasLt.so.13";
     X(cublasLtCreate)                                                                                        \
     X(cublasLtDestroy)                                                                                       \
     X(cublasLtGetStatusString)                                                                               \
+    X(cublasLtGetVersion)                                                                                    \
     X(cublasLtMatmul)                                                                                        \
+    X(cublasLtMatmulAlgoCheck)                                                                               \
     X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
     X(cublasLtMatmulDescCreate)                                                                              \
     X(cublasLtMatmulDescDestroy)                                                                             \
@@ -32,18 +34,16 @@ struct table {
 
 enum { PLANS_MAX = 128 }; /* more than the shapes of a model; shapes of shorter batches replace each other */
 
-/* The properties on which the choice of an algorithm depends. Compared byte by byte. */
-struct shape {
-    uint64_t lda, ldb, ldc;
-    uint32_t m, n, k, type, end, transposed_a, transposed_b, adds, alignment;
-    uint32_t wide;
-};
-
 struct plan {
-    struct shape shape;
+    struct product_shape shape;
     bool made, possible;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+struct choice {
+    struct product_shape shape;
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -54,7 +54,12 @@ struct cublaslt {
     CUdeviceptr workspace;
     uint32_t next; /* the plan that a new shape replaces */
     struct plan plan[PLANS_MAX];
+    uint32_t choices;
+    struct choice choice[CHOICES_MAX];
+    void (*seen)(void *user, const struct product *part); /* cublaslt_watch */
+    void *seen_user;
 };
+_Static_assert(sizeof(struct algorithm) == sizeof(cublasLtMatmulAlgo_t), "an algorithm is the library's");
 
 /* ---- opening ---- */
 
@@ -131,8 +136,8 @@ static uint32_t alignment_of(const struct product *p) {
     return (uint32_t)(all & -all);
 }
 
-static struct shape shape_of(const struct product *p) {
-    struct shape shape;
+struct product_shape product_shape(const struct product *p) {
+    struct product_shape shape;
     memset(&shape, 0, sizeof shape);
     shape.lda = p->a.ld, shape.ldb = p->b.ld, shape.ldc = p->ldc;
     shape.m = p->m, shape.n = p->n, shape.k = p->k;
@@ -216,28 +221,43 @@ static cublasStatus_t prefer(const struct table *t, uint32_t alignment, cublasLt
     return status;
 }
 
-/* If the library finds no algorithm, that is not a failure: the plan is marked as not possible. */
-static cublasStatus_t choose(const struct cublaslt *lib, struct plan *plan) {
+/* The library's proposals for a plan's shape. Finding none is not a failure. */
+static cublasStatus_t propose(const struct cublaslt *lib, const struct plan *plan, int wanted,
+                              cublasLtMatmulHeuristicResult_t out[], int *out_found) {
     const struct table *t = &lib->table;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
-    memset(&result, 0, sizeof result);
+    *out_found = 0;
     cublasStatus_t status = prefer(t, plan->shape.alignment, &preference);
     if (!status)
         status = t->cublasLtMatmulAlgoGetHeuristic(lib->handle, plan->operation, plan->a, plan->b, plan->c,
-                                                   plan->c, preference, 1, &result, &found);
+                                                   plan->c, preference, wanted, out, out_found);
     if (preference) t->cublasLtMatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
-        return CUBLAS_STATUS_SUCCESS;
-    plan->possible = !status && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    plan->algorithm = result.algo;
+    if (status) *out_found = 0;
+    bool none = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+    return none ? CUBLAS_STATUS_SUCCESS : status;
+}
+
+static struct choice *choice_of(struct cublaslt *lib, const struct product_shape *shape) {
+    for (uint32_t i = 0; i < lib->choices; i++)
+        if (memcmp(&lib->choice[i].shape, shape, sizeof *shape) == 0) return &lib->choice[i];
+    return NULL;
+}
+
+/* A plan without an algorithm is marked as not possible. */
+static cublasStatus_t take_algorithm(struct cublaslt *lib, struct plan *plan) {
+    const struct choice *choice = choice_of(lib, &plan->shape);
+    cublasLtMatmulHeuristicResult_t first;
+    int found = 0;
+    memset(&first, 0, sizeof first);
+    cublasStatus_t status = choice ? CUBLAS_STATUS_SUCCESS : propose(lib, plan, 1, &first, &found);
+    plan->possible = choice || (found > 0 && first.state == CUBLAS_STATUS_SUCCESS);
+    plan->algorithm = choice ? choice->algorithm : first.algo;
     return status;
 }
 
 static zero_status plan_of(struct cublaslt *lib, const struct product *p, struct plan **out,
                            struct zero_error *error) {
-    struct shape shape = shape_of(p);
+    struct product_shape shape = product_shape(p);
     for (uint32_t i = 0; i < PLANS_MAX; i++)
         if (lib->plan[i].made && memcmp(&lib->plan[i].shape, &shape, sizeof shape) == 0) {
             *out = &lib->plan[i];
@@ -248,7 +268,7 @@ static zero_status plan_of(struct cublaslt *lib, const struct product *p, struct
     plan->shape = shape;
     cublasStatus_t status = make_operation(&lib->table, p, &plan->operation);
     if (!status) status = make_layouts(&lib->table, p, plan);
-    if (!status) status = choose(lib, plan);
+    if (!status) status = take_algorithm(lib, plan);
     plan->made = !status;
     return failed(lib, status, error, "planning a product");
 }
@@ -264,6 +284,7 @@ static zero_status multiply_whole(struct cublaslt *lib, const struct product *p,
                                   struct zero_error *error) {
     struct plan *plan;
     float beta = p->add ? 1 : 0;
+    if (lib->seen) return lib->seen(lib->seen_user, p), ZERO_OK;
     zero_status status = plan_of(lib, p, &plan, error);
     if (status) return status;
     if (!plan->possible)
@@ -280,6 +301,60 @@ static zero_status multiply_whole(struct cublaslt *lib, const struct product *p,
                                             plan->c, &plan->algorithm, (void *)(uintptr_t)lib->workspace,
                                             CUBLASLT_WORKSPACE_BYTES, (cudaStream_t)stream),
                   error, "a product");
+}
+
+/* ---- choosing ---- */
+
+uint64_t cublaslt_version(const struct cublaslt *lib) { return lib->table.cublasLtGetVersion(); }
+
+void cublaslt_watch(struct cublaslt *lib, void (*seen)(void *user, const struct product *part), void *user) {
+    lib->seen = seen;
+    lib->seen_user = user;
+}
+
+uint32_t cublaslt_propose(struct cublaslt *lib, const struct product *part,
+                          struct algorithm out[ALGORITHMS_MAX]) {
+    cublasLtMatmulHeuristicResult_t result[ALGORITHMS_MAX];
+    struct zero_error ignored;
+    struct plan *plan;
+    uint32_t usable = 0;
+    int found;
+    error_clear(&ignored);
+    memset(result, 0, sizeof result);
+    if (plan_of(lib, part, &plan, &ignored) || propose(lib, plan, ALGORITHMS_MAX, result, &found)) return 0;
+    for (int i = 0; i < found; i++)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS) memcpy(&out[usable++], &result[i].algo, sizeof *out);
+    return usable;
+}
+
+static bool usable(const struct cublaslt *lib, const struct plan *plan,
+                   const cublasLtMatmulAlgo_t *algorithm) {
+    cublasLtMatmulHeuristicResult_t result;
+    memset(&result, 0, sizeof result);
+    cublasStatus_t status = lib->table.cublasLtMatmulAlgoCheck(lib->handle, plan->operation, plan->a, plan->b,
+                                                               plan->c, plan->c, algorithm, &result);
+    return !status && !result.state && result.workspaceSize <= CUBLASLT_WORKSPACE_BYTES;
+}
+
+zero_status cublaslt_choose(struct cublaslt *lib, const struct product *part,
+                            const struct algorithm *algorithm, struct zero_error *error) {
+    struct choice choice = {.shape = product_shape(part)}, *made = choice_of(lib, &choice.shape);
+    struct plan *plan;
+    if (!algorithm && made) *made = lib->choice[--lib->choices];
+    zero_status status = plan_of(lib, part, &plan, error);
+    if (status) return status;
+    if (!algorithm) return failed(lib, take_algorithm(lib, plan), error, "planning a product");
+    memcpy(&choice.algorithm, algorithm, sizeof choice.algorithm);
+    if (!usable(lib, plan, &choice.algorithm))
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "cuBLASLt: the algorithm for a product of %u x %u x %u is none for this GPU",
+                         part->m, part->n, part->k);
+    if (!made && lib->choices == CHOICES_MAX)
+        return error_set(error, ZERO_E_INTERNAL, "cuBLASLt: more than %d choices", CHOICES_MAX);
+    if (!made) made = &lib->choice[lib->choices++];
+    *made = choice;
+    plan->algorithm = choice.algorithm, plan->possible = true;
+    return ZERO_OK;
 }
 
 /* ---- parts ---- */

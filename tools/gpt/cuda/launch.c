@@ -56,7 +56,7 @@ void cuda_kernels_close(struct cuda_gpt *c) {
 
 void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
                  void *argument) {
-    if (c->error.code || !blocks.x || !blocks.y || !blocks.z) return;
+    if (c->error.code || c->lists || !blocks.x || !blocks.y || !blocks.z) return;
     check(c,
           c->driver.cuLaunchKernel(c->function[kernel], blocks.x, blocks.y, blocks.z, threads.x, threads.y,
                                    threads.z, 0, c->stream, (void *[]){argument}, NULL),
@@ -83,13 +83,13 @@ void cuda_multiply(struct cuda_gpt *c, const struct product *product) {
 }
 
 void cuda_clear(struct cuda_gpt *c, void *memory, uint64_t bytes) {
-    if (!c->error.code)
+    if (!c->error.code && !c->lists)
         check(c, c->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, c->stream),
               "clearing memory");
 }
 
 void cuda_copy(struct cuda_gpt *c, void *target, const void *source, uint64_t bytes) {
-    if (!c->error.code)
+    if (!c->error.code && !c->lists)
         check(c,
               c->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)target, (CUdeviceptr)(uintptr_t)source, bytes,
                                       c->stream),

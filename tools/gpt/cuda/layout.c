@@ -9,13 +9,16 @@
 
 enum {
     LINE_BYTES = 256,      /* alignment of arrays */
+    DRIVE_BYTES = 4096,    /* of places that go to the drive */
     STRIDE_BYTES = 128,    /* alignment of rows of logits */
     LOGITS_BYTES = 1 << 30 /* logits that exist at a time: enough rows for products at full rate */
 };
 
+static uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
+
 static void *take(struct arena *arena, uint64_t count, uint64_t element_bytes) {
     uint64_t start = arena->bytes;
-    arena->bytes += (count * element_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    arena->bytes += round_up(count * element_bytes, LINE_BYTES);
     return arena->memory ? (char *)arena->memory + start : NULL;
 }
 
@@ -60,20 +63,19 @@ static void plan_residual(struct planning *p, uint32_t i) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
     uint32_t segment = c->recompute ? c->recompute : 1, slots = 2 * segment;
-    bool far = c->recompute && c->checkpoints == ZERO_CPU, kept = i == c->layers || i % segment == 0;
+    bool far = c->recompute && c->checkpoints != ZERO_DEVICE, kept = i == c->layers || i % segment == 0;
     bool shared = kept ? far && i < c->layers && i >= slots : i >= segment;
     void *own = shared ? NULL : take_numbers(p, p->rows * c->width);
     if (m->residual) m->residual[i] = shared ? m->residual[i % (kept ? slots : segment)] : own;
 }
 
-/* The last two segments' checkpoints are still in their slots when the backward needs them, so they need no host
- * memory. */
+/* Transfers of the drive begin and end at whole pages. */
 static void plan_checkpoints(struct planning *p) {
     const struct gpt_config *c = p->config;
-    uint32_t segments = cuda_segments(c),
-             away = c->checkpoints == ZERO_CPU && segments > 2 ? segments - 2 : 0;
-    p->memory->checkpoint_bytes = p->rows * c->width * p->number_bytes;
-    p->memory->checkpoints = take(&p->pinned, away, p->memory->checkpoint_bytes);
+    uint64_t align = c->checkpoints == ZERO_NVME ? DRIVE_BYTES : LINE_BYTES;
+    p->memory->checkpoint_bytes = round_up(p->rows * c->width * p->number_bytes, align);
+    if (cuda_checkpoint_slots(c)) p->pinned.bytes = round_up(p->pinned.bytes, align);
+    p->memory->checkpoints = take(&p->pinned, cuda_checkpoint_slots(c), p->memory->checkpoint_bytes);
 }
 
 static void plan_blocks(struct planning *p) {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "engine/zero.h"
+#include "tools/gpt/activations.h"
 #include "tools/gpt/gpt.h"
 
 /* Statistics of each row. mean: NULL for a norm without a mean. */
@@ -40,7 +41,7 @@ struct cuda_memory {
 
     void **residual;          /* [layers + 1] of [rows][width]; NULL: only compute sizes */
     struct cuda_saved *saved; /* [layers]; NULL: only compute sizes */
-    char *checkpoints;        /* pinned [segments - 2][checkpoint_bytes] */
+    char *checkpoints;        /* pinned [cuda_checkpoint_slots][checkpoint_bytes] */
     uint64_t checkpoint_bytes;
     struct cuda_statistics norm;
     float *cosine, *sine; /* [context][head_width / 2], or NULL */
@@ -52,8 +53,7 @@ struct cuda_memory {
     void *inner, *inner_gradient;        /* [rows][inner] */
     void *mixed_gradient, *qkv_gradient; /* [rows][query], [rows][qkv] */
     void *logits;                        /* [head_rows][logits_stride] */
-    float *
-        head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs only one product, or is fp32 */
+    float *head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs one product, or is fp32 */
     float *sums, *dots, *loss, *workspace; /* sums: [2][parts][widest vector]; loss: [rows] */
     struct cuda_batch batch;
 
@@ -65,6 +65,13 @@ struct cuda_memory {
 /* The number of recomputed segments; 0: no recomputation. */
 static inline uint32_t cuda_segments(const struct gpt_config *config) {
     return config->recompute ? (config->layers - 1) / config->recompute + 1 : 0;
+}
+
+/* Places in pinned memory for the inputs of segments. Those of the last two segments stay on the device. */
+static inline uint32_t cuda_checkpoint_slots(const struct gpt_config *config) {
+    uint32_t segments = cuda_segments(config),
+             away = config->checkpoints != ZERO_DEVICE && segments > 2 ? segments - 2 : 0;
+    return config->checkpoints == ZERO_NVME && away > CUDA_CHECKPOINT_SLOTS ? CUDA_CHECKPOINT_SLOTS : away;
 }
 
 /* Sets all members from memory->device, ->pinned, ->residual and ->saved. `config` is complete. */

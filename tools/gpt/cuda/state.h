@@ -24,8 +24,15 @@ enum { MODULES_MAX = 9 };
 /* The copies of checkpoints to host memory; without such copies `stream` is NULL. */
 struct cuda_checkpoints {
     CUstream stream;
-    /* by slot: its last use on the engine's stream; its last copy on this stream */
+    /* by slot on the device: its last use on the engine's stream; its last copy on this stream */
     CUevent used[2], moved[2];
+    /* With a scratch, by slot in pinned memory: */
+    struct cuda_pinned_slot {
+        CUevent copied;        /* its last copy on this stream */
+        bool waits, in_flight; /* `place` is stored after that copy; a transfer of `place` was started */
+        uint64_t place;
+    } slot[CUDA_CHECKPOINT_SLOTS];
+    uint32_t unread; /* of this pass: places below have yet to be fetched */
 };
 
 struct cuda_gpt {
@@ -39,6 +46,7 @@ struct cuda_gpt {
     struct cublaslt *products;
     zero_dtype type;
     bool gelu_ends;                /* products compute GELU in their ends */
+    bool lists;                    /* choices.c lists the products: nothing is enqueued */
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
     struct cuda_memory memory;
@@ -101,6 +109,12 @@ void cuda_checkpoints_close(struct gpt *gpt);
 void cuda_checkpoints_room(struct gpt *gpt, uint32_t index);
 void cuda_checkpoints_written(struct gpt *gpt, uint32_t index);
 void cuda_checkpoints_back(struct gpt *gpt, uint32_t index);
+
+/* choices.c: gpt.h says what they do. */
+zero_status cuda_products_question(struct gpt *gpt, struct gpt_products_question *out,
+                                   struct zero_error *error);
+zero_status cuda_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES], struct zero_error *error);
+zero_status cuda_products_use(struct gpt *gpt, const char *choices, struct zero_error *error);
 
 /* block.c, ends.c: backend.h says what they do. */
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output);

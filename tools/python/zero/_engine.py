@@ -45,6 +45,7 @@ class StepInfo:
     loss_scale: float = 1.0
     overflow_unit: str = ""
     updated: bool = False
+    repeated: bool = False  # updated in the backward, and again, clipped
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -291,14 +292,14 @@ class Engine:
         while last and 0 < passes.micro < self.accumulation_steps:
             passes.empty()
         if passes.micro < self.accumulation_steps:
-            return replace(self.info, skipped=False, overflow_unit="", updated=False)
+            return replace(self.info, skipped=False, overflow_unit="", updated=False, repeated=False)
         self._check_model()
         raw = self.optimizer.update(self._handle)
         passes.micro, passes.mode = 0, None
         if not self._warned:
             self._warn_unused()
         unit = (raw.overflow_unit or b"").decode()
-        self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True)
+        self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True, bool(raw.repeated))
         return self.info
 
     def _check_model(self) -> None:

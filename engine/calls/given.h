@@ -1,7 +1,7 @@
 /* Structs that cross the public interface. The host's header may be older or newer than this library: struct_size says how much of
  * a struct the host knows, as in openat2(2). */
-#ifndef ZERO_ENGINE_GIVEN_H
-#define ZERO_ENGINE_GIVEN_H
+#ifndef ZERO_ENGINE_CALLS_GIVEN_H
+#define ZERO_ENGINE_CALLS_GIVEN_H
 
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
 /* The engine: its rooms, and nothing else. For the files of this folder, which are the public interface: they check what the
- * host may do now, then call a room. */
-#ifndef ZERO_ENGINE_ENGINE_H
-#define ZERO_ENGINE_ENGINE_H
+ * host may do now, then call a room; and for those above, which open and close an engine. */
+#ifndef ZERO_ENGINE_CALLS_ENGINE_H
+#define ZERO_ENGINE_CALLS_ENGINE_H
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/open/host.h"

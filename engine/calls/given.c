@@ -1,4 +1,4 @@
-#include "engine/given.h"
+#include "engine/calls/given.h"
 
 #include <string.h>
 

@@ -4,9 +4,9 @@
 
 #include "engine/base/hash.h"
 #include "engine/blueprint/budget_advice.h"
+#include "engine/calls/engine.h"
+#include "engine/calls/given.h"
 #include "engine/config/key.h"
-#include "engine/engine.h"
-#include "engine/given.h"
 #include "engine/open/device_memory.h"
 #include "engine/open/start.h"
 #include "engine/run/progress.h"
@@ -78,7 +78,7 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     zero_status status = meet_peers(e, error);
     if (!status) status = trace_reserve(e->trace_steps, &e->reservations, error);
     if (!status) status = groups_check(&e->training.groups, &e->model, c, error);
-    groups_mark(&e->training.groups, &e->model);
+    groups_mark(&e->training.groups, (enum code_format)c->weight_code, &e->model);
     if (!status) status = model_lay_out(&e->model, e->ranks.data_size, c->persistence_threshold, error);
     if (!status) status = make_blueprint(e, error);
     for (uint32_t i = 0; i < blueprint_rooms(c); i++) status = agree_room(e, i, status, error);
@@ -103,7 +103,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
         .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS] +
                       p->row_bytes[MEMORY_OFFLOADED_GRADIENTS],
         .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1] +
-                                p->row_bytes[MEMORY_DEVICE_STATE0] + p->row_bytes[MEMORY_DEVICE_STATE1],
+                                p->row_bytes[MEMORY_DEVICE_STATE0] + p->row_bytes[MEMORY_DEVICE_STATE1] +
+                                p->row_bytes[MEMORY_AVERAGES] + p->row_bytes[MEMORY_DEVICE_AVERAGES],
         .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
         .lasting_bytes = p->lasting_bytes,
         .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +

@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/engine.h"
-#include "engine/given.h"
+#include "engine/calls/engine.h"
+#include "engine/calls/given.h"
 #include "engine/open/device_memory.h"
 #include "engine/state/shadow.h"
 #include "engine/step/step.h"

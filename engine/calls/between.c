@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "engine/calls/engine.h"
 #include "engine/inside.h"
 #include "engine/state/background_save.h"
 #include "engine/state/get_put.h"
@@ -12,18 +12,6 @@
 #include "engine/state/shadow.h"
 #include "engine/state/weights_hash.h"
 #include "engine/training/step_settings.h"
-
-zero_status engine_check_between(zero_engine *e, const char *what) {
-    zero_status status = engine_check(e, what);
-    if (!status) status = pass_check_between(&e->pass, what);
-    return status ? status : background_save_finish(&e->state);
-}
-
-zero_status engine_check_steps(zero_engine *e, const char *what) {
-    zero_status status = engine_check_between(e, what);
-    if (status || !e->pass.micro) return status;
-    return refuse(ZERO_E_ORDER, "%s: call it between steps, not between micro-steps", what);
-}
 
 /* ---- weights and states ---- */
 
@@ -42,15 +30,6 @@ zero_status zero_engine_flush(zero_engine *e) {
                       "zero_engine_flush: call it after commit, and not between a unit's begin and end");
     status = pass_check_between(&e->pass, "zero_engine_flush");
     return status ? status : flush(e);
-}
-
-zero_status engine_check_written(const zero_engine *e, const char *what) {
-    if (!e->state.unseen) return ZERO_OK;
-    return refuse(
-        ZERO_E_ORDER,
-        "%s: other ranks do not know what zero_param_put_owned wrote: all ranks call zero_engine_written "
-        "first",
-        what);
 }
 
 static zero_status weights_are_there(zero_engine *e) {
@@ -88,13 +67,6 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
     if (status) return status;
     if (out_step) *out_step = e->training.steps;
     return weights_are_there(e);
-}
-
-zero_status engine_check_filled(const zero_engine *e, const char *what) {
-    if (e->state.filled) return ZERO_OK;
-    return refuse(ZERO_E_ORDER,
-                  "%s: the weights have no values yet: call zero_engine_fill or zero_engine_load first",
-                  what);
 }
 
 zero_status zero_engine_hash(zero_engine *e, char out[33]) {
@@ -169,14 +141,16 @@ zero_status zero_engine_save_wait(zero_engine *e) {
     return saved->code ? refuse_error(saved) : ZERO_OK;
 }
 
-zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int weights_only) {
-    const char *what = weights_only ? "zero_engine_load_weights" : "zero_engine_load";
-    zero_status status = engine_check_steps(e, what);
+zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int what) {
+    static const char *const calls[] = {[LOAD_ALL] = "zero_engine_load",
+                                        [LOAD_WEIGHTS] = "zero_engine_load_weights",
+                                        [LOAD_AVERAGE] = "zero_engine_load_ema"};
+    zero_status status = engine_check_steps(e, calls[what]);
     if (status) return status;
-    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", what, dir ? "empty" : "NULL");
-    status = shadow_check_overwriting(&e->state, what);
+    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", calls[what], dir ? "empty" : "NULL");
+    status = shadow_check_overwriting(&e->state, calls[what]);
     if (!status) status = pass_settle(&e->pass);
-    if (!status) status = state_load(&e->state, storage, dir, weights_only);
+    if (!status) status = state_load(&e->state, storage, dir, (enum load_what)what);
     if (status) return status;
     e->state.unseen = false;
     shadow_written(&e->state);
@@ -184,11 +158,15 @@ zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir
 }
 
 zero_status zero_engine_load(zero_engine *e, const char *dir) {
-    return engine_load(e, storage_posix(), dir, 0);
+    return engine_load(e, storage_posix(), dir, LOAD_ALL);
 }
 
 zero_status zero_engine_load_weights(zero_engine *e, const char *dir) {
-    return engine_load(e, storage_posix(), dir, 1);
+    return engine_load(e, storage_posix(), dir, LOAD_WEIGHTS);
+}
+
+zero_status zero_engine_load_ema(zero_engine *e, const char *dir) {
+    return engine_load(e, storage_posix(), dir, LOAD_AVERAGE);
 }
 
 zero_status engine_prune(zero_engine *e, struct storage *storage, const char *dir, uint64_t keep) {

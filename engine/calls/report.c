@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "engine/blueprint/memory_owners.h"
+#include "engine/calls/engine.h"
+#include "engine/calls/given.h"
 #include "engine/config/key.h"
-#include "engine/engine.h"
-#include "engine/given.h"
 
 #define GETTER(type, name, value)                                                                            \
     type name(const zero_engine *e) { return engine_given(e, #name) ? (type)(value) : (type)0; }

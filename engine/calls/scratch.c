@@ -3,8 +3,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/limits.h"
-#include "engine/engine.h"
-#include "engine/given.h"
+#include "engine/calls/engine.h"
+#include "engine/calls/given.h"
 
 zero_status zero_engine_add_scratch(zero_engine *e, const zero_scratch_needs *needs, zero_scratch **out) {
     zero_scratch_needs given = {0};

@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/engine.h"
-#include "engine/given.h"
+#include "engine/calls/engine.h"
+#include "engine/calls/given.h"
 
 static zero_status check_declaring(zero_engine *e, const char *what) {
     zero_status status = pass_check(&e->pass, what);

@@ -1,7 +1,7 @@
 /* One parameter of the model, by its handle: addresses, gradients, and elements of its weights and states. */
 #include <inttypes.h>
 
-#include "engine/engine.h"
+#include "engine/calls/engine.h"
 #include "engine/pass/slots.h"
 #include "engine/state/get_put.h"
 #include "engine/state/shadow.h"
@@ -91,10 +91,11 @@ static zero_status between_steps(const zero_engine *e, const char *what) {
 static zero_status check_moment(const zero_engine *e, const char *what, const struct model_param *p,
                                 zero_kind kind) {
     if (kind != ZERO_GRAD) return between_steps(e, what);
-    if (e->blueprint.policy.update_in_backward)
+    if (e->blueprint.policy.update_in_backward && !e->blueprint.policy.repeats)
         return refuse(ZERO_E_ORDER,
                       "%s: the gradient of \"%s\" is used up in its backward "
-                      "(zero_optimization.update_in_backward): remove that key to read gradients",
+                      "(zero_optimization.update_in_backward): remove that key to read gradients, or set "
+                      "gradient_clipping and nvme.shadow, with which they stay until zero_engine_step",
                       what, p->name);
     if (e->pass.micro == policy_passes(&e->blueprint.policy)) return ZERO_OK;
     return refuse(ZERO_E_ORDER,

@@ -1,0 +1,253 @@
+/* The choice among cuBLASLt's algorithms for the products of a GPT: by time for each shape, the same text gives the same
+ * bits, and a text that is not for this GPU, library or model is refused. Runs on the stand-ins of tests/cuda alone, whose
+ * proposals differ in bits and whose clock FAKE_CUBLASLT_TIMES sets. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/gpt/checks.h"
+#include "tests/gpt/cuda_device.h"
+
+enum { BATCH = 2 };
+
+static struct cuda_device cuda;
+static struct fake_device device;
+
+static const struct gpt_config gpt2 = {.layers = 1,
+                                       .width = 16,
+                                       .heads = 2,
+                                       .context = 6,
+                                       .vocab = 11,
+                                       .inner = 24,
+                                       .tied = true,
+                                       .layer_norm_epsilon = 1e-5,
+                                       .initializer_range = 0.2,
+                                       .no_graphs = true};
+static const struct gpt_config llama = {.architecture = GPT_LLAMA,
+                                        .layers = 1,
+                                        .width = 24,
+                                        .heads = 4,
+                                        .kv_heads = 2,
+                                        .context = 9,
+                                        .vocab = 11,
+                                        .inner = 37,
+                                        .rope = {.theta = 100},
+                                        .layer_norm_epsilon = 1e-5,
+                                        .initializer_range = 0.2};
+
+/* All gradients of a first micro-step, one after another. */
+struct bits {
+    float gradient[8192];
+    uint64_t count;
+};
+
+static void train(struct fixture *f, struct bits *out) {
+    double loss;
+    out->count = 0;
+    fake_engine_next_step(f->engine);
+    CHECK_INT(gpt_train(f->gpt, f->tokens, f->targets, &loss), ZERO_OK);
+    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++) {
+        const char *name = fake_engine_name(f->engine, i);
+        uint64_t count = fake_engine_count(f->engine, name);
+        if (!CHECK(out->count + count <= sizeof out->gradient / sizeof *out->gradient)) return;
+        memcpy(out->gradient + out->count, fake_engine_grad(f->engine, name), count * sizeof(float));
+        out->count += count;
+    }
+}
+
+static bool same(const struct bits *a, const struct bits *b) {
+    return a->count == b->count && !memcmp(a->gradient, b->gradient, a->count * sizeof *a->gradient);
+}
+
+static size_t free_bytes(void) {
+    size_t available = 0, total;
+    cuda.driver.cuMemGetInfo(&available, &total);
+    return available;
+}
+
+/* The choice by these times, which takes no memory for longer, and the bits with it. */
+static void choose(struct gpt_config config, zero_dtype dtype, const char *times,
+                   char text[GPT_PRODUCTS_BYTES], struct bits *out) {
+    struct fixture f;
+    fixture_open_on(&device, dtype, &f, config, BATCH, 1, 1);
+    size_t before = free_bytes();
+    setenv("FAKE_CUBLASLT_TIMES", times, 1);
+    CHECK_INT(gpt_products_time(f.gpt, text), ZERO_OK);
+    CHECK_INT(free_bytes(), before);
+    if (out) train(&f, out);
+    unsetenv("FAKE_CUBLASLT_TIMES");
+    fixture_close(&f);
+}
+
+/* The bits with a choice; NULL: without. */
+static void use(struct gpt_config config, zero_dtype dtype, const char *text, struct bits *out) {
+    struct fixture f;
+    fixture_open_on(&device, dtype, &f, config, BATCH, 1, 1);
+    if (text) CHECK_INT(gpt_products_use(f.gpt, text), ZERO_OK);
+    train(&f, out);
+    fixture_close(&f);
+}
+
+static struct bits first, one, other;
+static char text[GPT_PRODUCTS_BYTES], other_text[GPT_PRODUCTS_BYTES];
+
+static void same_bits_by_the_same_choice(struct gpt_config config, zero_dtype dtype) {
+    use(config, dtype, NULL, &first);
+    choose(config, dtype, "5,3,4", text, &one);
+    if (dtype == ZERO_F32) CHECK(!same(&one, &first)); /* 16 bits may round both alike */
+    use(config, dtype, text, &other);
+    CHECK(same(&one, &other));
+    choose(config, dtype, "5,4,3", other_text, &other);
+    CHECK(strcmp(text, other_text) != 0);
+    if (dtype == ZERO_F32) CHECK(!same(&one, &other));
+}
+
+/* What is not clearly faster is not taken: the bits stay those without a choice. */
+static void the_first_of_equals(void) {
+    use(gpt2, ZERO_F32, NULL, &first);
+    choose(gpt2, ZERO_F32, "100,99,99", text, &one);
+    CHECK(same(&one, &first));
+    choose(gpt2, ZERO_F32, "100,97,96,99", other_text, &one);
+    choose(gpt2, ZERO_F32, "9,8,3,4", text, NULL);
+    CHECK_STRING(other_text, text); /* the fastest of several, not the first that is faster */
+}
+
+static void what_cannot_run(void) {
+    choose(gpt2, ZERO_F32, "9,7,3", text, NULL);
+    choose(gpt2, ZERO_F32, "0,7,3", other_text, NULL);
+    CHECK_STRING(other_text, text);
+    choose(gpt2, ZERO_F32, "7,0,3", other_text, NULL);
+    CHECK_STRING(other_text, text);
+    choose(gpt2, ZERO_F32, "0", text, NULL);
+    uint32_t lines = 0, without = 0;
+    for (const char *at = text; *at; at++) lines += *at == '\n', without += strncmp(at, " -\n", 3) == 0;
+    CHECK(lines > 10);
+    CHECK_INT(without, lines - 1);
+}
+
+static const char *next_line(const char *at) { return strchr(at, '\n') + 1; }
+
+/* Each shape has the algorithm that is its fastest. */
+static void for_each_shape(void) {
+    static char mixed[GPT_PRODUCTS_BYTES];
+    uint32_t of_one = 0, of_other = 0, lines = 0;
+    choose(gpt2, ZERO_F32, "5,3,4", text, NULL);
+    choose(gpt2, ZERO_F32, "5,9,3", other_text, NULL);
+    choose(gpt2, ZERO_F32, "5,3,4;5,9,3", mixed, NULL);
+    const char *a = next_line(text), *b = next_line(other_text);
+    for (const char *at = next_line(mixed); *at;
+         at = next_line(at), a = next_line(a), b = next_line(b), lines++) {
+        size_t length = strcspn(at, "\n");
+        of_one += strncmp(at, a, length) == 0;
+        of_other += strncmp(at, b, length) == 0;
+    }
+    CHECK(!*a && !*b);
+    CHECK(of_one > 0 && of_other > 0);
+    CHECK_INT(of_one + of_other, lines);
+}
+
+/* More shapes than the library's plans have places come between: the choice is not lost with a plan. */
+static void after_other_shapes(void) {
+    struct gpt_config longer = gpt2;
+    struct fixture f;
+    float logits[16];
+    double loss;
+    longer.context = 34;
+    fixture_open_on(&device, ZERO_F32, &f, longer, BATCH, 1, 1);
+    choose(longer, ZERO_F32, "5,3,4", text, NULL);
+    CHECK_INT(gpt_products_use(f.gpt, text), ZERO_OK);
+    train(&f, &one);
+    for (uint32_t length = 1; length <= longer.context; length++)
+        CHECK_INT(gpt_logits(f.gpt, f.tokens, length, logits), ZERO_OK);
+    CHECK_INT(gpt_evaluate_some(f.gpt, f.tokens, f.targets, 1, &loss), ZERO_OK);
+    train(&f, &other);
+    CHECK(same(&one, &other));
+    fixture_close(&f);
+}
+
+/* A refused text leaves the first proposals. */
+static void refused(struct gpt_config config, const char *wrong, zero_status status, const char *part) {
+    struct fixture f;
+    struct bits *plain = &other;
+    fixture_open_on(&device, ZERO_F32, &f, config, BATCH, 1, 1);
+    CHECK_INT(gpt_products_use(f.gpt, wrong), status);
+    CHECK_CONTAINS(gpt_last_error(), part);
+    train(&f, &one);
+    fixture_close(&f);
+    use(config, ZERO_F32, NULL, plain);
+    CHECK(same(&one, plain));
+}
+
+static void what_is_refused(void) {
+    struct gpt_config wider = gpt2;
+    wider.inner = 32;
+    choose(gpt2, ZERO_F32, "5,3,4", text, NULL);
+    refused(wider, text, ZERO_E_ARGUMENT, "for other shapes");
+    refused(gpt2, "", ZERO_E_ARGUMENT, "no first line");
+    setenv("FAKE_CUBLASLT_VERSION", "130100", 1);
+    refused(gpt2, text, ZERO_E_UNSUPPORTED, "and this rank has cuBLASLt 130100: give all ranks");
+    unsetenv("FAKE_CUBLASLT_VERSION");
+    setenv("FAKE_CUDA_CAPABILITY", "8", 1);
+    refused(gpt2, text, ZERO_E_UNSUPPORTED, "cannot multiply 12 x 48 x 16 in that way");
+    unsetenv("FAKE_CUDA_CAPABILITY");
+    strcat(strcpy(other_text, text), "\n");
+    refused(gpt2, other_text, ZERO_E_ARGUMENT, "for more shapes");
+    strcpy(other_text, text);
+    other_text[strlen(text) - 3] = 'x'; /* in the last algorithm: the others were taken before */
+    refused(gpt2, other_text, ZERO_E_ARGUMENT, "for other shapes");
+    other_text[strlen(text) - 40] = 0;
+    refused(gpt2, other_text, ZERO_E_ARGUMENT, "for other shapes");
+}
+
+static struct gpt_products_question question_of(struct gpt_config config, zero_dtype dtype, uint32_t batch) {
+    struct gpt_products_question question;
+    struct fixture f;
+    fixture_open_on(&device, dtype, &f, config, batch, 1, 1);
+    CHECK_INT(gpt_products_question(f.gpt, &question), ZERO_OK);
+    fixture_close(&f);
+    return question;
+}
+
+static void what_it_depends_on(void) {
+    struct gpt_config deeper = gpt2, wider = gpt2;
+    struct gpt_products_question mine = question_of(gpt2, ZERO_F32, BATCH), theirs;
+    deeper.layers++, wider.inner++;
+    CHECK_CONTAINS(mine.place, "cuBLASLt 130000, driver ");
+    CHECK_STRING(question_of(deeper, ZERO_F32, BATCH).shapes, mine.shapes);
+    CHECK(strcmp(question_of(wider, ZERO_F32, BATCH).shapes, mine.shapes) != 0);
+    CHECK(strcmp(question_of(gpt2, ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
+    CHECK(strcmp(question_of(gpt2, ZERO_F32, BATCH + 1).shapes, mine.shapes) != 0);
+    setenv("FAKE_CUBLASLT_VERSION", "130100", 1);
+    theirs = question_of(gpt2, ZERO_F32, BATCH);
+    unsetenv("FAKE_CUBLASLT_VERSION");
+    CHECK_STRING(theirs.shapes, mine.shapes);
+    CHECK(strcmp(theirs.place, mine.place) != 0);
+}
+
+static void no_choice_on_the_host(void) {
+    struct fixture f;
+    char out[GPT_PRODUCTS_BYTES] = "x";
+    fixture_open(ZERO_F32, &f, gpt2, 1, 1, 1);
+    CHECK_INT(gpt_products_time(f.gpt, out), ZERO_OK);
+    CHECK_STRING(out, "");
+    CHECK_INT(gpt_products_use(f.gpt, out), ZERO_OK);
+    fixture_close(&f);
+}
+
+int main(void) {
+    cuda_device_open(&cuda);
+    device = cuda_device_of(&cuda);
+    same_bits_by_the_same_choice(gpt2, ZERO_F32);
+    same_bits_by_the_same_choice(gpt2, ZERO_BF16);
+    same_bits_by_the_same_choice(llama, ZERO_F32);
+    the_first_of_equals();
+    what_cannot_run();
+    for_each_shape();
+    after_other_shapes();
+    what_is_refused();
+    what_it_depends_on();
+    no_choice_on_the_host();
+    cuda_device_close(&cuda);
+    return check_end();
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# torchrun itself: it starts two ranks, one is killed, it starts both again, and the run goes on: from the shadow, and from a checkpoint.
+# Needs a Python with PyTorch: $PYTHON, or the one that `tools/setup --python` has made.
+source "$(dirname "$0")/lib.sh" "$1"
+python=${PYTHON:-$(getent passwd "$(id -u)" | cut -d: -f6)/.cache/zero-python/bin/python}
+if ! "$python" -c 'import torch.distributed.run' 2>/dev/null; then
+    echo "SKIPPED: $python has no torchrun (PyTorch); run tools/setup --python"
+    exit 0
+fi
+if ((sanitized)); then
+    echo "SKIPPED: elastic_test kills ranks under a sanitizer, without torchrun"
+    exit 0
+fi
+export PYTHONDONTWRITEBYTECODE=1
+text 400 >text
+lines() { wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0; }
+
+# The processes of rank 1 that torchrun, whose number is $1, has started.
+rank_1() {
+    local pid
+    for pid in $(cat "/proc/$1/task/$1/children"); do
+        tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx RANK=1 && echo "$pid"
+    done
+}
+
+# survives RUN EVERY CONFIG: one rank is killed in the middle of the steps; after the restart they are all made, and the weights are those
+# of a run that never stopped.
+steps=1000 # so many that the kill meets one of them
+survives() {
+    local launcher killed='' end=$((SECONDS + 60))
+    "$python" -m torch.distributed.run --no-python --nproc-per-node 2 --max-restarts 1 --rdzv-backend c10d --rdzv-endpoint localhost:0 \
+        -- "$zero" train "$3" --data text --steps $steps --run "$1" --save-every "$2" --continue >out 2>err &
+    launcher=$!
+    until (($(lines "$1") >= 30)) || ((SECONDS > end)); do sleep 0.02; done
+    killed=$(rank_1 $launcher)
+    [[ -n $killed ]] && kill -KILL "$killed" || fail "$1: rank 1 is not to be found"
+    wait $launcher || fail "$1: torchrun ended with status $?"
+    [[ $(lines "$1") == "$steps" ]] || fail "$1: metrics.jsonl has $(lines "$1") lines"
+    says out "resumed   after step "
+    restarted=$(sed -n 's/^resumed *after step //p' out)
+    hash=$(weights)
+    [[ -n $hash && $hash == "$never" ]] || fail "$1: weights $hash, never stopped $never"
+}
+
+config 3 >checkpoints.json
+config 3 ', "nvme": {"shadow": true}' |
+    sed "s|\"stage\": 3|&, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$work/drive\"}|" >shadow.json
+expect 0 "$zero" train checkpoints.json --data text --ranks 2 --steps $steps --run never
+never=$(weights)
+survives saved 10 checkpoints.json
+[[ $restarted =~ ^[1-9][0-9]*0, ]] || fail "went on after step $restarted, which is no checkpoint's"
+survives shadowed $steps shadow.json
+[[ $restarted == *", from the shadow" ]] || fail "went on after step $restarted"
+finish

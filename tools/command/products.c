@@ -1,0 +1,78 @@
+#include "tools/command/products.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "tools/command/agreement.h"
+#include "tools/command/identity.h"
+#include "tools/command/kept.h"
+#include "tools/command/progress.h"
+#include "tools/command/share.h"
+
+/* The choice in a run's directory is the run's own at any place. */
+static struct kept of_run(const struct products *p, const char *directory) {
+    return (struct kept){"products", directory, p->question.shapes};
+}
+
+static bool take_kept(struct products *p, struct kept kept, struct gpt *gpt) {
+    return kept_find(&kept, p->choice, sizeof p->choice) && gpt_products_use(gpt, p->choice) == ZERO_OK;
+}
+
+static uint32_t shapes_of(const char *choice) {
+    uint32_t lines = 0;
+    for (; *choice; choice++) lines += *choice == '\n';
+    return lines - 1; /* the first is the place's */
+}
+
+static zero_status make(struct products *p, const struct job *job, struct kept kept, struct gpt *gpt,
+                        struct zero_error *error) {
+    struct zero_error why;
+    char path[KEPT_PATH_BYTES];
+    zero_status status = gpt_products_time(gpt, p->choice);
+    if (status) return agreement_engine_failed(status, error);
+    error_clear(&why);
+    if (kept_store(&kept, p->choice, &why) == ZERO_OK && kept_path(&kept, path)) {
+        if (!job->quiet)
+            progress_line("products  %" PRIu32
+                          " shapes were timed; the choice is kept in %s: remove it to choose anew",
+                          shapes_of(p->choice), path);
+    } else
+        progress_line("products  %" PRIu32
+                      " shapes were timed; the choice is not kept, so that the next run may "
+                      "have other bits: %s",
+                      shapes_of(p->choice), why.message);
+    return ZERO_OK;
+}
+
+zero_status products_find(struct products *p, const struct job *job, zero_engine *engine, struct gpt *gpt,
+                          struct zero_error *error) {
+    char question[sizeof p->question];
+    struct kept kept = {"products", NULL, question};
+    p->chosen = job->config.device_products == CONFIG_PRODUCTS_TIMED && zero_engine_cuda(engine, NULL) >= 0;
+    if (!p->chosen) return ZERO_OK;
+    zero_status status = gpt_products_question(gpt, &p->question);
+    if (status) return agreement_engine_failed(status, error);
+    if (zero_engine_rank(engine) != 0) return ZERO_OK;
+    snprintf(question, sizeof question, "%s: %s", p->question.place, p->question.shapes);
+    if ((job->resume || job->recover) && take_kept(p, of_run(p, job->run), gpt)) return ZERO_OK;
+    return take_kept(p, kept, gpt) ? ZERO_OK : make(p, job, kept, gpt, error);
+}
+
+zero_status products_share(struct products *p, zero_engine *engine, struct gpt *gpt,
+                           struct zero_error *error) {
+    if (!p->chosen) return ZERO_OK;
+    zero_status status = share_text(engine, p->choice, sizeof p->choice);
+    if (status) return agreement_engine_failed(status, error);
+    snprintf(p->setting, sizeof p->setting, PRODUCTS_TIMED "%016" PRIx64 "-%016" PRIx64,
+             hash_string(HASH_START, p->question.shapes), hash_string(HASH_START, p->choice));
+    status = gpt_products_use(gpt, p->choice);
+    if (status) agreement_engine_failed(status, error);
+    return ZERO_OK;
+}
+
+zero_status products_keep(const struct products *p, const char *directory, struct zero_error *error) {
+    struct kept kept = of_run(p, directory);
+    return p->chosen ? kept_store(&kept, p->choice, error) : ZERO_OK;
+}
