@@ -30,21 +30,36 @@ static struct optimizer_args block_args(const struct optimizer_args *all, uint64
     return args;
 }
 
-static struct tensor_norms measure_block(const struct optimizer *optimizer, const struct optimizer_args *all,
-                                         uint64_t first, uint64_t count) {
-    float weights[NORM_BLOCK_ELEMENTS];
-    struct optimizer_args args = block_args(all, first, count, weights);
-    struct tensor_norms norms;
+/* Updates the states; copies the weights, and makes the direction. */
+static void take_elements(const struct optimizer *optimizer, const struct optimizer_args *all, uint64_t first,
+                          uint64_t count, float *weights, float *direction) {
+    struct optimizer_args args = block_args(all, first, count, direction);
     if (all->master_low)
         master_join(weights, (const uint16_t *)all->out + first, all->master_low + first, count);
     else
         memcpy(weights, all->master + first, count * sizeof *weights);
-    norms.weights = norm_block(weights, DTYPE_F32, count);
+    memcpy(direction, weights, count * sizeof *weights);
     optimizer_update(optimizer->before, &args);
     args.gradient = NULL;
     optimizer_update(optimizer->direction, &args);
-    norms.direction = norm_block(weights, DTYPE_F32, count);
-    return norms;
+}
+
+static struct tensor_norms norms_of(const float *weights, const float *direction, uint64_t count) {
+    return (struct tensor_norms){.weights = norm_block(weights, DTYPE_F32, count),
+                                 .direction = norm_block(direction, DTYPE_F32, count)};
+}
+
+static struct tensor_norms measure_block(const struct optimizer *optimizer, const struct optimizer_args *all,
+                                         uint64_t first, uint64_t count) {
+    float weights[NORM_BLOCK_ELEMENTS], direction[NORM_BLOCK_ELEMENTS];
+    take_elements(optimizer, all, first, count, weights, direction);
+    return norms_of(weights, direction, count);
+}
+
+static void take_cut(const struct optimizer *optimizer, const struct optimizer_args *args, uint64_t first,
+                     uint64_t count, struct tensor_cut *cut) {
+    take_elements(optimizer, args, first, count, cut->weights + cut->count, cut->direction + cut->count);
+    cut->count += count;
 }
 
 static void add(struct tensor_norms *sum, const struct tensor_norms *part, uint64_t parts, uint64_t step) {
@@ -65,22 +80,39 @@ static void add_in_order(struct tensor_norms *sum, const struct tensor_norms *pa
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-void tensor_norms_measure(const struct optimizer *optimizer, const struct optimizer_args *args,
-                          uint64_t first, struct tensor_norms *norms) {
-    uint64_t skip = first % NORM_BLOCK_ELEMENTS, /* of the first block: before the tensor */
-        blocks = (skip + args->count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
-    for (uint64_t done = 0; done < blocks; done += ROUND_BLOCKS) {
+/* Elements [begin, end) of the call, which begins `skip` elements behind the beginning of a block. */
+static void measure_blocks(const struct optimizer *optimizer, const struct optimizer_args *args,
+                           uint64_t skip, uint64_t begin, uint64_t end, struct tensor_norms *norms) {
+    uint64_t last = (skip + end + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+    for (uint64_t done = (skip + begin) / NORM_BLOCK_ELEMENTS; done < last && begin < end;
+         done += ROUND_BLOCKS) {
         struct tensor_norms block[ROUND_BLOCKS];
-        uint64_t count = least(blocks - done, ROUND_BLOCKS), useful = count / THREAD_BLOCKS_MIN;
+        uint64_t count = least(last - done, ROUND_BLOCKS), useful = count / THREAD_BLOCKS_MIN;
         uint32_t threads = args->threads < useful ? args->threads : (uint32_t)useful;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
         for (uint64_t k = 0; k < count; k++) {
-            uint64_t begin = (done + k) * NORM_BLOCK_ELEMENTS, end = begin + NORM_BLOCK_ELEMENTS,
-                     from = begin > skip ? begin - skip : 0, until = least(end - skip, args->count);
+            uint64_t at = (done + k) * NORM_BLOCK_ELEMENTS, from = at > skip + begin ? at - skip : begin,
+                     until = least(at + NORM_BLOCK_ELEMENTS - skip, end);
             block[k] = measure_block(optimizer, args, from, until - from);
         }
         add_in_order(norms, block, count, 1);
     }
+}
+
+void tensor_norms_measure(const struct optimizer *optimizer, const struct optimizer_args *args,
+                          uint64_t first, bool ends, struct tensor_cut *cut, struct tensor_norms *norms) {
+    uint64_t skip = first % NORM_BLOCK_ELEMENTS, begin = 0, end = args->count;
+    if (cut->count) {
+        begin = least(NORM_BLOCK_ELEMENTS - skip, end);
+        take_cut(optimizer, args, 0, begin, cut);
+        if (begin == end && !ends && skip + end < NORM_BLOCK_ELEMENTS) return;
+        struct tensor_norms block = norms_of(cut->weights, cut->direction, cut->count);
+        add_in_order(norms, &block, 1, 1);
+        cut->count = 0;
+    }
+    uint64_t rest = ends ? 0 : least((skip + end) % NORM_BLOCK_ELEMENTS, end - begin);
+    measure_blocks(optimizer, args, skip, begin, end - rest, norms);
+    if (rest) take_cut(optimizer, args, end - rest, rest, cut);
 }
 
 struct tensor_norms tensor_norms_total(const struct tensor_norms *part, uint32_t parts, uint64_t step) {

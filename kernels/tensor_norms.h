@@ -2,18 +2,25 @@
  *
  * A norm is a double sum over blocks, as a gradient's (norm.h). The blocks are those of NORM_BLOCK_ELEMENTS from the beginning of a
  * shard on. A block that begins or ends inside the tensor counts with what it has of the tensor. So the bits depend neither on the
- * number of threads, nor on how a shard is cut into calls of whole blocks.
+ * number of threads, nor on how a shard is cut into calls: a block that calls cut waits for its other elements.
  *
  * Threads: a pure function; one call uses `threads` OpenMP threads. */
 #ifndef ZERO_KERNELS_TENSOR_NORMS_H
 #define ZERO_KERNELS_TENSOR_NORMS_H
 
+#include "engine/base/limits.h"
 #include "kernels/optimizer.h"
 
-/* Elements of one tensor, `first` elements behind the beginning of the shard. The weights (args->master, or args->out with
- * args->master_low) stay as they are. Adds to *norms. */
+/* What calls have of a block that ends in a later one. It begins with a count of 0. */
+struct tensor_cut {
+    uint64_t count;
+    float weights[NORM_BLOCK_ELEMENTS], direction[NORM_BLOCK_ELEMENTS];
+};
+
+/* Elements of one tensor, `first` elements behind the beginning of the shard. `ends`: the shard has no more of the tensor; else the next
+ * call has them. The weights (args->master, or args->out with args->master_low) stay as they are. Adds to *norms. */
 void tensor_norms_measure(const struct optimizer *optimizer, const struct optimizer_args *args,
-                          uint64_t first, struct tensor_norms *norms);
+                          uint64_t first, bool ends, struct tensor_cut *cut, struct tensor_norms *norms);
 
 /* Adds parts of a tensor in their order. `step`: from one part to the next. */
 struct tensor_norms tensor_norms_total(const struct tensor_norms *part, uint32_t parts, uint64_t step);

@@ -1,15 +1,42 @@
 #include "offload/expand.h"
 
+/* An update of a step: one of those that take norms, which all come first; or one of the others, region by region. */
+struct turn {
+    uint16_t region;
+    enum update_half half;
+};
+
+static uint32_t turns(const struct offload *o) { return (1 + UPDATE_HALVES) * o->refreshes; }
+
+/* False: there is no such update. */
+static bool turn_at(const struct offload *o, uint32_t i, struct turn *out) {
+    bool first = i < o->refreshes;
+    uint32_t k = first ? i : (i - o->refreshes) / UPDATE_HALVES;
+    *out = (struct turn){o->refresh[k], first ? HALF_BEFORE : (i - o->refreshes) % UPDATE_HALVES};
+    return first == (out->half == HALF_BEFORE && o->region[out->region].measures);
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* From a chunk's first half to its second one, and from there to the next step's first one. */
+static uint64_t lag_of(const struct offload *o, const struct offload_region *r, uint64_t lag) {
+    uint32_t first[UPDATE_HALVES] = {offload_half_first(r, HALF_BEFORE), offload_half_first(r, HALF_WEIGHTS)};
+    uint64_t apart = r->base[HALF_WEIGHTS] + first[HALF_BEFORE] - r->base[HALF_BEFORE] - first[HALF_WEIGHTS];
+    if (!r->measures || first[HALF_BEFORE] == r->chunks || first[HALF_WEIGHTS] == r->chunks) return lag;
+    return least(lag, least(apart, o->total - apart));
+}
+
 void offload_open(struct offload *o) {
+    struct turn turn;
     o->total = 0;
-    for (uint32_t k = 0; k < o->refreshes; k++) {
-        struct offload_region *r = &o->region[o->refresh[k]];
-        for (int half = 0; half < UPDATE_HALVES; half++) {
-            r->base[half] = o->total;
-            o->total += r->chunks - offload_half_first(r, (enum update_half)half);
-        }
+    for (uint32_t i = 0; i < turns(o); i++) {
+        if (!turn_at(o, i, &turn)) continue;
+        struct offload_region *r = &o->region[turn.region];
+        r->base[turn.half] = o->total;
+        o->total += r->chunks - offload_half_first(r, turn.half);
     }
-    o->lag = o->slots < o->total ? o->slots : o->total;
+    o->lag = least(o->slots, o->total);
+    for (uint32_t k = 0; k < o->refreshes; k++) o->lag = lag_of(o, &o->region[o->refresh[k]], o->lag);
     o->steps = o->ahead = o->updated = o->fetches = o->updates = 0;
     o->param_sequence = o->grad_sequence = 0;
     for (int stream = 0; stream < STREAMS; stream++) o->points[stream] = 0;
@@ -21,12 +48,12 @@ uint32_t offload_staged_first(const struct offload_region *r) {
 
 uint32_t offload_half_first(const struct offload_region *r, enum update_half half) {
     if (!r->halves) return half == HALF_WEIGHTS ? offload_staged_first(r) : r->chunks;
-    if (half == HALF_DIRECTION) return r->grads ? 0 : r->resident;
-    return r->params ? 0 : r->masters ? r->resident : r->chunks;
+    if (half == HALF_BEFORE) return r->grads || (r->measures && r->reads && r->params) ? 0 : r->resident;
+    return r->params ? 0 : r->masters || r->measures ? r->resident : r->chunks;
 }
 
 enum update_half offload_half(const struct operation *op) {
-    return op->object == OBJECT_DIRECTION ? HALF_DIRECTION : HALF_WEIGHTS;
+    return op->object == OBJECT_DIRECTION || op->object == OBJECT_NORM ? HALF_BEFORE : HALF_WEIGHTS;
 }
 
 /* A prefetch emits at most one FETCH per update of a region. An update emits at most as many, three UPDATE and one STORE. A
@@ -61,13 +88,14 @@ static void set_pipe(struct operation *op, enum stream stream, int64_t value) {
 /* ---- state ---- */
 
 /* The object of a region's fetches and stores of state. */
-static enum object half_object(enum update_half half) {
-    return half == HALF_DIRECTION ? OBJECT_DIRECTION : OBJECT_STATE;
+static enum object half_object(const struct offload_region *r, enum update_half half) {
+    if (half == HALF_WEIGHTS) return OBJECT_STATE;
+    return r->measures ? OBJECT_NORM : OBJECT_DIRECTION;
 }
 
 /* The update takes the gradient from the drive. */
 static bool takes_gradient(const struct offload_region *r, enum update_half half) {
-    return r->grads && (half == HALF_DIRECTION || !r->halves);
+    return r->grads && (half == HALF_BEFORE || !r->halves);
 }
 
 /* Fetches the chunks of one update, up to the step's chunk `until`, as far as they were not fetched yet. */
@@ -77,7 +105,7 @@ static void fetch_half(struct offload *o, uint16_t region, enum update_half half
     uint32_t first = offload_half_first(r, half);
     uint64_t base = r->base[half], end = base + (r->chunks - first), stop = until < end ? until : end;
     if (stop <= o->ahead) return;
-    struct operation *op = append_new(out, OP_FETCH, half_object(half), STREAM_FETCH, region);
+    struct operation *op = append_new(out, OP_FETCH, half_object(r, half), STREAM_FETCH, region);
     uint64_t sequence = o->steps * o->total + o->ahead;
     set_run(op, (uint32_t)(first + (o->ahead - base)), stop - o->ahead, sequence);
     set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)o->lag);
@@ -90,28 +118,34 @@ static void fetch_half(struct offload *o, uint16_t region, enum update_half half
 
 /* Fetches the first `until` chunks of the step: one run per update. */
 static void fetch(struct offload *o, uint64_t until, uint8_t outcome, struct operation_list *out) {
-    for (uint32_t k = 0; k < o->refreshes && o->ahead < until; k++)
-        for (int half = 0; half < UPDATE_HALVES; half++)
-            fetch_half(o, o->refresh[k], (enum update_half)half, until, outcome, out);
+    struct turn turn;
+    for (uint32_t i = 0; i < turns(o) && o->ahead < until; i++)
+        if (turn_at(o, i, &turn)) fetch_half(o, turn.region, turn.half, until, outcome, out);
 }
 
 /* How far a backward may fetch: what has a slot, and needs no gradient from the drive. With updates in the backward, slots become free
  * while it goes on. */
 static uint64_t fetchable(const struct offload *o) {
-    uint64_t until = o->updated + o->slots;
+    uint64_t until = o->updated + o->lag;
     for (uint32_t k = 0; k < o->refreshes; k++) {
         const struct offload_region *r = &o->region[o->refresh[k]];
-        uint64_t base = r->base[r->halves ? HALF_DIRECTION : HALF_WEIGHTS];
+        uint64_t base = r->base[r->halves ? HALF_BEFORE : HALF_WEIGHTS];
         if (r->grads && base >= o->updated && base < until) until = base;
     }
     return until;
 }
 
-static void drop_write(struct operation *op, enum buffer_kind kind) {
+static void drop(struct buffer_ref *ref, uint8_t *count, enum buffer_kind kind) {
     uint8_t kept = 0;
-    for (uint8_t i = 0; i < op->writes; i++)
-        if (op->write[i].kind != kind) op->write[kept++] = op->write[i];
-    op->writes = kept;
+    for (uint8_t i = 0; i < *count; i++)
+        if (ref[i].kind != kind) ref[kept++] = ref[i];
+    *count = kept;
+}
+
+/* Parameters on the drive come to the slot, and new ones go through it to the drive. */
+static void drop_params(struct operation *op) {
+    drop(op->write, &op->writes, BUFFER_PARAM_SHARD);
+    drop(op->read, &op->reads, BUFFER_PARAM_SHARD);
 }
 
 /* Chunks in the memory of one tier: one item, or one each. */
@@ -138,10 +172,10 @@ static void expand_update(struct offload *o, const struct operation *update, str
     struct operation *op = append(out, update);
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + base + 1));
-    if (r->params) drop_write(op, BUFFER_PARAM_SHARD); /* new parameters go to the slot, then to the drive */
+    if (r->params) drop_params(op);
     o->updates += staged;
     o->updated = base + staged;
-    op = append_new(out, OP_STORE, half_object(half), STREAM_STORE, update->region);
+    op = append_new(out, OP_STORE, half_object(r, half), STREAM_STORE, update->region);
     op->outcome = update->outcome;
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_UPDATE, (int64_t)(o->updates - staged + 1));

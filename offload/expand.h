@@ -22,6 +22,11 @@
  * and the gradient for the directions (OBJECT_DIRECTION), later with the masters and the parameters. No chunk stays in its slot
  * between the two, so a matrix may have more chunks than there are slots. Nothing moves twice.
  *
+ * Where an optimizer needs norms of whole tensors, it is the same: first the states change, and the weights are read with them
+ * (OBJECT_NORM), later the weights change, and the states are read with them. Each stores what it changes. The first halves of all
+ * regions come before all other updates. A chunk is fetched for its second half after it was stored in its first one, and for the next
+ * step after its second one: `lag` sees to both.
+ *
  * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
  * drive and a whole region is as large as a shard. A ring's slots are used in turn:
  *
@@ -42,8 +47,9 @@
 
 #include "engine/base/operation.h"
 
-/* The updates of a region in a step: that of the directions, if its optimizer updates whole matrices; and that of the weights. */
-enum update_half { HALF_DIRECTION, HALF_WEIGHTS, UPDATE_HALVES };
+/* The updates of a region in a step: that of the weights; and that before it, if its optimizer updates whole matrices (it makes the
+ * directions) or needs norms of whole tensors. */
+enum update_half { HALF_BEFORE, HALF_WEIGHTS, UPDATE_HALVES };
 
 struct offload_region {
     uint32_t chunks;   /* chunks of this rank's shard */
@@ -52,8 +58,10 @@ struct offload_region {
     bool params;       /* the shard of parameters is on the drive */
     bool grads;        /* the reduced gradient is on the drive */
     bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
-    bool halves;  /* its optimizer updates whole matrices */
-    bool masters; /* with `halves`: the state has masters */
+    bool halves;   /* its optimizer updates whole matrices, or needs norms of whole tensors: */
+    bool measures; /* the latter */
+    bool masters;  /* with `halves`: a part of the state is of the second half alone: masters, averages */
+    bool reads;    /* with `measures`: the weights are the parameters, or half of each master is in them */
     /* The staged chunks of a step before those of this update; set by offload_open. */
     uint64_t base[UPDATE_HALVES];
 };
@@ -70,7 +78,8 @@ struct offload {
 
     /* Set by offload_open. */
     uint64_t total; /* staged chunks per step; where a region has two updates, of both */
-    uint64_t lag;   /* the smaller of slots and total */
+    /* How many chunks before a chunk's slot is free, and its bytes are stored: the slots; fewer, where a chunk comes again sooner. */
+    uint64_t lag;
 
     /* The state. */
     uint64_t steps;                         /* how often all chunks went through the ring */

@@ -7,14 +7,7 @@ static zero_status check_terms(const struct blueprint *b, const struct optimizer
         bool refused;
         const char *what, *instead;
     } cases[] = {{t->discrete, "on a GPU", "set device.type to \"cpu\""},
-                 {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"},
-                 {t->device_share > 0, "with tiered state",
-                  "set zero_optimization.offload_optimizer.device to \"cpu\" or "
-                  "\"none\", and its ratio to 1.0"},
-                 {t->state_tier == TIER_NVME || t->shadow, "with state on a drive",
-                  "set zero_optimization.offload_optimizer.device to \"cpu\" or \"none\""},
-                 {t->param_tier == TIER_NVME, "with parameters on a drive",
-                  "set zero_optimization.offload_param.device to \"cpu\" or \"none\""}};
+                 {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (cases[i].refused)
             return error_set(

@@ -19,10 +19,11 @@ uint64_t tensor_words(const struct executor_shape *o, uint32_t region) {
            (sizeof(struct tensor_norms) / sizeof(float));
 }
 
-void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, uint64_t end,
-                  struct tensor_norms *norms) {
-    uint64_t params = e->o.shape.model->region[region].params, part = share(&e->o.shape, region);
-    memset(norms + first / part * params, 0, (end - first) / part * params * sizeof *norms);
+void tensor_begin(struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms) {
+    uint64_t params = e->o.shape.model->region[region].params, part = share(&e->o.shape, region),
+             elements = e->o.plan->layout.elements[region];
+    memset(norms + first / part * params, 0, elements / part * params * sizeof *norms);
+    e->cut->count = 0;
 }
 
 uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t first) {
@@ -30,10 +31,18 @@ uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t fir
     return (first / part + 1) * part;
 }
 
-void tensor_measure_run(const struct executor *e, uint32_t region, uint32_t param, uint64_t first,
+/* Where a tensor ends in its region; gaps belong to the tensor before. */
+static uint64_t tensor_end(const struct executor *e, uint32_t region, uint32_t param) {
+    const struct model_region *r = &e->o.shape.model->region[region];
+    return param + 1 < r->params ? e->o.shape.model->param[r->param[param + 1]].offset : r->padded;
+}
+
+void tensor_measure_run(struct executor *e, uint32_t region, uint32_t param, uint64_t first,
                         const struct optimizer_args *args, struct tensor_norms *norms) {
-    uint64_t params = e->o.shape.model->region[region].params, part = share(&e->o.shape, region);
-    tensor_norms_measure(region_optimizer(e, region), args, first % part,
+    uint64_t params = e->o.shape.model->region[region].params, part = share(&e->o.shape, region),
+             end = first + args->count;
+    bool ends = end % part == 0 || end == tensor_end(e, region, param);
+    tensor_norms_measure(region_optimizer(e, region), args, first % part, ends, e->cut,
                          norms + first / part * params + param);
 }
 

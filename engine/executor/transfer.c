@@ -224,7 +224,7 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
 static uint8_t *item_memory(const struct executor *e, const struct item *item) {
     const struct task *task = item->task;
     const struct operation *op = &task->op;
-    if (op->object == OBJECT_STATE || op->object == OBJECT_DIRECTION)
+    if (op->object != OBJECT_PARAM && op->object != OBJECT_GRAD)
         return slot_address(e, op->sequence + item->index);
     if (op->kind == OP_STORE && op->read[0].kind == BUFFER_GRAD_HELD)
         return (uint8_t *)buffer_address(e, task->read[0]) + item_chunk(e, item).grad_place;

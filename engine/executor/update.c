@@ -59,6 +59,7 @@ static uint64_t shard_first(const struct executor *e, uint32_t region) {
 static struct precision types_of(const struct update_argument *a) {
     struct precision p = precision_of(&a->executor->o.shape, a->region);
     if (a->phase == BEFORE_MATRIX) p.compute = DTYPE_F32, p.split = p.copies = false;
+    if (a->phase == MEASURE) p.copies = false; /* the weights stay */
     if (a->phase == AFTER_MATRIX) p.reduced = DTYPE_F32;
     return p;
 }
@@ -208,16 +209,12 @@ static void take_back(const struct update_argument *a) {
         cast(a->out, p.compute, a->master, DTYPE_F32, a->end - a->begin);
 }
 
-static void clear_norms(const struct update_argument *a) {
-    uint64_t shard = shard_first(a->executor, a->region);
-    tensor_clear(a->executor, a->region, shard + a->begin, shard + a->end, a->norms);
-}
-
 static void run_update(void *argument) {
     const struct update_argument *a = argument;
     uint64_t started = clock_now_ns();
     if (a->outcome != OUTCOME_UPDATED) take_back(a);
-    if (a->phase == MEASURE) clear_norms(a);
+    if (a->phase == MEASURE && a->begin == 0)
+        tensor_begin(a->executor, a->region, shard_first(a->executor, a->region), a->norms);
     if (a->outcome != OUTCOME_SKIPPED) each_run(a, run_phase[a->phase], NULL);
     if (a->copy && a->lent_params)
         lent_read(a->lent_params, LENT_PARAMS, sizeof(float), shard_first(a->executor, a->region) + a->begin,
@@ -289,10 +286,9 @@ static void take_measured(struct executor *e, const struct item *item, struct up
     bool measures = a->phase == MEASURE;
     if (a->phase != MEASURED && !measures) return;
     a->norms = buffer_address(e, measures ? t->write[0] : t->read[0]);
-    if (measures)
+    if (measures && op->reads > 1) /* else they are in the slot */
         a->out = array_of(e, op, op->read[1], t->read[1], compute);
-    else
-        a->gradient = NULL;
+    if (!measures) a->gradient = NULL;
 }
 
 static struct update_argument argument_of(struct executor *e, const struct item *item) {

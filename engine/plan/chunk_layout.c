@@ -23,15 +23,26 @@ static void place_part(const struct chunk_layout *layout, const struct chunk_for
     part->bytes = round_up(at + CHUNK_TAG_BYTES - part->at, layout->align_bytes);
 }
 
+/* The arrays of the first part of a record that has two. */
+static uint32_t first_arrays(const struct chunk_format *format) { return format->states - format->average; }
+
+/* The weights of a record's elements are in its masters; all of each. */
+static bool keeps_masters(const struct chunk_format *format) { return format->param_dtype != DTYPE_F32; }
+
+static bool keeps_weights(const struct chunk_format *format) {
+    bool masters = keeps_masters(format) && format->arrays > format->states;
+    return masters && format->array_bytes[format->states] == sizeof(float);
+}
+
 /* Sets the places in the record of a chunk of c->count elements. */
 static void place_arrays(const struct chunk_layout *layout, const struct chunk_format *format,
                          struct chunk *c) {
     struct record_part *states = &c->part[PART_STATES], *masters = &c->part[PART_MASTERS];
-    bool halves = format->halves && format->states < format->arrays;
+    uint32_t first = format->halves ? first_arrays(format) : format->arrays;
     c->states = format->states;
-    place_part(layout, format, 0, halves ? format->states : format->arrays, c, states);
+    place_part(layout, format, 0, first, c, states);
     masters->at = states->bytes;
-    if (halves) place_part(layout, format, format->states, format->arrays, c, masters);
+    if (first < format->arrays) place_part(layout, format, first, format->arrays, c, masters);
 }
 
 static uint64_t record_bytes(const struct chunk_layout *layout, const struct chunk_format *format,
@@ -74,18 +85,29 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
 struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct operation *op,
                                  uint32_t item) {
     struct chunk c = chunk_layout_at(layout, op->region, op->first + item);
-    bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
-    if (!halves) return c;
-    c.part[directs ? PART_MASTERS : PART_STATES].bytes = 0;
-    c.params &= !directs;
-    c.grads &= directs;
+    const struct offload_region *r = &layout->region[op->region];
+    bool before = offload_half(op) == HALF_BEFORE;
+    if (!r->halves) return c;
+    if (!r->measures) c.part[before ? PART_MASTERS : PART_STATES].bytes = 0;
+    c.params &= !before || (r->measures && r->reads);
+    c.grads &= before;
     return c;
+}
+
+/* Both halves read states and weights. The first one changes the states, the second one all else. */
+static void move_measured(const struct chunk_format *format, const struct operation *op, struct chunk *c) {
+    bool before = offload_half(op) == HALF_BEFORE;
+    if (op->kind == OP_FETCH && before && !keeps_masters(format)) c->part[PART_MASTERS].bytes = 0;
+    if (op->kind == OP_FETCH) return;
+    c->part[before ? PART_MASTERS : PART_STATES].bytes = 0;
+    c->params &= !before;
 }
 
 struct chunk chunk_layout_moved(const struct chunk_layout *layout, const struct operation *op,
                                 uint32_t item) {
     struct chunk c = chunk_layout_needed(layout, op, item);
     bool fetches = op->kind == OP_FETCH;
+    if (layout->region[op->region].measures) move_measured(format_of(layout, op->region), op, &c);
     if (!fetches || op->outcome == OUTCOME_SKIPPED) c.grads = false;
     if (fetches && op->outcome != OUTCOME_UPDATED) c.params = false;
     if (!fetches && op->outcome == OUTCOME_SKIPPED) c.state = false;
@@ -172,8 +194,10 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
         layout->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
                                                     .resident = (uint32_t)chunks,
                                                     .params = o->params && rests_sharded(&policy->region[i]),
-                                                    .halves = policy->region[i].matrices,
-                                                    .masters = format->arrays > format->states};
+                                                    .halves = format->halves,
+                                                    .measures = policy->region[i].tensors,
+                                                    .masters = format->arrays > first_arrays(format),
+                                                    .reads = !keeps_weights(format)};
         if (o->state && format->arrays && !policy->region[i].frozen) layout->region[i].resident = 0;
         layout->first_chunk[i] = layout->chunks;
         layout->chunks += chunks;
@@ -254,6 +278,14 @@ static void choose_gradients(struct chunk_layout *layout, const struct chunk_lay
     }
 }
 
+/* What the first half of an update reads before the second one, which reads all. */
+static uint64_t again_bytes(const struct chunk_layout *layout, uint32_t region, const struct chunk *c) {
+    const struct offload_region *r = &layout->region[region];
+    uint64_t masters = keeps_masters(format_of(layout, region)) ? c->part[PART_MASTERS].bytes : 0,
+             state = c->state ? c->part[PART_STATES].bytes + masters : 0;
+    return r->measures ? state + (c->params && r->reads) * c->param_bytes : 0;
+}
+
 static void place_records(struct chunk_layout *layout, const struct policy *policy) {
     uint64_t staged = 0;
     for (uint32_t i = 0; i < policy->regions; i++) {
@@ -265,6 +297,7 @@ static void place_records(struct chunk_layout *layout, const struct policy *poli
             layout->record_row_bytes += record;
             layout->step_bytes += record + chunk.params * chunk.param_bytes;
             layout->grad_bytes += chunk.grads * chunk.grad_bytes;
+            layout->again_bytes += again_bytes(layout, i, &chunk);
             staged++;
         }
     }
@@ -327,7 +360,7 @@ zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_la
         const struct region *r = &policy->region[i];
         layout->kind[i] = (uint8_t)chunk_format_index(region_keeps_fp32(&model->region[i]),
                                                       region_other(&model->region[i]));
-        layout->format[layout->kind[i]].halves |= r->matrices;
+        layout->format[layout->kind[i]].halves |= r->matrices || r->tensors;
         layout->elements[i] =
             model->region[i].padded / placement_parts(r->frozen ? r->rest : r->state, policy->mesh);
     }

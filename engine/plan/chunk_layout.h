@@ -2,8 +2,8 @@
  *
  * A shard is cut every `chunk_elements`. A staged chunk of n elements moves as one record: the arrays of the states,
  * then the array of the masters if there are masters, each array on a cache line; then the tag; rounded up to whole
- * pages. Where an optimizer updates whole matrices, states and masters move at different times: they are two parts of the record, each
- * with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
+ * pages. Where an update has two halves (offload/expand.h), the states of the first one, and averages and masters, move at different
+ * times: they are two parts of the record, each with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
  * so a gather can read them without state. So are gradients, which a reduction writes without state.
  *
  * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
@@ -34,7 +34,8 @@ struct chunk_ring {
 struct chunk_format {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* bytes of an element: precision_arrays */
     uint32_t states;                                    /* the first of these arrays */
-    bool halves; /* its optimizer updates whole matrices: chunk_layout_make sets it */
+    bool average;                                       /* the last of the states is the averaged weight */
+    bool halves;                                        /* its update has two: chunk_layout_make sets it */
     enum dtype param_dtype, grad_dtype;
 };
 
@@ -81,9 +82,11 @@ struct chunk_layout {
     /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
      * bytes, and read the gradients that are there, too. */
     uint64_t step_bytes, grad_bytes;
+    uint64_t
+        again_bytes; /* read once more: what both halves of an update read, where norms of whole tensors come between them */
 };
 
-/* What moves of a record at once, in whole pages: all of it; or the states, and the masters. */
+/* What moves of a record at once, in whole pages: all of it; or the states, and the masters with the averages. */
 enum { PART_STATES, PART_MASTERS, RECORD_PARTS };
 struct record_part {
     uint64_t at, tag; /* offsets in the record */

@@ -129,8 +129,8 @@ struct plan {
 
 /* The bytes that one step reads from the drive, and those that it writes. */
 static inline uint64_t plan_read_bytes(const struct plan *plan) {
-    return plan->layout.step_bytes + plan->layout.grad_bytes + plan->param_fetch_bytes +
-           plan->sum_fetch_bytes;
+    return plan->layout.step_bytes + plan->layout.again_bytes + plan->layout.grad_bytes +
+           plan->param_fetch_bytes + plan->sum_fetch_bytes;
 }
 
 static inline uint64_t plan_write_bytes(const struct plan *plan) {

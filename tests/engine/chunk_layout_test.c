@@ -15,6 +15,7 @@ struct setting { /* what a seed draws */
     struct policy policy;
     struct chunk_layout_options options;
     bool matrices; /* the optimizer updates them whole */
+    bool tensors;  /* the optimizer needs norms of whole ones */
 };
 
 static uint64_t state, page; /* page: what chunks, records and slots are multiples of */
@@ -52,7 +53,8 @@ static void open_policy(struct setting *s, uint32_t shards, uint32_t replicas) {
     for (uint32_t i = 0; i < s->model.regions; i++)
         s->region[i] = (struct region){.frozen = region_frozen(&s->model.region[i]),
                                        .persistent = region_persistent(&s->model.region[i]),
-                                       .matrices = s->matrices && !region_frozen(&s->model.region[i])};
+                                       .matrices = s->matrices && !region_frozen(&s->model.region[i]),
+                                       .tensors = s->tensors && !region_frozen(&s->model.region[i])};
     s->policy = (struct policy){.stage = rows[pick(4)],
                                 .mesh = {shards, replicas},
                                 .micro_steps = 1,
@@ -85,11 +87,12 @@ static void make(struct setting *s) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
         format->states = format->arrays - (format->arrays && pick(2));
+        format->average = format->states && pick(2);
         format->param_dtype = f || pick(2) ? DTYPE_F32 : DTYPE_BF16;
         format->grad_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16;
         for (uint32_t k = 0; k < format->arrays; k++) format->array_bytes[k] = pick(2) ? 4 : 2;
     }
-    s->matrices = !pick(3);
+    s->matrices = !pick(3), s->tensors = !s->matrices && pick(2);
     s->model.dtype = s->options.format[0].param_dtype;
     page = s->options.align_bytes ? s->options.align_bytes : CHUNK_ALIGN_BYTES;
     add_units(&s->model, &error);
@@ -152,10 +155,11 @@ static bool part_is_tight(const struct chunk_format *format, const struct chunk 
 
 static bool record_is_tight(const struct setting *s, const struct chunk_format *format,
                             const struct chunk *c) {
-    bool apart = s->matrices && format->arrays > format->states;
-    bool good = part_is_tight(format, c, PART_STATES, 0, apart ? format->states : format->arrays);
+    uint32_t first = format->states - format->average; /* averages move with the weights */
+    bool apart = (s->matrices || s->tensors) && format->arrays > first;
+    bool good = part_is_tight(format, c, PART_STATES, 0, apart ? first : format->arrays);
     if (!apart) return good && CHECK_INT(c->part[PART_MASTERS].bytes, 0);
-    return good && part_is_tight(format, c, PART_MASTERS, format->states, format->arrays) &&
+    return good && part_is_tight(format, c, PART_MASTERS, first, format->arrays) &&
            CHECK_INT(c->part[PART_MASTERS].at, c->part[PART_STATES].bytes);
 }
 
@@ -193,26 +197,50 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
     return good && fits_slot(layout, c);
 }
 
-/* Over its updates, each part of a chunk moves once: the states and the gradient first, where there are two. */
-static bool moves_once(const struct chunk_layout *layout, uint32_t region, uint32_t chunk) {
+struct moved {
+    uint64_t part[RECORD_PARTS];
+    uint32_t params, grads;
+};
+
+/* What the fetches or stores of one half move of a chunk. */
+static bool add_moved(const struct chunk_layout *layout, uint32_t region, uint32_t chunk, int half,
+                      enum operation_kind kind, struct moved *sum) {
+    enum object before = layout->region[region].measures ? OBJECT_NORM : OBJECT_DIRECTION;
+    struct operation op = {.kind = (uint8_t)kind,
+                           .object = half == HALF_BEFORE ? before : OBJECT_STATE,
+                           .region = (uint16_t)region,
+                           .first = chunk};
+    struct chunk c = chunk_layout_moved(layout, &op, 0);
+    for (int k = 0; k < RECORD_PARTS; k++) sum->part[k] += c.part[k].bytes;
+    sum->params += c.params, sum->grads += c.grads;
+    bool needed = c.grads || c.params || (c.state && chunk_record_bytes(&c)),
+         staged = chunk >= offload_half_first(&layout->region[region], (enum update_half)half);
+    return CHECK(!needed || staged);
+}
+
+/* Over its updates, each part of a chunk is stored once. It is fetched once: the states and the gradient first, where there are two
+ * updates. Those that take norms read the states, and the weights wherever they are, once more. */
+static bool moves_once(const struct setting *s, const struct chunk_layout *layout, uint32_t region,
+                       uint32_t chunk, uint64_t *again_bytes) {
+    const struct chunk_format *format = format_of(s, region);
     struct chunk whole = chunk_layout_at(layout, region, chunk);
-    uint64_t part[RECORD_PARTS] = {0};
-    uint32_t params = 0, grads = 0;
-    for (int half = layout->region[region].halves ? HALF_DIRECTION : HALF_WEIGHTS; half < UPDATE_HALVES;
-         half++) {
-        struct operation op = {.kind = OP_FETCH,
-                               .object = half == HALF_DIRECTION ? OBJECT_DIRECTION : OBJECT_STATE,
-                               .region = (uint16_t)region,
-                               .first = chunk};
-        struct chunk c = chunk_layout_moved(layout, &op, 0);
-        for (int k = 0; k < RECORD_PARTS; k++) part[k] += c.part[k].bytes;
-        params += c.params, grads += c.grads;
-        bool needed = c.grads || c.params || (c.state && chunk_record_bytes(&c)),
-             staged = chunk >= offload_half_first(&layout->region[region], (enum update_half)half);
-        if (!CHECK(!needed || staged)) return false;
-    }
-    return CHECK_INT(part[0], whole.part[0].bytes) && CHECK_INT(part[1], whole.part[1].bytes) &&
-           CHECK_INT(params, whole.params) && CHECK_INT(grads, whole.grads);
+    struct moved fetched = {0}, stored = {0};
+    bool good = true, again = layout->region[region].measures, masters = format->param_dtype != DTYPE_F32;
+    bool whole_masters =
+        masters && format->arrays > format->states && format->array_bytes[format->states] == 4;
+    for (int half = layout->region[region].halves ? HALF_BEFORE : HALF_WEIGHTS; half < UPDATE_HALVES; half++)
+        good = good && add_moved(layout, region, chunk, half, OP_FETCH, &fetched) &&
+               add_moved(layout, region, chunk, half, OP_STORE, &stored);
+    uint64_t states = again ? whole.part[PART_STATES].bytes : 0,
+             rest = again && masters ? whole.part[PART_MASTERS].bytes : 0;
+    uint32_t params = again && whole.params && !whole_masters;
+    *again_bytes += (whole.state ? states + rest : 0) + params * whole.param_bytes;
+    return good && CHECK_INT(fetched.part[PART_STATES], whole.part[PART_STATES].bytes + states) &&
+           CHECK_INT(fetched.part[PART_MASTERS], whole.part[PART_MASTERS].bytes + rest) &&
+           CHECK_INT(fetched.params, whole.params + params) && CHECK_INT(fetched.grads, whole.grads) &&
+           CHECK_INT(stored.part[PART_STATES], whole.part[PART_STATES].bytes) &&
+           CHECK_INT(stored.part[PART_MASTERS], whole.part[PART_MASTERS].bytes) &&
+           CHECK_INT(stored.params, whole.params) && CHECK_INT(stored.grads, 0);
 }
 
 /* ---- all chunks ---- */
@@ -220,7 +248,7 @@ static bool moves_once(const struct chunk_layout *layout, uint32_t region, uint3
 struct seen {
     struct chunk chunk[CHUNKS_MAX]; /* those with a record */
     uint32_t chunks;
-    uint64_t all, staged, step_bytes, grad_bytes;
+    uint64_t all, staged, step_bytes, grad_bytes, again_bytes;
 };
 
 /* They tile the shard: each element is of one chunk. */
@@ -231,8 +259,10 @@ static bool region_is_tiled(const struct setting *s, const struct chunk_layout *
         if (!CHECK(i < layout->region[region].chunks)) return false;
         struct chunk c = chunk_layout_at(layout, region, i);
         if (!CHECK_INT(c.first, next) || !CHECK_INT(c.index, seen->all)) return false;
-        if (!chunk_is_right(s, layout, region, &c) || !moves_once(layout, region, i)) return false;
+        uint64_t again = 0;
+        if (!chunk_is_right(s, layout, region, &c) || !moves_once(s, layout, region, i, &again)) return false;
         bool staged = !s->region[region].frozen && (c.state || c.params || c.grads);
+        seen->again_bytes += staged ? again : 0;
         next += c.count;
         seen->all++;
         seen->staged += staged;
@@ -355,14 +385,14 @@ static bool holds(const struct setting *s, const struct chunk_layout *layout) {
         (!bound || bound > s->options.piece_bytes / 4))
         bound = s->options.piece_bytes / 4;
     uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
-    seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = seen.grad_bytes = 0;
+    seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = seen.grad_bytes = seen.again_bytes = 0;
     bool good = CHECK(layout->chunk_elements > 0) && CHECK_INT(layout->chunk_elements % least, 0);
     good &= CHECK(!bound || layout->chunk_elements <= (bound < least ? least : bound));
     for (uint32_t i = 0; i < s->policy.regions && good; i++) good = region_is_tiled(s, layout, i, &seen);
     good = good && CHECK_INT(layout->chunks, seen.all) && records_are_apart(layout, &seen);
     good = good && CHECK_INT(layout->slots, asked < seen.staged ? asked : seen.staged);
     good = good && CHECK_INT(layout->step_bytes, seen.step_bytes) &&
-           CHECK_INT(layout->grad_bytes, seen.grad_bytes);
+           CHECK_INT(layout->grad_bytes, seen.grad_bytes) && CHECK_INT(layout->again_bytes, seen.again_bytes);
     return good && residents_are_a_prefix(s, layout) && device_is_a_prefix(s, layout) &&
            gradients_are_a_prefix(s, layout) && rings_are_right(s, layout);
 }

@@ -148,10 +148,17 @@ static void others(void) {
     s.memory = TOY_SLOTS, s.tiers = STATE,
     s.compute = ZERO_BF16; /* split masters, and some parameters in fp32 */
     train(s, &rarely);
-    s = setup(), s.stage = 3, s.muon = 1, s.ranks = 3;
-    train(s, &each_step);
-    s.tiers = CPU, s.compute = ZERO_BF16;
-    train(s, &each_step);
+}
+
+/* Optimizers of whole matrices and of whole tensors, beside AdamW: on a drive averages move with the weights. */
+static void wholes(void) {
+    static const char *const tiers[] = {NULL, CPU, STATE, ALL};
+    struct toy_setup s = setup();
+    for (uint32_t k = 0; k < 8; k++) {
+        s.muon = k % 2, s.lamb = 2 * !s.muon, s.stage = k < 6 ? k % 4 : 3, s.ranks = 1 + (k + k / 4) % 4;
+        s.tiers = s.stage < 3 && k / 2 == 3 ? STATE : tiers[k / 2], s.compute = types[(k + k / 2) % 3];
+        train(s, all_keys[k % 3]);
+    }
 }
 
 /* Of one state, of none, and of two; states in bf16, which averages are not. */
@@ -423,6 +430,7 @@ static void interface(void) {
 int main(void) {
     stages_and_tiers();
     others();
+    wholes();
     optimizers();
     updates_in_the_backward();
     discrete();

@@ -2,7 +2,8 @@
  * chunks are cut, in every type of compute, with clipping, a skipped step, evaluation and state that is read
  * and written in between.
  * offload_test [STAGE]
- * offload_test matrices: whole matrices are updated, in chunks that cut them; on fewer meshes */
+ * offload_test matrices: whole matrices are updated, in chunks that cut them; on fewer meshes
+ * offload_test tensors: the same where norms of whole tensors are needed, whose bits are the same, too */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,6 +11,8 @@
 #include <string.h>
 
 #include "engine/device/discrete.h"
+#include "engine/inside.h"
+#include "kernels/checksum.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
@@ -32,16 +35,18 @@ static const struct plain_param model[] = {{"a", "a.w", 13015, 0, NULL},
 
 enum { PARAMS = sizeof model / sizeof *model };
 
-static bool matrices; /* Muon updates those that have columns, and AdamW the others */
+/* Muon updates those that have columns, and AdamW the others; or Lamb all but a few. */
+static enum { ELEMENTS, MATRICES, TENSORS } whole;
 static const uint64_t columns[PARAMS] = {685, 0, 1737, 500, 149, 0, 65};
 
 static const char adamw[] = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
                   muon[] = "{\"type\": \"Muon\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
+                  lamb[] = "{\"type\": \"Lamb\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
                   other_group[] = ", {\"match\": [\"*.b\", \"c.*\"], \"optimizer\": \"AdamW\", \"lr\": 0.01}";
 
 enum { ALL_STAGES = -1, SHARDED_GRADIENTS = -2 };
 
-struct tier {
+struct placing {
     const char *name, *json; /* of zero_optimization, after the stage; %s: the directory */
     const char *more;        /* other keys */
     int stage;               /* the only one; ALL_STAGES, SHARDED_GRADIENTS: not 0 */
@@ -54,7 +59,7 @@ struct tier {
 #define TIERED "\"offload_optimizer\": {\"device\": \"tiered\", \"nvme_path\": \"%1$s/a\"}"
 #define PARAMS_ON_NVME "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, "
 
-static const struct tier tiers[] = {
+static const struct placing tiers[] = {
     {"device", "\"offload_optimizer\": {\"device\": \"none\"}", "", ALL_STAGES},
     {"cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}", "", ALL_STAGES},
     {"nvme", NVME, "", ALL_STAGES},
@@ -93,6 +98,7 @@ struct result {
     float first[MIDDLE], second[MIDDLE]; /* moments of e.w */
     zero_plan plan;
     uint64_t on_device; /* state that is there while other state is not */
+    uint64_t norms;     /* of whole tensors: a checksum of all parts of them, after the last step */
 };
 
 struct run {
@@ -167,6 +173,19 @@ static zero_status meddle(zero_engine *engine) {
     return status;
 }
 
+static uint64_t norms_checksum(zero_engine *engine) {
+    const struct executor *e = engine_running(engine)->executor;
+    const struct plan *plan = &engine_blueprint(engine)->plan;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < plan->policy->regions; i++) {
+        struct buffer_ref ref = {BUFFER_TENSOR_NORMS, (uint16_t)i};
+        uint32_t buffer = plan_fixed(plan, ref);
+        if (buffer != NO_BUFFER)
+            sum = 31 * sum + checksum(executor_address(e, ref), plan->buffer[buffer].bytes);
+    }
+    return sum;
+}
+
 static zero_status train(struct plain *p, uint32_t rank, struct result *r) {
     zero_step_info info = {.struct_size = sizeof info};
     zero_status status = ZERO_OK;
@@ -182,6 +201,8 @@ static zero_status train(struct plain *p, uint32_t rank, struct result *r) {
     r->norm = info.grad_norm;
     r->skipped = info.skipped_total;
     if (!status) status = zero_engine_hash(p->engine, r->hash);
+    r->norms = status ? 0 : norms_checksum(p->engine);
+    CHECK(status || (r->norms != 0) == (whole == TENSORS));
     if (!status) status = zero_engine_get(p->engine, "e.w", ZERO_STATE0, r->first, 0, MIDDLE);
     if (!status) status = zero_engine_get(p->engine, "e.w", ZERO_STATE1, r->second, 0, MIDDLE);
     return status;
@@ -194,7 +215,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     mine.plan.struct_size = sizeof mine.plan;
     struct plain p;
     zero_status status =
-        engine ? plain_declare_matrices(&p, engine, model, PARAMS, matrices ? columns : NULL) : ZERO_E_CONFIG;
+        engine ? plain_declare_matrices(&p, engine, model, PARAMS, whole ? columns : NULL) : ZERO_E_CONFIG;
     if (!status) status = zero_engine_commit(engine, &mine.plan);
     if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
     if (!status) check_memory(engine, &mine);
@@ -212,9 +233,9 @@ static const char *const formats[FORMATS] = {
     [FORMAT_F16] = ", \"fp16\": {\"enabled\": true}",
     [FORMAT_BF16_STATES] = ", \"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}"};
 
-static bool is_discrete(const struct tier *tier) { return strstr(tier->name, "on a device"); }
+static bool is_discrete(const struct placing *tier) { return strstr(tier->name, "on a device"); }
 
-static void run_tier(const struct tier *tier, enum format format, uint32_t stage, uint32_t ranks,
+static void run_tier(const struct placing *tier, enum format format, uint32_t stage, uint32_t ranks,
                      uint64_t chunk, const uint64_t budget[2], struct result *out) {
     char json[2560], path[600], zero[1024];
     snprintf(path, sizeof path, "%s/swap", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
@@ -225,8 +246,10 @@ static void run_tier(const struct tier *tier, enum format format, uint32_t stage
              "\"param_groups\": [{\"match\": \"e.*\", \"lr\": 0.02, \"weight_decay\": 0.01}%s], "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": %llu, %s}%s%s}",
-             matrices ? muon : adamw, matrices ? other_group : "", stage, (unsigned long long)chunk, zero,
-             tier->more, formats[format]);
+             whole == MATRICES  ? muon
+             : whole == TENSORS ? lamb
+                                : adamw,
+             whole ? other_group : "", stage, (unsigned long long)chunk, zero, tier->more, formats[format]);
     struct run run = {.name = tier->name};
     if (budget && budget[ZERO_CPU])
         snprintf(json + strlen(json) - 1, sizeof json - strlen(json),
@@ -239,12 +262,12 @@ static void run_tier(const struct tier *tier, enum format format, uint32_t stage
 /* Where a row is the one before it with part of the state in memory: room for two fifths; tiered: for a third
  * on the device, and for a fifth in host memory. Momenta of matrices fill their pages less, so that what they take in memory counts;
  * with gradients on the device, half as much more. */
-static void set_budget(const struct tier *tier, const struct result *before, const struct result *in_memory,
-                       uint64_t out[2]) {
+static void set_budget(const struct placing *tier, const struct result *before,
+                       const struct result *in_memory, uint64_t out[2]) {
     const zero_plan *p = &before->plan;
     bool part = strstr(tier->name, "part resident"), tiered = strstr(tier->name, "tiered");
-    uint64_t state = matrices ? in_memory->plan.state_bytes : p->state_bytes,
-             grads = matrices && strstr(tier->name, "gradients") ? state / 2 : 0;
+    uint64_t state = whole ? in_memory->plan.state_bytes : p->state_bytes,
+             grads = whole && strstr(tier->name, "gradients") ? state / 2 : 0;
     out[ZERO_DEVICE] = tiered ? p->bytes[ZERO_DEVICE] + state / 3 + grads + 40000 : 1u << 30;
     out[ZERO_CPU] = part ? p->bytes[ZERO_CPU] + state * (tiered ? 1 : 2) / 5 + 40000 : 0;
 }
@@ -262,7 +285,7 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
         static zero_plan before; /* of the row before */
         if (tiers[t].stage >= 0 && tiers[t].stage != (int)stage) continue;
         if (tiers[t].stage == SHARDED_GRADIENTS && !stage) continue;
-        if (matrices && is_discrete(&tiers[t])) continue; /* refused */
+        if (whole && is_discrete(&tiers[t])) continue; /* refused */
         if (!is_taken(t, format + ranks / 2 + stage)) continue;
         /* Two ranks and small chunks are enough. One rank runs ahead of its device, and this model's gradients are made by
          * the host at once. */
@@ -273,6 +296,7 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
         run_tier(&tiers[t], format, stage, ranks, chunk, budget, &got);
         int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, expected->hash) &&
                    CHECK_DOUBLE(got.norm, expected->norm, 0) && CHECK_INT(got.skipped, 1) &&
+                   CHECK(got.norms == expected->norms) &&
                    CHECK_BYTES(got.first, expected->first, sizeof got.first) &&
                    CHECK_BYTES(got.second, expected->second, sizeof got.second);
         uint64_t kept = got.plan.resident_state_bytes, state = got.plan.state_bytes;
@@ -300,14 +324,14 @@ static void compare_all(enum format format, uint32_t stage, uint32_t ranks, uint
     run_tier(&tiers[0], format, stage, ranks, 1000000000, NULL, &expected);
     CHECK_STRING(expected.error, "");
     CHECK_STRING(expected.hash, plain.hash);
+    CHECK(expected.norms == plain.norms);
     compare(format, stage, ranks, chunk, &expected);
 }
 
 static const uint64_t chunks[] = {1024, 3 * 1024, 1000000000};
 
-/* Each stage with two numbers of ranks and one narrow type. equality_test has the others, with matrices that no chunk cuts. */
-static void all_matrices(void) {
-    matrices = true;
+/* Each stage with two numbers of ranks and one narrow type. equality_test has the others, with tensors that no chunk cuts. */
+static void all_whole(void) {
     for (uint32_t stage = 0; stage <= 3; stage++) {
         for (uint32_t ranks = 1 + stage % 2; ranks <= 4; ranks += 2)
             if (seeds_divisor() == 1 || ranks == 1 + stage)
@@ -324,8 +348,10 @@ int main(int argc, char **argv) {
     char path[600];
     snprintf(path, sizeof path, "mkdir -p %s/swap", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
     CHECK_INT(system(path), 0);
-    if (argc > 1 && !strcmp(argv[1], "matrices")) {
-        all_matrices();
+    if (argc > 1)
+        whole = !strcmp(argv[1], "matrices") ? MATRICES : !strcmp(argv[1], "tensors") ? TENSORS : ELEMENTS;
+    if (whole) {
+        all_whole();
         return check_end();
     }
     for (uint32_t stage = first; stage <= last; stage++)

@@ -29,7 +29,7 @@ static const struct plain_param model[] = {
 
 enum { PARAMS = sizeof model / sizeof *model };
 
-/* Where whole matrices are updated. */
+/* Of whole matrices. */
 static const uint64_t columns[PARAMS] = {137, 0, 99, 149, 0, 50};
 
 /* One life of the ranks: it starts or recovers, trains, and stops without any notice. */
@@ -150,8 +150,9 @@ struct setting {
     const char *mesh; /* more keys of zero_optimization, each after a comma; or NULL */
     bool updates;     /* in the backward */
     double clip;
-    bool spoils; /* a step is skipped once */
-    bool muon;
+    bool spoils;       /* a step is skipped once */
+    const char *whole; /* the optimizer of whole matrices or tensors, beside AdamW; or NULL */
+    const char *extra; /* more keys, each after a comma; or NULL */
 };
 
 static const char *const types[] = {
@@ -169,13 +170,13 @@ static void live(const struct setting *s, bool shadow, struct life *life) {
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
              "%s}%s%s%s%s%s}, "
-             "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
-             s->clip, s->muon ? "Muon" : "AdamW",
-             s->muon ? "\"param_groups\": [{\"match\": \"a.b\", \"optimizer\": \"AdamW\"}], " : "", s->stage,
+             "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s%s}",
+             s->clip, s->whole ? s->whole : "AdamW",
+             s->whole ? "\"param_groups\": [{\"match\": \"a.b\", \"optimizer\": \"AdamW\"}], " : "", s->stage,
              path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
              s->params ? path : "", s->params ? "}" : "", s->mesh ? s->mesh : "",
-             s->updates && shadow ? ", \"update_in_backward\": true" : "", shadow ? "true" : "false",
-             s->type);
+             s->updates && shadow ? ", \"update_in_backward\": true" : "", shadow ? "true" : "false", s->type,
+             s->extra ? s->extra : "");
     life->status = ZERO_OK;
     life->error[0] = 0;
     life->spoils = s->spoils;
@@ -276,12 +277,13 @@ static void meshes(void) {
     CHECK_STRING(life.hash[STEPS], expected.hash[STEPS]);
 }
 
-/* States and masters of whole matrices are stored apart in each step. */
-static void whole_matrices(void) {
-    struct setting s = {.ranks = 2, .path = "matrices", .clip = 1, .muon = true};
+/* States and masters of whole matrices, or tensors, are stored apart in each step; averages with the masters. */
+static void wholes(const char *optimizer) {
+    struct setting s = {.ranks = 2, .path = "wholes", .clip = 1, .whole = optimizer};
     for (s.stage = 0; s.stage <= 3; s.stage++) {
         s.type = types[s.stage % 3], s.params = s.stage == 3;
         s.mesh = s.stage == 2 ? ", \"offload_gradients\": {\"device\": \"nvme\"}" : NULL;
+        s.extra = s.stage % 2 ? ", \"ema\": {\"decay\": 0.9}" : NULL;
         begin_anew(s.path);
         stops(&s);
     }
@@ -599,7 +601,8 @@ int main(int argc, char **argv) {
     alarm(900); /* a hang is a failure */
     every_setting();
     meshes();
-    whole_matrices();
+    wholes("Muon");
+    wholes("Lamb");
     updates_in_backward();
     nothing_to_recover();
     other_groups();

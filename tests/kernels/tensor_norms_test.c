@@ -15,6 +15,8 @@
 
 enum { COUNT = 2 * NORM_BLOCK_ELEMENTS + 1803, STEPS = 10, LONG = 100 * NORM_BLOCK_ELEMENTS + 5 };
 
+static struct tensor_cut cut; /* of one block at a time */
+
 static const struct optimizer *lamb(void) { return optimizer_find("lamb"); }
 
 static struct optimizer_args args_of(const struct shard *s, const struct optimizer_scalars *scalars,
@@ -71,7 +73,7 @@ static double ten_steps(struct optimizer_params params, float size) {
         struct tensor_norms norms = {0};
         optimizer_prepare(lamb(), &params, t, &scalars);
         struct optimizer_args args = args_of(&s, &scalars, DTYPE_F32);
-        tensor_norms_measure(lamb(), &args, 0, &norms);
+        tensor_norms_measure(lamb(), &args, 0, true, &cut, &norms);
         optimizer_trust(lamb(), &norms, &scalars);
         args.gradient = NULL;
         optimizer_update(lamb(), &args);
@@ -123,23 +125,24 @@ struct measured {
     struct tensor_norms norms;
 };
 
-/* In two calls, of which the first has `cut` elements; 0: in one. */
-static struct measured measured(uint64_t first, uint64_t cut, uint32_t threads) {
+/* In calls of `most` elements. */
+static struct measured measured(uint64_t first, uint64_t most, uint32_t threads) {
     struct measured out = {.shard = shard_new(LONG, 0)};
     struct optimizer_params params = params_of(lamb(), 1);
     struct optimizer_scalars scalars;
     shard_fill(&out.shard, 7, DTYPE_BF16, 0);
     optimizer_prepare(lamb(), &params, 3, &scalars);
-    struct optimizer_args whole = args_of(&out.shard, &scalars, DTYPE_BF16), part = whole;
-    whole.threads = part.threads = threads;
-    if (cut) {
-        part.count = cut;
-        tensor_norms_measure(lamb(), &part, first, &out.norms);
-        whole.count -= cut, whole.master += cut;
-        for (int k = 0; k < 2; k++) whole.state[k] = (float *)whole.state[k] + cut;
-        whole.gradient = (const uint16_t *)whole.gradient + cut;
+    const struct optimizer_args whole = args_of(&out.shard, &scalars, DTYPE_BF16);
+    for (uint64_t at = 0; at < LONG; at += most) {
+        struct optimizer_args part = whole;
+        part.threads = threads;
+        part.count = LONG - at < most ? LONG - at : most;
+        part.master += at, part.first += at;
+        for (int k = 0; k < 2; k++) part.state[k] = (float *)whole.state[k] + at;
+        part.gradient = (const uint16_t *)whole.gradient + at;
+        tensor_norms_measure(lamb(), &part, first + at, at + part.count == LONG, &cut, &out.norms);
     }
-    tensor_norms_measure(lamb(), &whole, first + cut, &out.norms);
+    CHECK_INT(cut.count, 0);
     return out;
 }
 
@@ -154,10 +157,16 @@ static void threads_and_cuts_do_not_matter(void) {
     static const uint64_t firsts[] = {0, 1, NORM_BLOCK_ELEMENTS - 3, 9 * NORM_BLOCK_ELEMENTS + 40};
     for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
         uint64_t first = firsts[i], to_block = NORM_BLOCK_ELEMENTS - first % NORM_BLOCK_ELEMENTS;
-        struct measured one = measured(first, 0, 1);
-        for (uint32_t threads = 2; threads <= 3; threads++) compare(measured(first, 0, threads), &one);
-        compare(measured(first, to_block, 1), &one);
-        compare(measured(first, to_block + 70 * NORM_BLOCK_ELEMENTS, 3), &one);
+        const uint64_t most[] = {to_block,
+                                 to_block + 70 * NORM_BLOCK_ELEMENTS,
+                                 3 * NORM_BLOCK_ELEMENTS - 1,
+                                 NORM_BLOCK_ELEMENTS + 16,
+                                 1024,
+                                 777};
+        struct measured one = measured(first, LONG, 1);
+        for (uint32_t threads = 2; threads <= 3; threads++) compare(measured(first, LONG, threads), &one);
+        for (size_t k = 0; k < sizeof most / sizeof *most; k++)
+            compare(measured(first, most[k], 1 + (uint32_t)k % 3), &one);
         shard_free(&one.shard);
     }
 }
@@ -166,7 +175,7 @@ static void threads_and_cuts_do_not_matter(void) {
 static void norms_are_sums_of_blocks(void) {
     const uint64_t first = 5 * NORM_BLOCK_ELEMENTS + 1000;
     static float direction[LONG];
-    struct measured got = measured(first, 0, 2);
+    struct measured got = measured(first, LONG, 2);
     struct shard untouched = shard_new(LONG, 0);
     struct tensor_norms sum = {0};
     struct optimizer_params params = params_of(lamb(), 1);
@@ -226,7 +235,7 @@ static void formats_are_those_that_are_stored(void) {
                                   .gradient_scale = 1,
                                   .scalars = &scalars,
                                   .threads = 1};
-    tensor_norms_measure(lamb(), &args, 0, &split);
+    tensor_norms_measure(lamb(), &args, 0, true, &cut, &split);
     CHECK_BYTES(weight, kept[0], sizeof weight);
     CHECK_BYTES(low, kept[1], sizeof low);
     for (int k = 0; k < 2; k++) cast(wide[k], DTYPE_F32, state[k], DTYPE_BF16, FEW);

@@ -404,6 +404,87 @@ static void matrices_go_through_the_ring_twice(void) {
     }
 }
 
+struct ring {
+    uint64_t fetches, stores, fetched[64],
+        stored[64]; /* in the order of the ring: which chunk, and in which half */
+};
+
+enum { RING_CHUNK = 16, RING_BEFORE = 1 }; /* region * 16 + chunk * 2 + half */
+
+static void note_ring(struct ring *r, const struct drive *d) {
+    for (uint32_t i = 0; i < d->list.count; i++) {
+        const struct operation *op = &d->row[i];
+        bool fetch = op->kind == OP_FETCH;
+        for (uint32_t k = 0; k < op->items && (fetch || op->kind == OP_STORE); k++) {
+            uint64_t which = op->region * RING_CHUNK + (op->first + k) * 2 + (op->object == OBJECT_NORM);
+            if (fetch) {
+                /* the same chunk's other half, whose store this fetch needs, is among those for which it waits */
+                int64_t waits = op->pipe.value + k;
+                for (uint64_t before = r->fetches; before-- > 0;) {
+                    if ((r->fetched[before % 64] ^ which) != RING_BEFORE) continue;
+                    CHECK(waits >= (int64_t)before + 1);
+                    break;
+                }
+                CHECK_INT(op->pipe.stream, STREAM_STORE);
+                r->fetched[r->fetches++ % 64] = which;
+            } else {
+                r->stored[r->stores++ % 64] = which;
+            }
+        }
+    }
+}
+
+/* Where norms of whole tensors come before the weights: those of all regions first; a chunk comes again only when it has been stored.
+ * A backward fetches nothing that would wait for the step. */
+static void norms_come_before_all_other_updates(void) {
+    for (uint32_t slots = 1; slots <= 8; slots += slots < 4 ? 1 : 4)
+        for (int what = 0; what < 16; what++) {
+            struct drive d;
+            struct ring ring = {0};
+            uint32_t resident = what & 1;
+            open_drive(&d);
+            d.offload.slots = slots;
+            d.region[1] = (struct offload_region){.chunks = GRAD_CHUNKS};
+            for (int i = 0; i < 3; i += 2)
+                d.region[i] = (struct offload_region){.chunks = i ? 1 + resident : GRAD_CHUNKS,
+                                                      .resident = resident,
+                                                      .halves = true,
+                                                      .measures = true,
+                                                      .masters = what & 8,
+                                                      .reads = what & 2,
+                                                      .params = what & 4};
+            offload_open(&d.offload);
+            for (int step = 0; step < 3; step++) {
+                uint64_t fetched = ring.fetches, emitted = ring.stores;
+                expand_one(&d, (struct operation){.kind = OP_COMPUTE, .final = true, .items = 1});
+                for (uint32_t i = 0; i < d.list.count; i++)
+                    if (d.row[i].kind == OP_FETCH)
+                        CHECK(d.row[i].pipe.value + (int64_t)d.row[i].items - 1 <= (int64_t)emitted);
+                note_ring(&ring, &d);
+                for (uint16_t region = 0; region < 3; region += 2) {
+                    expand_one(&d, (struct operation){.kind = OP_UPDATE,
+                                                      .object = OBJECT_NORM,
+                                                      .stream = STREAM_UPDATE,
+                                                      .region = region,
+                                                      .items = 1});
+                    note_ring(&ring, &d);
+                }
+                for (uint16_t region = 0; region < 3; region++) {
+                    expand_one(&d, (struct operation){.kind = OP_UPDATE,
+                                                      .object = OBJECT_STATE,
+                                                      .stream = STREAM_UPDATE,
+                                                      .region = region,
+                                                      .items = 1});
+                    note_ring(&ring, &d);
+                }
+                offload_applied(&d.offload);
+                CHECK_INT(ring.fetches - fetched, d.offload.total);
+                CHECK_INT(ring.stores, ring.fetches);
+            }
+            for (uint64_t i = 0; i < ring.stores && i < 64; i++) CHECK_INT(ring.stored[i], ring.fetched[i]);
+        }
+}
+
 /* In memory: one operation for each memory, and, where the host's results go through staging, an item for each chunk. */
 static void updates_in_memory_are_apart(void) {
     for (int by_chunk = 0; by_chunk < 2; by_chunk++)
@@ -441,6 +522,7 @@ int main(void) {
     updates_in_memory_are_apart();
     updates_go_through_the_ring_again();
     matrices_go_through_the_ring_twice();
+    norms_come_before_all_other_updates();
     gradients_go_through_a_ring();
     held_sums_are_stored_once();
     a_backward_fetches_what_it_may();

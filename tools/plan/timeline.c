@@ -110,25 +110,43 @@ static bool host_updates(const struct timeline *t, const struct chunk_range *ran
     return plan_host_updates(t->e.plan) && !range->device;
 }
 
-/* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
- * if they are the masters or halves of them. That of directions writes these from gradient and states, and the later one reads them. Where
- * norms of tensors come between its parts, the first part reads the weights, and the second part no gradient. If the state is not on the
- * device, the host updates. */
+/* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them if they are the
+ * masters or halves of them. Returns the bytes of an element. */
+static uint64_t whole_update_bytes(const struct chunk_format *format, bool joins) {
+    return 2 * chunk_format_bytes(format) + dtype_bytes(format->grad_dtype) +
+           (1 + joins) * dtype_bytes(format->param_dtype);
+}
+
+/* That of directions writes these from gradient and states, and the later one reads them. */
+static uint64_t matrix_bytes(const struct chunk_format *format, bool joins, bool before) {
+    uint64_t state = 0;
+    for (uint32_t k = 0; k < format->arrays; k++)
+        if (before == (k < format->states - format->average)) state += 2 * format->array_bytes[k];
+    uint64_t param = before ? sizeof(float) : (1 + joins) * dtype_bytes(format->param_dtype);
+    return state + (before ? dtype_bytes(format->grad_dtype) : sizeof(float)) + param;
+}
+
+/* That of norms reads gradient and weights, and changes the states, which the later one reads to change the weights. */
+static uint64_t tensor_bytes(const struct chunk_format *format, bool joins, bool before) {
+    uint64_t all = chunk_format_bytes(format), states = 0, param = dtype_bytes(format->param_dtype);
+    for (uint32_t k = 0; k < format->states - format->average; k++) states += format->array_bytes[k];
+    if (!before) return 2 * all - states + (1 + joins) * param;
+    return 2 * states + (all - states - format->average * sizeof(float)) + dtype_bytes(format->grad_dtype) +
+           joins * param;
+}
+
+/* If the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                           const struct chunk_range *range) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     const struct chunk_layout *layout = &t->e.plan->layout;
     const struct chunk_format *format = &layout->format[layout->kind[op->region]];
-    bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
-    uint32_t first = halves && !directs ? format->states : 0, end = directs ? format->states : format->arrays,
-             state = 0;
-    for (uint32_t k = first; k < end; k++) state += 2 * format->array_bytes[k];
-    uint32_t gradient = dtype_bytes(halves && !directs ? DTYPE_F32 : p->reduced),
-             param = dtype_bytes(directs ? DTYPE_F32 : p->compute);
-    bool measures = op->object == OBJECT_NORM, measured = op->read[0].kind == BUFFER_TENSOR_NORMS;
-    if (!directs && !measures && (!precision_keeps_masters(p) || p->split)) param *= 2;
-    if (measured) gradient = 0;
-    return speeds_ns(range->count * (state + gradient + param),
+    const struct offload_region *r = &layout->region[op->region];
+    bool joins = !precision_keeps_masters(p) || p->split, before = offload_half(op) == HALF_BEFORE;
+    uint64_t bytes = r->measures ? tensor_bytes(format, joins, before)
+                     : r->halves ? matrix_bytes(format, joins, before)
+                                 : whole_update_bytes(format, joins);
+    return speeds_ns(range->count * bytes,
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
 }
 

@@ -110,17 +110,16 @@ static const struct sim_param *owner_of(const struct sim_case *c, const struct s
     return p;
 }
 
-/* Muon updates matrices of any shape, and AdamW the rest. */
-static void choose_matrices(struct sim_case *c, struct dice *d) {
+/* Muon updates matrices of any shape, or Lamb tensors, and AdamW the rest. */
+static void choose_whole(struct sim_case *c, struct dice *d) {
     struct sim_setup *s = &c->setup;
-    bool averages_on_drive = s->terms.precision.average && s->terms.state_tier == TIER_NVME;
-    if (s->terms.discrete || s->terms.update_in_backward || averages_on_drive || pick(d, 3)) return;
+    if (s->terms.discrete || s->terms.update_in_backward || pick(d, 2)) return;
     s->other = s->optimizer;
     memcpy(s->other_params, s->params, sizeof s->params);
-    s->optimizer = optimizer_find("muon");
+    s->optimizer = optimizer_find(pick(d, 2) ? "muon" : "lamb");
     s->params[0] = s->params[1] = s->optimizer->defaults;
     s->params[0].lr = s->params[1].lr = 0.02;
-    s->params[1].weight_decay = 0;
+    s->params[0].weight_decay = 0.1, s->params[1].weight_decay = 0;
     for (uint32_t i = 0; i < c->model.params; i++) {
         struct sim_param *p = &c->param[i];
         const struct sim_param *owner = owner_of(c, p);
@@ -174,7 +173,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.device_share = s->terms.state_tier != TIER_DEVICE && pick(&d, 2) ? pick(&d, 11) / 10. : 0;
     s->terms.device_bytes = pick(&d, 2) ? UINT64_MAX : pick(&d, 8000);
     choose_outcomes(s, &d);
-    choose_matrices(c, &d);
+    choose_whole(c, &d);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,

@@ -116,7 +116,7 @@ static uint32_t ring_of(const struct ledger *l, const struct operation *op, enum
             return *out_kind == BUFFER_PARAM_STAGED ? layout->params.slots : layout->grads.slots;
     }
     *out_kind = (enum buffer_kind)LEDGER_SLOT;
-    bool staged = op->object == OBJECT_STATE || op->object == OBJECT_DIRECTION;
+    bool staged = op->object != OBJECT_PARAM && op->object != OBJECT_GRAD;
     return staged && op->pipe.used ? layout->slots : 0;
 }
 

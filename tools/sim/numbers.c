@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/optimizer.h"
+#include "kernels/tensor_norms.h"
 #include "tools/sim/random.h"
 
 struct numbers_place {
@@ -114,9 +115,21 @@ static double squares(const struct sim_setup *s, const struct trained *t) {
     return sum;
 }
 
+/* Of the whole tensor. Ranks add parts of it: that changes bits far below the last one of an fp32 ratio. */
+static void update_tensor(const struct optimizer *optimizer, const struct optimizer_args *args) {
+    static _Thread_local struct tensor_cut cut;
+    struct optimizer_scalars scalars = *args->scalars;
+    struct optimizer_args after = *args;
+    struct tensor_norms norms = {0};
+    tensor_norms_measure(optimizer, args, 0, true, &cut, &norms);
+    optimizer_trust(optimizer, &norms, &scalars);
+    after.gradient = NULL, after.scalars = &scalars;
+    optimizer_update_isa(optimizer, KERNEL_SCALAR, &after);
+}
+
 /* As kernels/optimizer.h says: the direction, the whole matrix, the weights. */
-static void update_whole(const struct optimizer *optimizer, const struct optimizer_args *args,
-                         uint64_t columns, float *direction, float *scratch) {
+static void update_matrix(const struct optimizer *optimizer, const struct optimizer_args *args,
+                          uint64_t columns, float *direction, float *scratch) {
     struct optimizer_args before = *args, after = *args;
     before.master = direction;
     optimizer_update_isa(optimizer->before, KERNEL_SCALAR, &before);
@@ -149,9 +162,11 @@ static void train_step(const struct sim_setup *s, uint32_t step, uint32_t applie
                                       .threads = 1};
         if (optimizer->scope == SCOPE_ELEMENT)
             optimizer_update_isa(optimizer, KERNEL_SCALAR, &args);
+        else if (optimizer->scope == SCOPE_TENSOR)
+            update_tensor(optimizer, &args);
         else
-            update_whole(optimizer, &args, s->model->param[p].columns, t[p].scratch,
-                         t[p].scratch + args.count);
+            update_matrix(optimizer, &args, s->model->param[p].columns, t[p].scratch,
+                          t[p].scratch + args.count);
     }
 }
 

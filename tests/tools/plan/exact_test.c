@@ -49,13 +49,14 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
     ", \"optimizer\": {\"type\": \"Lamb\"}, \"param_groups\": [{\"match\": [\"*.bias\"], \"optimizer\": "    \
     "\"AdamW\"}]"
 
+#define AVERAGES ", \"ema\": {\"decay\": 0.9}"
+
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
     const char *name, *zero, *comm, *extra, *state; /* state: keys of offload_optimizer */
     uint32_t recompute, vocab_block;
     zero_tier checkpoints;
     bool stage3, drive; /* there alone */
-    bool memory;        /* nothing on a drive */
     bool off_device;    /* not with all state on the device */
     bool sharded;       /* not at stage 0 */
     bool vertical;      /* with micro-steps, and a head of its own */
@@ -157,8 +158,16 @@ static const struct variant {
      .extra = MUON,
      .drive = true},
     {.name = "whole matrices, shadow", .extra = MUON ", \"nvme\": {\"shadow\": true}", .drive = true},
-    {.name = "whole tensors", .extra = LAMB, .memory = true},
-    {.name = "whole tensors, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = LAMB, .memory = true},
+    {.name = "whole matrices, averages, shadow",
+     .extra = MUON AVERAGES ", \"nvme\": {\"shadow\": true}",
+     .drive = true},
+    {.name = "whole tensors", .extra = LAMB},
+    {.name = "whole tensors, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = LAMB, .drive = true},
+    {.name = "whole tensors, averages, tiered",
+     .state = "\"device\": \"tiered\", \"ratio\": 0.6",
+     .extra = LAMB AVERAGES,
+     .drive = true},
+    {.name = "whole tensors, shadow", .extra = LAMB ", \"nvme\": {\"shadow\": true}", .drive = true},
     {.name = "gradients on the drive, HSDP",
      .zero = ", \"mics_shard_size\": 2",
      .drive = true,
@@ -334,9 +343,8 @@ static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage
     char config[1024];
     s.config = config;
     int first = v->drive ? ZERO_NVME : v->off_device ? ZERO_CPU : ZERO_DEVICE;
-    int end = v->memory ? ZERO_NVME : ZERO_TIERS;
-    for (int state = first; state < end; state++)
-        for (int params = 0; params < (stage == 3 ? end : 1); params++) {
+    for (int state = first; state < ZERO_TIERS; state++)
+        for (int params = 0; params < (stage == 3 ? ZERO_TIERS : 1); params++) {
             bool resident = (!v->name || v->state) && state == ZERO_NVME && params == ZERO_DEVICE &&
                             (micro_steps == 2 || v->state);
             configure(config, v, micro_steps, type, resident);

@@ -95,6 +95,11 @@ static const struct variant variants[] = {
     {"tensors, stage 0", NULL, ZERO_BF16, 0, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0, 0},
     {"tensors, stage 2 on the host", "\"offload_optimizer\": {\"device\": \"cpu\"}", ZERO_F32, 2, 1, 1, 60,
      "auto", 1, -1, 0, NULL, NULL, 0, 0},
+    {"tensors, stage 1 on a drive", NVME_STATE, ZERO_BF16, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0, 0},
+    {"tensors, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F16, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
+     NULL, 0, 0},
+    {"tensors, shadow, averages", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
+     ", \"ema\": {\"decay\": 0.9}, \"nvme\": {\"shadow\": true}", 0, 0},
     {"tensors, hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0,
      0},
 };
