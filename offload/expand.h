@@ -78,7 +78,8 @@ struct offload {
 
     /* Set by offload_open. */
     uint64_t total; /* staged chunks per step; where a region has two updates, of both */
-    /* How many chunks before a chunk's slot is free, and its bytes are stored: the slots; fewer, where a chunk comes again sooner. */
+    /* A chunk is fetched when the one so many before it in the ring was stored. The number of slots; fewer, where a chunk comes again
+     * sooner. */
     uint64_t lag;
 
     /* The state. */

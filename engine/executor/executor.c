@@ -30,8 +30,8 @@ uint32_t executor_requests_max(const struct plan *plan) {
 
 /* The most operations that one event emits on a stream. Per region these are at most: on compute a copy and a
  * release; on gather one gather ahead and one refresh, or the gather of a gradient; on reduce a reduction, its release,
- * a sum and a clear; three updates, of matrices or measured tensors three times as many; two fetches; one store; one fetch of parameters and two of gradients; three stores of
- * gradients. */
+ * a sum and a clear; three updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of gradients. Where an
+ * optimizer updates whole matrices, or needs norms of whole tensors, three times as many. */
 static uint64_t event_most(const struct policy *policy, enum stream stream) {
     static const uint8_t per_region[STREAMS] = {
         [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 4, [STREAM_UPDATE] = 3,

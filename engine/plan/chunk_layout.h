@@ -3,8 +3,9 @@
  * A shard is cut every `chunk_elements`. A staged chunk of n elements moves as one record: the arrays of the states,
  * then the array of the masters if there are masters, each array on a cache line; then the tag; rounded up to whole
  * pages. Where an update has two halves (offload/expand.h), the states of the first one, and averages and masters, move at different
- * times: they are two parts of the record, each with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
- * so a gather can read them without state. So are gradients, which a reduction writes without state.
+ * times: they are two parts of the record, each with a tag, in whole pages. Parameters that rest on the drive are stored apart from the
+ * records, in their memory layout, chunk by chunk: so a gather can read them without state. So are gradients, which a reduction writes
+ * without state.
  *
  * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
  * on the drive. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.

@@ -46,7 +46,7 @@ enum memory_row {
     MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
     MEMORY_DIRECTIONS, /* of an optimizer that updates whole matrices: directions of whole regions, and scratch */
     MEMORY_TENSOR_NORMS, /* of an optimizer that needs norms of whole tensors: those of all ranks' parts */
-    MEMORY_AVERAGES, /* averaged weights, where MEMORY_STATE0 is; and where MEMORY_DEVICE_STATE0 is */
+    MEMORY_AVERAGES,     /* averaged weights, where MEMORY_STATE0 is; and where MEMORY_DEVICE_STATE0 is */
     MEMORY_DEVICE_AVERAGES,
     MEMORY_ROWS
 };
