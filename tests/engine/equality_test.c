@@ -128,7 +128,7 @@ static void matrices(void) {
     for (s.stage = 0; s.stage <= 2; s.stage++) compare(&s);
 }
 
-/* Lamb on all tensors, which no number of ranks divides; and beside AdamW. */
+/* Lamb on all tensors, which no number of ranks divides; and beside AdamW, or Muon. */
 static void tensors(void) {
     struct toy_setup s = toy_setup_default();
     for (s.stage = 0; s.stage <= 3; s.stage++)
@@ -143,6 +143,15 @@ static void tensors(void) {
             compare(&s);
             s.tiers = NULL;
         }
+    s.lamb = s.muon = 1, s.offload = "none"; /* beside Muon */
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.ranks = 4 - s.stage, s.compute = s.stage % 2 ? ZERO_F32 : ZERO_F16;
+        compare(&s);
+        s.tiers = on_drive[s.stage == 3];
+        compare(&s);
+        s.tiers = NULL;
+    }
+    s = toy_setup_default();
     s.lamb = 1, s.ranks = 4, s.shard_ranks = 2, s.compute = ZERO_F32;
     s.tiers = "\"mics_shard_size\": 2";
     for (s.stage = 0; s.stage <= 3; s.stage++) compare(&s);

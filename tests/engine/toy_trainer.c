@@ -47,10 +47,10 @@ static const char *precision_keys(const struct toy_setup *s, char out[256]) {
     return out;
 }
 
-#define MUON_GROUP                                                                                           \
-    "{\"match\": [\"*.b\", \"*.g\", \"out.c\"], \"optimizer\": \"AdamW\", \"lr\": 0.02, \"betas\": [0.9, "   \
-    "0.95], "                                                                                                \
-    "\"weight_decay\": 0.1}"
+#define VECTORS                                                                                              \
+    "{\"match\": [\"*.b\", \"*.g\", \"out.c\"], \"lr\": 0.02, \"weight_decay\": 0.1, \"optimizer\": "
+#define ADAMW_GROUP VECTORS "\"AdamW\", \"betas\": [0.9, 0.95]}"
+#define LAMB_GROUP VECTORS "\"Lamb\"}"
 
 int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
     char keys[256];
@@ -59,16 +59,17 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                                 ? s->optimizer
                                 : "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.02, \"betas\": [0.9, 0.95], "
                                   "\"weight_decay\": 0.1}}";
-    if (s->muon) optimizer = "{\"type\": \"Muon\", \"params\": {\"lr\": 0.05, \"weight_decay\": 0.1}}";
     if (s->lamb) optimizer = "{\"type\": \"Lamb\", \"params\": {\"lr\": 0.02, \"weight_decay\": 0.1}}";
+    if (s->muon) optimizer = "{\"type\": \"Muon\", \"params\": {\"lr\": 0.05, \"weight_decay\": 0.1}}";
     char groups[512] = "";
     bool two = s->muon || s->lamb == 2;
     if (two || s->groups)
-        snprintf(groups, sizeof groups, ", \"param_groups\": [%s%s]",
+        snprintf(groups, sizeof groups, ", \"param_groups\": [%s%s%s]",
                  s->groups ? s->groups + 2 : "", /* without the first comma */
-                 !two        ? ""
-                 : s->groups ? ", " MUON_GROUP
-                             : MUON_GROUP);
+                 two && s->groups ? ", " : "",
+                 !two                 ? ""
+                 : s->muon && s->lamb ? LAMB_GROUP
+                                      : ADAMW_GROUP);
     char offload[64];
     snprintf(offload, sizeof offload, "\"offload_optimizer\": {\"device\": \"%s\"}", s->offload);
     return snprintf(out, capacity,

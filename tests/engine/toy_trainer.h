@@ -37,10 +37,10 @@ struct toy_setup {
     int shadow;            /* the state on a drive has one, and writes over an earlier one */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     int muon;              /* Muon updates matrices, and that AdamW the rest; `optimizer` is NULL */
-    int lamb;              /* Lamb updates all tensors; 2: matrices, and that AdamW the rest */
-    const char *groups;    /* param_groups, each after a comma; or NULL */
-    const char *offload;   /* "none" or "cpu" */
-    const char *tiers;     /* replaces `offload`: keys of zero_optimization for tiers; or NULL */
+    int lamb; /* Lamb updates all tensors; 2: matrices, and that AdamW the rest; 1 with `muon`: the rest */
+    const char *groups;  /* param_groups, each after a comma; or NULL */
+    const char *offload; /* "none" or "cpu" */
+    const char *tiers;   /* replaces `offload`: keys of zero_optimization for tiers; or NULL */
     zero_dtype compute;
     const char *communication;          /* "fp32", "bf16", "fp16"; NULL: the type of compute */
     uint32_t scale_power, scale_window; /* of fp16 */
