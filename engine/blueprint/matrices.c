@@ -36,8 +36,6 @@ static zero_status check_terms(const struct blueprint *b, struct zero_error *err
         bool refused;
         const char *what, *instead;
     } cases[] = {{t->discrete, "on a GPU", "set device.type to \"cpu\""},
-                 {t->precision.average && t->state_tier == TIER_NVME,
-                  "with averaged weights (ema) and state on a drive", "keep the state in memory"},
                  {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (cases[i].refused)

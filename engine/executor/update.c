@@ -215,9 +215,9 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
     if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[c.states]);
     for (uint32_t k = 0; k < states_of(a); k++)
         a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
-    uint32_t last = e->o.state_count - 1;
-    if (moves_average(a))
-        a->average = c.state ? (void *)(slot + c.array[last]) : executor_state(e, a->region, last, c.first);
+    if (!moves_average(a)) return;
+    a->average = c.state ? (void *)(slot + c.array[c.states - 1])
+                         : executor_state(e, a->region, e->o.state_count - 1, c.first);
 }
 
 /* An update's array in a buffer: of gradients, parameters or directions. */

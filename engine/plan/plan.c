@@ -354,7 +354,8 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
 
 static struct chunk_format format_of(const struct plan_options *o, bool keeps_fp32, bool other) {
     const struct precision kept = precision_kept_fp32(&o->precision), *p = keeps_fp32 ? &kept : &o->precision;
-    struct chunk_format format = {.states = o->precision.average ? o->state_count : o->states[other],
+    struct chunk_format format = {.states = o->states[other] + o->precision.average,
+                                  .moments = o->states[other],
                                   .param_dtype = p->compute,
                                   .grad_dtype = p->reduced};
     format.arrays = precision_arrays(p, format.states, format.array_bytes);

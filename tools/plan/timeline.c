@@ -119,8 +119,8 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op,
     const struct chunk_layout *layout = &t->e.plan->layout;
     const struct chunk_format *format = &layout->format[layout->kind[op->region]];
     bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
-    uint32_t first = halves && !directs ? format->states : 0, end = directs ? format->states : format->arrays,
-             state = 0;
+    uint32_t first = halves && !directs ? format->moments : 0,
+             end = directs ? format->moments : format->arrays, state = 0;
     for (uint32_t k = first; k < end; k++) state += 2 * format->array_bytes[k];
     uint32_t gradient = dtype_bytes(halves && !directs ? DTYPE_F32 : p->reduced),
              param = dtype_bytes(directs ? DTYPE_F32 : p->compute);

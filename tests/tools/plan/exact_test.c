@@ -151,6 +151,7 @@ static const struct variant {
      .state = "\"device\": \"tiered\", \"ratio\": 0.6",
      .extra = MUON,
      .drive = true},
+    {.name = "whole matrices, averages", .extra = MUON ", \"ema\": {\"decay\": 0.9}", .drive = true},
     {.name = "whole matrices, shadow", .extra = MUON ", \"nvme\": {\"shadow\": true}", .drive = true},
     {.name = "gradients on the drive, HSDP",
      .zero = ", \"mics_shard_size\": 2",

@@ -75,6 +75,8 @@ static const struct variant variants[] = {
     {"matrices, HSDP", "\"mics_shard_size\": 2", ZERO_F32, 2, 1, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0},
     {"matrices, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F16, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
      NULL, 0, 0},
+    {"matrices with averages, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1,
+     -1, 0, NULL, ", \"ema\": {\"decay\": 0.9}", 0, 0},
     {"matrices, shadow", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
      ", \"nvme\": {\"shadow\": true}", 0, 0},
     {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0, 0},
