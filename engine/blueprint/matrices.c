@@ -32,18 +32,17 @@ static zero_status check_param(const struct model_param *p, const struct optimiz
 
 static zero_status check_terms(const struct blueprint *b, struct zero_error *error) {
     const struct blueprint_terms *t = &b->terms;
+    const struct optimizer *row = b->o.optimizer->scope == SCOPE_MATRIX ? b->o.optimizer : b->o.other;
     const struct {
         bool refused;
         const char *what, *instead;
-    } cases[] = {{t->discrete, "on a GPU", "set device.type to \"cpu\""},
+    } cases[] = {{t->discrete && !row->matrix_step, "on a GPU", "set device.type to \"cpu\""},
                  {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (cases[i].refused)
             return error_set(error, ZERO_E_UNSUPPORTED,
                              "%s updates whole matrices, which is not here %s: %s, or take another optimizer",
-                             b->o.optimizer->scope == SCOPE_MATRIX ? b->o.optimizer->title
-                                                                   : b->o.other->title,
-                             cases[i].what, cases[i].instead);
+                             row->title, cases[i].what, cases[i].instead);
     return ZERO_OK;
 }
 

@@ -172,6 +172,39 @@ static void ways(void) {
     run_always("recomputation", s);
 }
 
+/* Muon: the host's bits, wherever the state is. */
+static void matrices(void) {
+    static const char *const all[] = {NULL,
+                                      CPU,
+                                      NVME,
+                                      ON_NVME,
+                                      SHARED,
+                                      TIERED,
+                                      CPU PARAM_CPU,
+                                      NVME PARAM_CPU,
+                                      ON_NVME PARAM_NVME,
+                                      SHARED PARAM_CPU,
+                                      TIERED PARAM_NVME};
+    static const zero_dtype types[] = {ZERO_F32, ZERO_BF16, ZERO_F16};
+    for (uint32_t stage = 0; stage < 4; stage++)
+        for (uint32_t t = 0; t < (stage == 3 ? 11 : 6); t++) {
+            if (t == 3 && !stage) continue; /* whole gradients */
+            struct toy_setup s = setup(stage, 1 + (stage + t) % 3);
+            s.muon = 1, s.tiers = all[t], s.compute = types[(stage + t) % 3], s.scale_power = 6;
+            s.nan_step = t % 2 ? 1 : -1, s.micro_steps = 1 + t % 2;
+            s.communication = t == 4 && s.compute == ZERO_F32 ? "bf16" : NULL;
+            s.extra = t % 3 == 1 ? ", \"ema\": {\"decay\": 0.9}" : NULL;
+            run(all[t] ? all[t] : "matrices", s);
+        }
+    struct toy_setup s = setup(3, 4);
+    s.muon = 1, s.tiers = CPU ", \"mics_shard_size\": 2";
+    run_always("matrices, two copies", s);
+    s.tiers = ON_NVME PARAM_NVME ", \"zero_hpz_partition_size\": 2", s.compute = ZERO_BF16;
+    run_always("matrices, a second shard", s);
+    s = setup(1, 2), s.muon = 1, s.tiers = SHARED ", \"zero_quantized_gradients\": true";
+    run_always("matrices, codes for gradients", s);
+}
+
 /* ---- gradients that rest in the host's memory ---- */
 
 enum { ELEMENTS = TOY_VOCAB * TOY_WIDTH };
@@ -280,6 +313,7 @@ static void gradients(void) {
 struct crossed {
     struct traffic traffic;
     uint64_t reduced, compute; /* bytes of all trainable shards in these types */
+    uint64_t directions;
 };
 
 static void read_crossed(zero_engine *engine, void *user) {
@@ -294,25 +328,28 @@ static void read_crossed(zero_engine *engine, void *user) {
         if (b->policy.region[i].frozen) continue;
         out->reduced += shard * dtype_bytes(b->terms.precision.reduced);
         out->compute += shard * dtype_bytes(b->terms.precision.compute);
+        out->directions += b->policy.region[i].matrices * shard * sizeof(float);
     }
 }
 
 /* The host updates: a shard leaves the device once per reduction, and comes back only as parameters. Parameters that are their own
- * masters leave for the update, too. */
+ * masters leave for the update, too. Of whole matrices, the directions are on the device: they come from the host, and go back. */
 static void crossings(void) {
     static struct toy_result got;
     static const char *const modes[] = {"every", "last"};
-    for (uint32_t i = 0; i < 12; i++) {
+    for (uint32_t i = 0; i < 24; i++) {
         struct toy_setup s = setup(1 + i % 3, 1 + i % 2);
         struct crossed crossed;
-        s.device = device, s.tiers = CPU, s.compute = i < 6 ? ZERO_F32 : ZERO_BF16, s.micro_steps = 3,
-        s.mode = modes[i / 3 % 2], s.steps = 3, s.after = read_crossed, s.user = &crossed;
+        s.device = device, s.tiers = CPU, s.compute = i / 6 % 2 ? ZERO_BF16 : ZERO_F32, s.micro_steps = 3,
+        s.muon = i >= 12, s.mode = modes[i / 3 % 2], s.steps = 3, s.after = read_crossed, s.user = &crossed;
         toy_train(&s, &got);
-        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps, masters = i < 6 ? crossed.compute : 0;
-        int same =
-            CHECK_STRING(got.error, "") &
-            CHECK_INT(crossed.traffic.to_host_bytes, s.steps * (reductions * crossed.reduced + masters)) &
-            CHECK_INT(crossed.traffic.to_device_bytes, s.steps * crossed.compute);
+        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps, masters = i / 6 % 2 ? 0 : crossed.compute,
+                 directions = s.muon ? crossed.directions : 0;
+        int same = CHECK_STRING(got.error, "") &
+                   CHECK_INT(crossed.traffic.to_host_bytes,
+                             s.steps * (reductions * crossed.reduced + masters + directions)) &
+                   CHECK_INT(crossed.traffic.to_device_bytes, s.steps * (crossed.compute + directions)) &
+                   CHECK(!s.muon == !directions);
         if (!same) fprintf(stderr, "in stage %u, %u ranks, %s, row %u\n", s.stage, s.ranks, s.mode, i);
     }
 }
@@ -655,6 +692,7 @@ int main(int argc, char **argv) {
                  {"stored", stored},
                  {"gradients", gradients},
                  {"stored_gradients", stored_gradients},
+                 {"matrices", matrices},
                  {"crossings", crossings},
                  {"budgets", budgets},
                  {"choice", choice},

@@ -137,7 +137,7 @@ static zero_status declare(zero_engine *engine, uint32_t recompute) {
 static struct speeds speeds(void) {
     struct speeds_link link = {1000000000, 1000000000, 100};
     return (struct speeds){1000000000, 1000000000, 1000000000, 0,    link, link,
-                           1000000000, 1000000000, 1000000000, 1000, 2};
+                           1000000000, 1000000000, 1000000000, 1000, 2,    1000000000};
 }
 
 static void simulate(const struct blueprint *b, const struct variant *v, struct sim_result *out) {
