@@ -159,9 +159,10 @@ static zero_status run_now(const struct update_argument *a, const struct optimiz
     return ZERO_OK;
 }
 
-/* The parameters get the values that they had before the step. */
+/* The parameters get the values that they had before the step. Directions had none. */
 static void take_back(const struct update_argument *a) {
     const struct precision p = types_of(a);
+    if (a->phase == BEFORE_MATRIX) return;
     if (a->copy)
         memcpy(a->master, a->copy, (a->end - a->begin) * sizeof(float));
     else if (a->outcome == OUTCOME_SKIPPED)

@@ -159,23 +159,6 @@ static void matrices_are_refused(void) {
     }
 }
 
-static void matrices_are_not_everywhere(void) {
-    static const struct {
-        const char *device, *message;
-        int updates;
-    } cases[] = {{NULL, "Muon updates whole matrices, which is not here in the backward: remove", 1},
-                 {"sim", "which is not here in the backward: remove", 1}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        static struct toy_result got;
-        struct toy_setup s = toy_setup_default();
-        s.muon = 1, s.stage = 3, s.device = cases[i].device, s.updates = cases[i].updates;
-        if (s.updates) s.clip = 0;
-        toy_train(&s, &got);
-        CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
-        CHECK_CONTAINS(got.error, cases[i].message);
-    }
-}
-
 int main(void) {
     stages_and_ranks();
     schedules();
@@ -184,6 +167,5 @@ int main(void) {
     other_optimizers();
     matrices();
     matrices_are_refused();
-    matrices_are_not_everywhere();
     return check_end();
 }
