@@ -205,6 +205,10 @@ static void matrices(void) {
     run_always("matrices, a second shard", s);
     s = setup(1, 2), s.muon = 1, s.tiers = SHARED ", \"zero_quantized_gradients\": true";
     run_always("matrices, codes for gradients", s);
+    s.tiers = CPU, s.free_order = 1, s.bound = 2, s.compute = ZERO_BF16;
+    run_always("matrices, free order within a bound", s);
+    s = setup(3, 2), s.muon = 1, s.vertical = 1, s.micro_steps = 3, s.mode = "every", s.tiers = ON_NVME;
+    run_always("matrices, micro-steps in each use", s);
 }
 
 /* ---- gradients that rest in the host's memory ---- */
@@ -663,6 +667,11 @@ static void nccl(void) {
     run_always("nccl, two copies", s);
     s.tiers = CPU ", \"zero_hpz_partition_size\": 2, \"zero_quantized_weights\": \"fp8_e4m3\"";
     run_always("nccl, a second shard, codes in fp8", s);
+    for (uint32_t stage = 0; stage < 4; stage += 3) {
+        s = setup(stage, 3);
+        s.device_comm = transport, s.after = is_nccl, s.muon = 1, s.tiers = stage ? CPU : NULL;
+        run_always("nccl, matrices", s);
+    }
     s = setup(3, 2), s.comm = transport, s.steps = 1;
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_CONFIG);
