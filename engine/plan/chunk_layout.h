@@ -4,8 +4,7 @@
  * then the array of the masters if there are masters, each array on a cache line; then the tag; rounded up to whole
  * pages. Where an optimizer updates whole matrices, moments move with the directions, averages and masters with the weights: they are two
  * parts of the record, each with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records, in their
- * memory layout, chunk by chunk:
- * so a gather can read them without state. So are gradients, which a reduction writes without state.
+ * memory layout, chunk by chunk: so a gather can read them without state. So are gradients, which a reduction writes without state.
  *
  * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
  * on the drive. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.
