@@ -355,9 +355,7 @@ int main(void) {
     sums_once(untied, ZERO_BF16);
     sums_once(llama, ZERO_F16);
     gelu_by_capability(gpt2);
-    whole.inner = 40,
-    own.inner =
-        40; /* their weights fill cache lines; a value's weight of `own` begins in the middle of one */
+    whole.inner = own.inner = 40; /* weights fill cache lines, but for the keys' weight of `own` */
     products_of_block(gpt2, 12);
     products_of_block(whole, 12);
     products_of_block(llama, 15); /* gate and up apart */
