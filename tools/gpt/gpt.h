@@ -49,8 +49,8 @@ struct gpt_config {
     struct gpt_rope rope;                                 /* all but GPT-2 */
     /* In blocks window_from and above, a token sees `window` tokens at most, itself included; 0: all before it. */
     uint32_t window, window_from;
-    bool tied;                                    /* the head is the token embedding */
-    double layer_norm_epsilon, initializer_range; /* epsilon: of either kind of norm */
+    bool tied;                                            /* the head is the token embedding */
+    double layer_norm_epsilon, initializer_range;         /* epsilon: of either kind of norm */
 
     /* If `documents`: in training and evaluation, another document begins after each token `document_end`. Its attention sees
      * none of the earlier ones, and its positions begin at 0, as if it were a sequence of its own. Not on a GPU. */
