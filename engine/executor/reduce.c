@@ -377,6 +377,13 @@ static comm_written_fn norm_of_sum(const struct executor *e, const struct operat
     return takes ? norm_of_written(reduced) : NULL;
 }
 
+/* The same on a device, whose kernel sums in the device's memory. */
+static bool norms_with_sum(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return e->o.shape.discrete && !e->o.without_data && scatters(op) && takes_norm(op) &&
+           !sums_replicas(op) && !host_adds(e, item) && !reduces_codes(e, item);
+}
+
 bool reduce_posts_once(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     return !buffer_is_ring(op->write[0].kind) &&
@@ -412,10 +419,12 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     call.written = norm_of_sum(e, op, call.target_dtype);
     call.written_user = &e->norm[op->region];
+    bool with_sum = norms_with_sum(e, item);
+    if (with_sum) norm_with_sum(e, op->region, round_of(e, item), &call.norm);
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
     if (op->object == OBJECT_GRAD && !item->index && !item->moved) e->norm[op->region] = 0;
-    if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL;
+    if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL || with_sum;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     zero_status status = codes ? ZERO_OK : check_staging(e, item, group, &call);
     if (!status) status = post_counted(e, item, group, &call, codes);

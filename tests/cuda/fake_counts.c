@@ -17,7 +17,9 @@ void count_graph(void) { counts.graphs++; }
 void count_copy(void) { counts.copies++; }
 void count_load(void) { counts.late_loads += counts.kernels + counts.recorded > 0; }
 
-__attribute__((visibility("default"))) void fake_cuda_count_rounding(void) { counts.roundings++; }
+__attribute__((visibility("default"))) void fake_cuda_count_product(bool rounds_again) {
+    counts.products++, counts.roundings += rounds_again;
+}
 
 __attribute__((visibility("default"))) void fake_cuda_counts(struct fake_cuda_counts *out) { *out = counts; }
 
