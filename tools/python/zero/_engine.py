@@ -325,24 +325,29 @@ class Engine:
 
     # ---- state: collective, between steps ----
 
-    def _get(self, leaf: Leaf) -> torch.Tensor:
-        """The fp32 weights of a parameter."""
+    def _get(self, leaf: Leaf, averages: bool = False) -> torch.Tensor:
+        """The fp32 weights of a parameter. `averages`: their averages; a frozen parameter has none, and its weights do not change."""
         out = torch.empty(leaf.parameter.shape, dtype=torch.float32)
-        lib.zero_param_get(leaf.handle, _header.ZERO_PARAM, out.data_ptr(), 0, out.numel())
+        kind = _header.ZERO_EMA if averages and leaf.trains else _header.ZERO_PARAM
+        lib.zero_param_get(leaf.handle, kind, out.data_ptr(), 0, out.numel())
         return out
 
     @contextmanager
-    def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False) -> Iterator[nn.Module]:
+    def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False) -> Iterator[nn.Module]:
         """Inside, every parameter of the model is a whole fp32 copy, on every rank, or on rank 0 alone; with `writeback`, what
-        has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank."""
+        has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank. With `averages` the
+        copies are the averaged weights ("ema" in the configuration): to evaluate them under torch.no_grad(), as a
+        torch.optim.swa_utils.AveragedModel. Nothing in the engine changes."""
         if writeback and rank0_only:
             raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
         self._prepare()
         leaves = self._passes.leaves
         self._passes.ignored = True
+        if writeback and averages:
+            raise ZeroError("zero: full_parameters: averages are not written back; leave out writeback or averages")
         try:
             for leaf in leaves:
-                whole = self._get(leaf)
+                whole = self._get(leaf, averages)
                 leaf.parameter.grad = None
                 if self.rank == 0 or not rank0_only:
                     leaf.parameter.data = whole
@@ -356,9 +361,10 @@ class Engine:
                 if leaf.tensor is not None:
                     leaf.parameter.data = leaf.tensor
 
-    def state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
-        """The whole model: fp32 weights, and buffers, by the model's own names. With `rank0_only`, {} on the others."""
-        with self.full_parameters(rank0_only=rank0_only) as model:
+    def state_dict(self, *, rank0_only: bool = False, averages: bool = False) -> dict[str, torch.Tensor]:
+        """The whole model: fp32 weights, or with `averages` their averages, and buffers, by the model's own names. With
+        `rank0_only`, {} on the others."""
+        with self.full_parameters(rank0_only=rank0_only, averages=averages) as model:
             state: dict[str, torch.Tensor] = model.state_dict()
         if rank0_only and self.rank:
             return {}
@@ -380,9 +386,9 @@ class Engine:
         Path(directory).parent.mkdir(parents=True, exist_ok=True)
         lib.zero_engine_save(self._handle, directory)
 
-    def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False) -> None:
-        """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone. A step that has begun is
-        dropped."""
+    def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False, averages: bool = False) -> None:
+        """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone, or with `averages` its
+        averaged weights as the weights. A step that has begun is dropped."""
         self._passes.restart()
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
@@ -391,12 +397,14 @@ class Engine:
             self._attach()
 
     def note(self, key: str) -> str | None:
+        call = lib.zero_engine_load_ema if averages else call
         """A text that was saved with the checkpoint."""
         text: str | None = lib.zero_engine_note(self._handle, key)
         return text
 
-    def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
-        """config.json and model.safetensors, as from_pretrained reads them. No rank holds the model."""
+    def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None, *, averages: bool = False) -> None:
+        """config.json and model.safetensors, as from_pretrained reads them; with `averages`, of the averaged weights. No rank holds
+        the model."""
         self._prepare()
         leaves = {leaf.parameter: leaf for leaf in self._passes.leaves}
         once = {id(t): (name, t) for name, t in reversed(self.model.state_dict(keep_vars=True).items())}  # a tied one goes once
@@ -404,7 +412,7 @@ class Engine:
         entries = {name: (t.shape, (dtype or self.dtype) if t in leaves else t.dtype) for name, t in tensors.items()}
         path = Path(directory, "model.safetensors") if self.rank == 0 else Path(os.devnull)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_safetensors(path, entries, (self._get(leaves[t]) if t in leaves else t for t in tensors.values()))
+        write_safetensors(path, entries, (self._get(leaves[t], averages) if t in leaves else t for t in tensors.values()))
         if self.rank == 0 and hasattr(self.model, "config"):
             self.model.config.save_pretrained(directory)  # type: ignore[union-attr, operator]
 
