@@ -41,7 +41,7 @@ struct pass {
     uint32_t batch, length, rows, tiles;
     uint32_t known;  /* the first rows, which the last pass computed: their keys and values are still there */
     uint32_t micros; /* of each use */
-    uint32_t micro;  /* of the use, which computes now */
+    uint32_t micro;  /* the micro-step of the use that is computed now */
     const int32_t *tokens, *targets; /* of the micro-step in use; targets: NULL when only logits are wanted */
     float *logits;                   /* [vocab]: those of the last row */
     double divisor;                  /* of the sum of the targets' losses */

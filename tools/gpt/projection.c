@@ -47,8 +47,8 @@ struct turn {
 enum {
     TURN_ROWS = 64,
     PANEL_COLUMNS = 512, /* of the transposed matrix; the last panel has what is left */
-    STREAMED = 1 << 20
-}; /* elements: a larger matrix leaves the caches before it is used */
+    STREAMED = 1 << 20,  /* elements: a matrix so large leaves the caches before it is used */
+};
 
 static uint32_t panel_width(uint32_t width, uint32_t first) {
     return width - first < PANEL_COLUMNS ? width - first : PANEL_COLUMNS;
