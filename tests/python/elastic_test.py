@@ -120,7 +120,7 @@ class Elastic(unittest.TestCase):
         three = self.torchrun("run", 3, 20, "three")
         self.assertIn("goes on after step 15 on 3 ranks", self.output)
         self.assertSamples("run", "three", 0, 3, 15, 5)
-        one = self.torchrun("run", 1, 25, "one")
+        one = self.torchrun("run", 1, 25, "one", config=self.config(train_micro_batch_size_per_gpu=4))  # three micro-steps
         self.assertSamples("run", "one", 0, 1, 20, 5)
         self.assertEqual([(line["step"], line["samples"]) for line in three + one], [(s, s * BATCH) for s in range(16, 26)])
 
