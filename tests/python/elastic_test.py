@@ -56,6 +56,12 @@ def worker(example, config, run, steps, name, dies_at):
         print("weights", weights)
 
 
+def answers(endpoint):
+    host, port = endpoint.split(":")
+    with socket.socket() as one:
+        return one.connect_ex((host, int(port))) == 0
+
+
 def order(first, count):
     """The samples of a run, from `first`: the data again and again, each time in another order."""
     through = lambda k: torch.randperm(LENGTH, generator=torch.Generator().manual_seed(3 + k)).tolist()
@@ -78,7 +84,7 @@ class Elastic(unittest.TestCase):
     def command(self, run, ranks, steps, name, dies_at=-1, config=None, endpoint=None):
         (self.path / run).mkdir(exist_ok=True)
         options = f"--nnodes {'1:2' if endpoint else 1} --nproc-per-node {ranks} --max-restarts 1 --monitor-interval 0.1 --rdzv-backend c10d --rdzv-id {run} "
-        options += f"--rdzv-endpoint {endpoint or 'localhost:0'} --rdzv-conf last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=2"
+        options += f"--rdzv-endpoint {endpoint or 'localhost:0'} --rdzv-conf last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=2"
         place = [config or self.config(), self.path / run]
         return [sys.executable, "-m", "torch.distributed.run", *options.split(), __file__, EXAMPLE, *map(str, [*place, steps, name, dies_at])]
 
@@ -142,8 +148,8 @@ class Elastic(unittest.TestCase):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen(stays, **pipes) as first:
             self.addCleanup(first.kill)
-            while first.poll() is None and socket.socket().connect_ex(("localhost", int(endpoint.split(":")[1]))):
-                time.sleep(0.05)  # it has the place where they meet
+            while first.poll() is None and not answers(endpoint):
+                time.sleep(0.05)  # it has the place where they meet, and waits for the other node until its last call
             second = subprocess.run(lost, capture_output=True, timeout=200)
             output = first.communicate(timeout=200)[0]
         self.assertEqual(first.returncode, 0, output)
