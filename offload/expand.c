@@ -49,7 +49,7 @@ uint32_t offload_staged_first(const struct offload_region *r) {
 uint32_t offload_half_first(const struct offload_region *r, enum update_half half) {
     if (!r->halves) return half == HALF_WEIGHTS ? offload_staged_first(r) : r->chunks;
     if (half == HALF_BEFORE) return r->grads || (r->measures && r->reads && r->params) ? 0 : r->resident;
-    return r->params ? 0 : r->masters || r->measures ? r->resident : r->chunks;
+    return r->params ? 0 : r->weights || r->measures ? r->resident : r->chunks;
 }
 
 enum update_half offload_half(const struct operation *op) {

@@ -19,7 +19,7 @@
  * step here: all chunks go through the ring once more.
  *
  * Where an optimizer updates whole matrices, a region has two updates in a step, and its chunks go through the ring twice: with the states
- * and the gradient for the directions (OBJECT_DIRECTION), later with the masters and the parameters. No chunk stays in its slot
+ * and the gradient for the directions (OBJECT_DIRECTION), later with averages, masters and parameters. No chunk stays in its slot
  * between the two, so a matrix may have more chunks than there are slots. Nothing moves twice.
  *
  * Where an optimizer needs norms of whole tensors, it is the same: first the states change, and the weights are read with them
@@ -60,7 +60,7 @@ struct offload_region {
     bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
     bool halves;   /* its optimizer updates whole matrices, or needs norms of whole tensors: */
     bool measures; /* the latter */
-    bool masters;  /* with `halves`: a part of the state is of the second half alone: masters, averages */
+    bool weights;  /* with `halves`: some of the state changes with the weights: averages, masters */
     bool reads;    /* with `measures`: the weights are the parameters, or half of each master is in them */
     /* The staged chunks of a step before those of this update; set by offload_open. */
     uint64_t base[UPDATE_HALVES];

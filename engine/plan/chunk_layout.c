@@ -23,9 +23,6 @@ static void place_part(const struct chunk_layout *layout, const struct chunk_for
     part->bytes = round_up(at + CHUNK_TAG_BYTES - part->at, layout->align_bytes);
 }
 
-/* The arrays of the first part of a record that has two. */
-static uint32_t first_arrays(const struct chunk_format *format) { return format->states - format->average; }
-
 /* The weights of a record's elements are in its masters; all of each. */
 static bool keeps_masters(const struct chunk_format *format) { return format->param_dtype != DTYPE_F32; }
 
@@ -37,12 +34,12 @@ static bool keeps_weights(const struct chunk_format *format) {
 /* Sets the places in the record of a chunk of c->count elements. */
 static void place_arrays(const struct chunk_layout *layout, const struct chunk_format *format,
                          struct chunk *c) {
-    struct record_part *states = &c->part[PART_STATES], *masters = &c->part[PART_MASTERS];
-    uint32_t first = format->halves ? first_arrays(format) : format->arrays;
+    struct record_part *states = &c->part[PART_STATES], *weights = &c->part[PART_WEIGHTS];
+    bool halves = format->halves && format->moments < format->arrays;
     c->states = format->states;
-    place_part(layout, format, 0, first, c, states);
-    masters->at = states->bytes;
-    if (first < format->arrays) place_part(layout, format, first, format->arrays, c, masters);
+    place_part(layout, format, 0, halves ? format->moments : format->arrays, c, states);
+    weights->at = states->bytes;
+    if (halves) place_part(layout, format, format->moments, format->arrays, c, weights);
 }
 
 static uint64_t record_bytes(const struct chunk_layout *layout, const struct chunk_format *format,
@@ -88,7 +85,7 @@ struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct
     const struct offload_region *r = &layout->region[op->region];
     bool before = offload_half(op) == HALF_BEFORE;
     if (!r->halves) return c;
-    if (!r->measures) c.part[before ? PART_MASTERS : PART_STATES].bytes = 0;
+    if (!r->measures) c.part[before ? PART_WEIGHTS : PART_STATES].bytes = 0;
     c.params &= !before || (r->measures && r->reads);
     c.grads &= before;
     return c;
@@ -97,9 +94,9 @@ struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct
 /* Both halves read states and weights. The first one changes the states, the second one all else. */
 static void move_measured(const struct chunk_format *format, const struct operation *op, struct chunk *c) {
     bool before = offload_half(op) == HALF_BEFORE;
-    if (op->kind == OP_FETCH && before && !keeps_masters(format)) c->part[PART_MASTERS].bytes = 0;
+    if (op->kind == OP_FETCH && before && !keeps_masters(format)) c->part[PART_WEIGHTS].bytes = 0;
     if (op->kind == OP_FETCH) return;
-    c->part[before ? PART_MASTERS : PART_STATES].bytes = 0;
+    c->part[before ? PART_WEIGHTS : PART_STATES].bytes = 0;
     c->params &= !before;
 }
 
@@ -196,7 +193,7 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
                                                     .params = o->params && rests_sharded(&policy->region[i]),
                                                     .halves = format->halves,
                                                     .measures = policy->region[i].tensors,
-                                                    .masters = format->arrays > first_arrays(format),
+                                                    .weights = format->arrays > format->moments,
                                                     .reads = !keeps_weights(format)};
         if (o->state && format->arrays && !policy->region[i].frozen) layout->region[i].resident = 0;
         layout->first_chunk[i] = layout->chunks;
@@ -281,7 +278,7 @@ static void choose_gradients(struct chunk_layout *layout, const struct chunk_lay
 /* What the first half of an update reads before the second one, which reads all. */
 static uint64_t again_bytes(const struct chunk_layout *layout, uint32_t region, const struct chunk *c) {
     const struct offload_region *r = &layout->region[region];
-    uint64_t masters = keeps_masters(format_of(layout, region)) ? c->part[PART_MASTERS].bytes : 0,
+    uint64_t masters = keeps_masters(format_of(layout, region)) ? c->part[PART_WEIGHTS].bytes : 0,
              state = c->state ? c->part[PART_STATES].bytes + masters : 0;
     return r->measures ? state + (c->params && r->reads) * c->param_bytes : 0;
 }

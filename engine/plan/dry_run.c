@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/plan/fixed.h"
+
 uint32_t dry_run_slots(const struct policy *policy) {
     return 4 * policy->uses * USE_REGIONS_MAX * PLAN_SLOT_KINDS;
 }

@@ -16,9 +16,4 @@ void dry_run_begin_apart(struct plan *plan, struct intervals *intervals);
 /* Fills plan.slot, the intervals, and the plan's counts of bytes that a step moves. */
 zero_status dry_run(struct plan *plan, struct intervals *intervals, struct zero_error *error);
 
-/* plan.c */
-uint64_t plan_part_bytes(const struct plan *plan, uint32_t region, struct placement placement,
-                         enum dtype dtype);
-struct precision plan_precision(const struct plan *plan, uint32_t region);
-
 #endif

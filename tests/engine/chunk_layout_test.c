@@ -87,7 +87,7 @@ static void make(struct setting *s) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
         format->states = format->arrays - (format->arrays && pick(2));
-        format->average = format->states && pick(2);
+        format->moments = format->states - (format->states && pick(2));
         format->param_dtype = f || pick(2) ? DTYPE_F32 : DTYPE_BF16;
         format->grad_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16;
         for (uint32_t k = 0; k < format->arrays; k++) format->array_bytes[k] = pick(2) ? 4 : 2;
@@ -155,12 +155,11 @@ static bool part_is_tight(const struct chunk_format *format, const struct chunk 
 
 static bool record_is_tight(const struct setting *s, const struct chunk_format *format,
                             const struct chunk *c) {
-    uint32_t first = format->states - format->average; /* averages move with the weights */
-    bool apart = (s->matrices || s->tensors) && format->arrays > first;
-    bool good = part_is_tight(format, c, PART_STATES, 0, apart ? first : format->arrays);
-    if (!apart) return good && CHECK_INT(c->part[PART_MASTERS].bytes, 0);
-    return good && part_is_tight(format, c, PART_MASTERS, first, format->arrays) &&
-           CHECK_INT(c->part[PART_MASTERS].at, c->part[PART_STATES].bytes);
+    bool apart = (s->matrices || s->tensors) && format->arrays > format->moments;
+    bool good = part_is_tight(format, c, PART_STATES, 0, apart ? format->moments : format->arrays);
+    if (!apart) return good && CHECK_INT(c->part[PART_WEIGHTS].bytes, 0);
+    return good && part_is_tight(format, c, PART_WEIGHTS, format->moments, format->arrays) &&
+           CHECK_INT(c->part[PART_WEIGHTS].at, c->part[PART_STATES].bytes);
 }
 
 static bool fits_slot(const struct chunk_layout *layout, const struct chunk *c) {
@@ -232,14 +231,14 @@ static bool moves_once(const struct setting *s, const struct chunk_layout *layou
         good = good && add_moved(layout, region, chunk, half, OP_FETCH, &fetched) &&
                add_moved(layout, region, chunk, half, OP_STORE, &stored);
     uint64_t states = again ? whole.part[PART_STATES].bytes : 0,
-             rest = again && masters ? whole.part[PART_MASTERS].bytes : 0;
+             rest = again && masters ? whole.part[PART_WEIGHTS].bytes : 0;
     uint32_t params = again && whole.params && !whole_masters;
     *again_bytes += (whole.state ? states + rest : 0) + params * whole.param_bytes;
     return good && CHECK_INT(fetched.part[PART_STATES], whole.part[PART_STATES].bytes + states) &&
-           CHECK_INT(fetched.part[PART_MASTERS], whole.part[PART_MASTERS].bytes + rest) &&
+           CHECK_INT(fetched.part[PART_WEIGHTS], whole.part[PART_WEIGHTS].bytes + rest) &&
            CHECK_INT(fetched.params, whole.params + params) && CHECK_INT(fetched.grads, whole.grads) &&
            CHECK_INT(stored.part[PART_STATES], whole.part[PART_STATES].bytes) &&
-           CHECK_INT(stored.part[PART_MASTERS], whole.part[PART_MASTERS].bytes) &&
+           CHECK_INT(stored.part[PART_WEIGHTS], whole.part[PART_WEIGHTS].bytes) &&
            CHECK_INT(stored.params, whole.params) && CHECK_INT(stored.grads, 0);
 }
 

@@ -363,7 +363,7 @@ static void matrices_go_through_the_ring_twice(void) {
         d.region[1] = (struct offload_region){.chunks = GRAD_CHUNKS,
                                               .resident = RESIDENT,
                                               .halves = true,
-                                              .masters = masters,
+                                              .weights = masters,
                                               .params = params,
                                               .grads = grads};
         offload_open(&d.offload);
@@ -450,7 +450,7 @@ static void norms_come_before_all_other_updates(void) {
                                                       .resident = resident,
                                                       .halves = true,
                                                       .measures = true,
-                                                      .masters = what & 8,
+                                                      .weights = what & 8,
                                                       .reads = what & 2,
                                                       .params = what & 4};
             offload_open(&d.offload);

@@ -130,7 +130,8 @@ void gpt_destroy(struct gpt *gpt);
  * keep the first proposal. On the host there is no choice: the texts are "".
  * gpt_products_question: what a choice depends on: models with the same shapes can use the same choice at the same place.
  * gpt_products_time: chooses by time, for one rank's GPU alone. Called before the engine's commit: for a moment it takes memory
- * for two copies of the largest parameter, which the engine's plan exceeds later. Nothing that runs at the same time on the
+ * for two copies of the largest parameter, or of the largest weights that one product multiplies, which the engine's plan exceeds
+ * later. Nothing that runs at the same time on the
  * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
  * gpt_products_use: from now on. For the bits of ZeRO all ranks use one choice: give it to all of them, before the first pass.
  * ZERO_E_ARGUMENT: the text is no choice for these shapes; ZERO_E_UNSUPPORTED: it was made with another version of the library, or for another

@@ -113,10 +113,11 @@ static const struct sim_param *owner_of(const struct sim_case *c, const struct s
 /* Muon updates matrices of any shape, or Lamb tensors, and AdamW the rest. */
 static void choose_whole(struct sim_case *c, struct dice *d) {
     struct sim_setup *s = &c->setup;
-    if (s->terms.discrete || s->terms.update_in_backward || pick(d, 2)) return;
+    bool tensors = pick(d, 2) && !s->terms.discrete && !s->terms.update_in_backward;
+    if (pick(d, 3)) return;
     s->other = s->optimizer;
     memcpy(s->other_params, s->params, sizeof s->params);
-    s->optimizer = optimizer_find(pick(d, 2) ? "muon" : "lamb");
+    s->optimizer = optimizer_find(tensors ? "lamb" : "muon");
     s->params[0] = s->params[1] = s->optimizer->defaults;
     s->params[0].lr = s->params[1].lr = 0.02;
     s->params[0].weight_decay = 0.1, s->params[1].weight_decay = 0;
