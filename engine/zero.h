@@ -400,6 +400,24 @@ typedef struct zero_optimizer_params {
 
 enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
 
+/* What an update needs at once. An update that needs more than an element has parts, and the engine moves what is between them. On a
+ * given number of ranks the weights then have the same bits at all stages, on all tiers, and with any size of chunks. The parts on
+ * elements are called as zero_optimizer.update is.
+ *
+ * TENSOR: two norms of a whole parameter (LAMB, LARS).
+ *   1. before     updates the states from the gradient, and leaves weight[] as it is.
+ *   2. direction  makes the direction from weights and states, and writes it over weight[], which is a copy.
+ *   3. trust      is given the norms of the parameter's weights and of its direction, and changes the scalars of this parameter.
+ *   4. update     makes the direction again, from weights and states, and moves the weights. The gradient is NULL. The states stay.
+ * Commit refuses it, with a sentence, on a GPU, for updates in the backward, and for parameters that are rows of a tensor.
+ *
+ * MATRIX: a whole parameter of two dimensions (Muon). Others need a group of param_groups with another optimizer.
+ *   1. before     updates the states from the gradient, and writes the direction to weight[], which has no values before.
+ *   2. matrix     changes a whole matrix of directions. One rank of all calls it for each matrix.
+ *   3. update     moves the weights along the directions: gradient[] is them, gradient_scale 1. The states are NULL.
+ * Commit refuses it, with a sentence, on a GPU, for parameters of other dimensions, and for parameters that are rows of a tensor. */
+typedef enum zero_scope { ZERO_SCOPE_ELEMENT, ZERO_SCOPE_TENSOR, ZERO_SCOPE_MATRIX } zero_scope;
+
 /* An optimizer of the host's own. It sees fp32 alone: the engine decides where states live, in which type gradients are, and how
  * weights are cast. */
 typedef struct zero_optimizer {
@@ -417,6 +435,19 @@ typedef struct zero_optimizer {
                    float gradient_scale, const float *scalars, uint64_t count);
     void *user;
     const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
+    zero_scope scope;                         /* it has the functions of its scope, and no others */
+    void (*before)(void *user, float *weight, float *state0, float *state1, const float *gradient,
+                   float gradient_scale, const float *scalars, uint64_t count);
+    void (*direction)(void *user, float *weight, const float *state0, const float *state1,
+                      const float *scalars, uint64_t count);
+    /* Euclidean norms. Each rank that has a part of the parameter calls it, with the same norms: it may read no other data. */
+    void (*trust)(void *user, double weight_norm, double direction_norm, float scalars[ZERO_SCALARS_MAX]);
+    /* direction: the matrix, row by row. It may use `threads` threads, and its results must not depend on their number. scratch: as many
+     * floats as matrix_scratch says, from a cache line on; they have no values before. One call at a time on a rank. The calling thread
+     * rounds to nearest and keeps denormals, as for the other functions; threads of the host's own have the host's settings. */
+    void (*matrix)(void *user, float *direction, uint64_t rows, uint64_t columns, const float *scalars,
+                   float *scratch, uint32_t threads);
+    uint64_t (*matrix_scratch)(uint64_t rows, uint64_t columns); /* the same on all ranks; NULL: none */
 } zero_optimizer;
 
 /* Replaces the configuration's optimizer, and is given its optimizer.params. Before commit, the same on all ranks. Local. */

@@ -20,12 +20,19 @@ enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX 
 struct optimizer_params;
 struct matrix_step;
 
-/* The functions of an optimizer that the program brings; its row calls them. */
+/* The functions of an optimizer that the program brings; its rows call those that its scope has. */
 struct optimizer_caller {
+    void *user;
     void (*prepare)(void *user, const struct optimizer_params *params, uint64_t step, float *scalars);
     void (*update)(void *user, float *master, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
-    void *user;
+    void (*before)(void *user, float *master, float *state0, float *state1, const float *gradient,
+                   float gradient_scale, const float *scalars, uint64_t count);
+    void (*direction)(void *user, float *master, const float *state0, const float *state1,
+                      const float *scalars, uint64_t count);
+    void (*trust)(void *user, double weights, double direction, float *scalars); /* norms */
+    void (*matrix)(void *user, float *direction, uint64_t rows, uint64_t columns, const float *scalars,
+                   float *scratch, uint32_t threads);
 };
 
 /* The parameters of one parameter group from the configuration. Only lr and the betas change during a run. An
@@ -142,9 +149,14 @@ extern const struct optimizer *const optimizers[]; /* ends with NULL */
 /* Finds an optimizer by name, upper or lower case; NULL: there is none. */
 const struct optimizer *optimizer_find(const char *name);
 
-/* A row that calls params->caller on all instruction sets. It borrows the names. */
-struct optimizer optimizer_of_caller(const char *name, uint32_t state_count, const char *const *state_names,
-                                     const struct optimizer_params *defaults);
+/* The row of an optimizer that the program brings, and those of its parts on elements. */
+struct optimizer_rows {
+    struct optimizer row, before, direction;
+};
+
+/* Makes the functions of rows->row, which has all else already (of scope MATRIX matrix_scratch, too): they call params->caller, on all
+ * instruction sets. The row points to the others, which must not move. */
+void optimizer_of_caller(struct optimizer_rows *rows);
 
 /* The number of states to allocate, from the first of state_names on; the others may be NULL in optimizer_args. */
 uint32_t optimizer_states_used(const struct optimizer *optimizer, const struct optimizer_params *params);

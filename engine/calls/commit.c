@@ -177,7 +177,7 @@ static void log_training(const zero_engine *e) {
     const struct config *c = &e->config;
     const struct optimizer *optimizer = e->training.optimizer;
     double lr = e->training.groups.params[0].lr;
-    bool brought = optimizer == &e->training.user_optimizer.row, set = lr != c->optimizer.lr;
+    bool brought = optimizer == &e->training.user_optimizer.rows.row, set = lr != c->optimizer.lr;
     if (e->ranks.rank) return;
     log_line(&e->ranks.log, ZERO_LOG_INFO,
              "optimizer %s%s, lr %g%s, gradient_clipping %g%s; a step has %" PRIu64 " samples: %" PRIu64

@@ -89,7 +89,7 @@ zero_status training_set_optimizer(struct training *training, const zero_optimiz
     zero_status status = user_optimizer_check(optimizer, training->config->bf16_states, error);
     if (status) return status;
     user_optimizer_set(user, optimizer, &training->optimizer->defaults);
-    training->optimizer = &user->row;
+    training->optimizer = &user->rows.row;
     training->state_count = optimizer->states;
     count_others(training);
     for (uint32_t g = 0; g < GROUP_MAX; g++) training->groups.params[g].caller = &user->caller;

@@ -5,6 +5,8 @@
 _Static_assert((int)ZERO_STATES_MAX == (int)OPTIMIZER_STATES_MAX &&
                    (int)ZERO_SCALARS_MAX == (int)OPTIMIZER_SCALARS_MAX,
                "the host's optimizer sees the table's sizes");
+_Static_assert((int)ZERO_SCOPE_TENSOR == (int)SCOPE_TENSOR && (int)ZERO_SCOPE_MATRIX == (int)SCOPE_MATRIX,
+               "the host's scopes are the table's");
 
 static void prepare(void *user, const struct optimizer_params *p, uint64_t step, float *scalars) {
     const struct user_optimizer *h = user;
@@ -23,6 +25,51 @@ static void update(void *user, float *weight, float *state0, float *state1, cons
                    float gradient_scale, const float *scalars, uint64_t count) {
     const struct user_optimizer *h = user;
     h->given.update(h->given.user, weight, state0, state1, gradient, gradient_scale, scalars, count);
+}
+
+static void before(void *user, float *weight, float *state0, float *state1, const float *gradient,
+                   float gradient_scale, const float *scalars, uint64_t count) {
+    const struct user_optimizer *h = user;
+    h->given.before(h->given.user, weight, state0, state1, gradient, gradient_scale, scalars, count);
+}
+
+static void direction(void *user, float *weight, const float *state0, const float *state1,
+                      const float *scalars, uint64_t count) {
+    const struct user_optimizer *h = user;
+    h->given.direction(h->given.user, weight, state0, state1, scalars, count);
+}
+
+static void trust(void *user, double weights, double direction, float *scalars) {
+    const struct user_optimizer *h = user;
+    h->given.trust(h->given.user, weights, direction, scalars);
+}
+
+static void matrix(void *user, float *direction, uint64_t rows, uint64_t columns, const float *scalars,
+                   float *scratch, uint32_t threads) {
+    const struct user_optimizer *h = user;
+    h->given.matrix(h->given.user, direction, rows, columns, scalars, scratch, threads);
+}
+
+static uint64_t no_scratch(uint64_t rows, uint64_t columns) { return 0; }
+
+/* A scope has its functions, and no others. */
+static zero_status check_scope(const zero_optimizer *given, struct zero_error *error) {
+    static const char *const takes[] = {
+        [ZERO_SCOPE_ELEMENT] = "of an element takes update alone",
+        [ZERO_SCOPE_TENSOR] = "of a tensor takes before, direction, trust and update",
+        [ZERO_SCOPE_MATRIX] = "of a matrix takes before, matrix and update, and may have matrix_scratch"};
+    unsigned scope = (unsigned)given->scope;
+    bool tensor = scope == ZERO_SCOPE_TENSOR, matrices = scope == ZERO_SCOPE_MATRIX,
+         good = !given->before == !(tensor || matrices) && !given->direction == !tensor &&
+                !given->trust == !tensor && !given->matrix == !matrices &&
+                (matrices || !given->matrix_scratch);
+    if (scope > ZERO_SCOPE_MATRIX)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_engine_set_optimizer: there is no scope %u: take one of zero_scope", scope);
+    if (good) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "zero_engine_set_optimizer: the scope %s: set these, and no other functions of \"%s\"",
+                     takes[scope], given->name);
 }
 
 static bool names(const char *name) { return name && *name && strlen(name) < OPTIMIZER_NAME_BYTES; }
@@ -54,15 +101,21 @@ zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states
             "bf16.bf16_optimizer_states: the host's optimizer \"%s\" does not say that its states may be "
             "rounded (rounds_states): remove the key",
             given->name);
-    return ZERO_OK;
+    return check_scope(given, error);
 }
 
 void user_optimizer_set(struct user_optimizer *user, const zero_optimizer *given,
                         const struct optimizer_params *defaults) {
-    const char *states[OPTIMIZER_STATES_MAX] = {0};
+    struct optimizer *row = &user->rows.row;
     user->given = *given;
-    strcpy(user->name, given->name);
-    for (uint32_t k = 0; k < given->states; k++) states[k] = strcpy(user->state[k], given->state_names[k]);
-    user->caller = (struct optimizer_caller){prepare, update, user};
-    user->row = optimizer_of_caller(user->name, given->states, states, defaults);
+    user->caller = (struct optimizer_caller){user, prepare, update, before, direction, trust, matrix};
+    *row = (struct optimizer){.name = strcpy(user->name, given->name),
+                              .title = user->name,
+                              .state_count = given->states,
+                              .defaults = *defaults,
+                              .scope = (enum optimizer_scope)given->scope,
+                              .matrix_scratch = given->matrix_scratch ? given->matrix_scratch : no_scratch};
+    for (uint32_t k = 0; k < given->states; k++)
+        row->state_names[k] = strcpy(user->state[k], given->state_names[k]);
+    optimizer_of_caller(&user->rows);
 }

@@ -12,7 +12,7 @@ struct user_optimizer {
     zero_optimizer given;
     char name[OPTIMIZER_NAME_BYTES], state[OPTIMIZER_STATES_MAX][OPTIMIZER_NAME_BYTES];
     struct optimizer_caller caller;
-    struct optimizer row; /* points into this struct, which must not move */
+    struct optimizer_rows rows; /* they point into this struct, which must not move */
 };
 
 /* `rounds_states`: the configuration keeps states in bf16. */

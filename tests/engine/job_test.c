@@ -89,8 +89,8 @@ static void update(void *user, float *weight, float *mean, float *none, const fl
     for (uint64_t i = 0; i < count; i++) weight[i] -= scalars[0] * (gradient[i] * scale);
 }
 
-static const zero_optimizer stands_still = {sizeof stands_still, "stands_still", 0, 0, prepare, update, NULL,
-                                            {"mean", NULL}};
+static const zero_optimizer stands_still = {
+    .struct_size = sizeof stands_still, .name = "stands_still", .prepare = prepare, .update = update};
 
 /* The updates come in the order of the units. While that of b stands still, all that needs a alone goes on. */
 static void calls_go_on(void) {

@@ -3,7 +3,8 @@
  * and written in between.
  * offload_test [STAGE]
  * offload_test matrices: whole matrices are updated, in chunks that cut them; on fewer meshes
- * offload_test tensors: the same where norms of whole tensors are needed, whose bits are the same, too */
+ * offload_test tensors: the same where norms of whole tensors are needed, whose bits are the same, too
+ * offload_test matrices own, offload_test tensors own: the same by a host's own optimizer, on fewer meshes yet */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include "engine/inside.h"
 #include "kernels/checksum.h"
 #include "tests/check.h"
+#include "tests/engine/own_scopes.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
@@ -37,6 +39,7 @@ enum { PARAMS = sizeof model / sizeof *model };
 
 /* Muon updates those that have columns, and AdamW the others; or Lamb all but a few. */
 static enum { ELEMENTS, MATRICES, TENSORS } whole;
+static const zero_optimizer *own; /* in their place; or NULL */
 static const uint64_t columns[PARAMS] = {685, 0, 1737, 500, 149, 0, 65};
 
 static const char adamw[] = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
@@ -214,8 +217,9 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     memset(&mine, 0, sizeof mine);
     mine.plan.struct_size = sizeof mine.plan;
     struct plain p;
-    zero_status status =
-        engine ? plain_declare_matrices(&p, engine, model, PARAMS, whole ? columns : NULL) : ZERO_E_CONFIG;
+    zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
+    if (!status && own) status = zero_engine_set_optimizer(engine, own);
+    if (!status) status = plain_declare_matrices(&p, engine, model, PARAMS, whole ? columns : NULL);
     if (!status) status = zero_engine_commit(engine, &mine.plan);
     if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
     if (!status) check_memory(engine, &mine);
@@ -341,6 +345,13 @@ static void all_whole(void) {
     }
 }
 
+static void all_own(void) {
+    for (uint32_t stage = 0; stage <= 3; stage++)
+        if (seeds_divisor() == 1 || stage % 2)
+            compare_all(stage == 2 ? FORMAT_BF16_STATES : FORMAT_F32, stage, 1 + stage,
+                        chunks[(stage + 1) % 2]);
+}
+
 int main(int argc, char **argv) {
     static const uint32_t worlds[] = {1, 2, 4};
     static struct result expected, plain;
@@ -350,8 +361,9 @@ int main(int argc, char **argv) {
     CHECK_INT(system(path), 0);
     if (argc > 1)
         whole = !strcmp(argv[1], "matrices") ? MATRICES : !strcmp(argv[1], "tensors") ? TENSORS : ELEMENTS;
+    if (argc > 2) own = whole == MATRICES ? &own_balanced : &own_trusting;
     if (whole) {
-        all_whole();
+        (own ? all_own : all_whole)();
         return check_end();
     }
     for (uint32_t stage = first; stage <= last; stage++)

@@ -65,9 +65,20 @@ static void descent(void *user, float *weight, float *none, float *none_either, 
 }
 
 static const zero_optimizer brought[] = {
-    {sizeof(zero_optimizer), "my_adamw", 2, 1, adamw_prepare, adamw_update, NULL, {"m", "v"}},
-    {sizeof(zero_optimizer), "signum", 1, 0, simple_prepare, signum, NULL, {"mean", NULL}},
-    {sizeof(zero_optimizer), "descent", 0, 0, simple_prepare, descent, NULL, {NULL, NULL}},
+    {.struct_size = sizeof(zero_optimizer),
+     .name = "my_adamw",
+     .states = 2,
+     .rounds_states = 1,
+     .prepare = adamw_prepare,
+     .update = adamw_update,
+     .state_names = {"m", "v"}},
+    {.struct_size = sizeof(zero_optimizer),
+     .name = "signum",
+     .states = 1,
+     .prepare = simple_prepare,
+     .update = signum,
+     .state_names = {"mean"}},
+    {.struct_size = sizeof(zero_optimizer), .name = "descent", .prepare = simple_prepare, .update = descent},
 };
 
 static void set_adamw(zero_engine *e) { CHECK_INT(zero_engine_set_optimizer(e, &brought[0]), ZERO_OK); }
