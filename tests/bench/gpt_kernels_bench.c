@@ -146,26 +146,16 @@ static struct attention_argument attention(uint32_t width) {
                                        width,
                                        0.125f};
 }
-static void attend(uint32_t width, enum gpt_kernel kernel, uint32_t rows) {
+static void attend(uint32_t width, uint32_t tile, bool back) {
     struct attention_argument a = attention(width);
-    cuda_launch(&c, kernel, (struct grid){(a.length + rows - 1) / rows, a.heads, a.batch},
-                (struct grid){4 * WARP, 1, 1}, &a);
+    (back ? cuda_attention_backward : cuda_attention_forward)(&c, tile, &a);
 }
-static void run_attention_forward(void) { attend(HEAD, KERNEL_flash_forward_64, FLASH_QUERIES_64); }
-static void run_attention_backward(void) {
-    attend(HEAD, KERNEL_flash_query_backward_64, FLASH_QUERIES_64);
-    attend(HEAD, KERNEL_flash_key_backward_64, FLASH_ROWS);
-}
-static void run_forward_80(void) { attend(80, KERNEL_flash_forward_96, FLASH_ROWS); }
-static void run_backward_80(void) {
-    attend(80, KERNEL_flash_query_backward_96, FLASH_ROWS);
-    attend(80, KERNEL_flash_key_backward_96, FLASH_ROWS);
-}
-static void run_forward_128(void) { attend(128, KERNEL_flash_forward_128, FLASH_ROWS); }
-static void run_backward_128(void) {
-    attend(128, KERNEL_flash_query_backward_128, FLASH_ROWS);
-    attend(128, KERNEL_flash_key_backward_128, FLASH_ROWS);
-}
+static void run_attention_forward(void) { attend(HEAD, 64, false); }
+static void run_attention_backward(void) { attend(HEAD, 64, true); }
+static void run_forward_80(void) { attend(80, 96, false); }
+static void run_backward_80(void) { attend(80, 96, true); }
+static void run_forward_128(void) { attend(128, 128, false); }
+static void run_backward_128(void) { attend(128, 128, true); }
 
 /* ---- what is measured ---- */
 

@@ -20,6 +20,12 @@ static const char *const kernel_names[] = {
 #undef KERNEL_NAME
 };
 
+static const uint32_t dynamic_bytes[GPT_KERNELS] = {
+#define KERNEL_BYTES(name, bytes) [KERNEL_##name] = bytes,
+    GPT_CUDA_DYNAMIC_SHARED(KERNEL_BYTES)
+#undef KERNEL_BYTES
+};
+
 static const char *suffix_of(zero_dtype type) {
     return type == ZERO_F32 ? "f32" : type == ZERO_BF16 ? "bf16" : "f16";
 }
@@ -37,6 +43,13 @@ static bool find(struct cuda_gpt *c, const char *name, CUfunction *out) {
     return false;
 }
 
+/* Without that a block gets 48 KiB at most. */
+static void ask_for_shared(struct cuda_gpt *c, enum gpt_kernel kernel) {
+    CUresult result = c->driver.cuFuncSetAttribute(
+        c->function[kernel], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)dynamic_bytes[kernel]);
+    check(c, result, kernel_names[kernel]);
+}
+
 zero_status cuda_kernels_open(struct cuda_gpt *c) {
     for (int i = 0; i < IMAGES && !c->error.code; i++)
         check(c, c->driver.cuModuleLoadData(&c->module[i], images[i]), "loading kernels");
@@ -45,6 +58,7 @@ zero_status cuda_kernels_open(struct cuda_gpt *c) {
         char name[64];
         snprintf(name, sizeof name, "%s_%s", kernel_names[i], suffix_of(c->type));
         if (!find(c, name, &c->function[i])) check(c, CUDA_ERROR_NOT_FOUND, name);
+        if (!c->error.code && dynamic_bytes[i]) ask_for_shared(c, (enum gpt_kernel)i);
     }
     return c->error.code;
 }
@@ -59,7 +73,7 @@ void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks,
     if (c->error.code || c->lists || !blocks.x || !blocks.y || !blocks.z) return;
     check(c,
           c->driver.cuLaunchKernel(c->function[kernel], blocks.x, blocks.y, blocks.z, threads.x, threads.y,
-                                   threads.z, 0, c->stream, (void *[]){argument}, NULL),
+                                   threads.z, dynamic_bytes[kernel], c->stream, (void *[]){argument}, NULL),
           kernel_names[kernel]);
 }
 

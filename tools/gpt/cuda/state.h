@@ -95,6 +95,10 @@ void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const voi
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,
                           struct factor left, struct factor right);
 
+/* attention.c: both directions of all heads, in tiles of width `tile` (gpt_cuda_head). */
+void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);
+void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);
+
 /* graph.c: enqueues the work of a unit's phase, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks,
  * layers + 1 is the head, whose forward is the evaluation. `output`: for blocks, compute the output. */
 enum cuda_phase { CUDA_FORWARD, CUDA_BACKWARD, CUDA_LOGITS, CUDA_PHASES };
