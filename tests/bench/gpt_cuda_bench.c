@@ -5,13 +5,14 @@
  *   gpt_cuda_bench [--device cuda|cpu] [--type bf16|fp16|fp32] [--stage 0..3] [--batch 8] [--steps 20] [--peak 0]
  *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
  *                  [--graphs 1] [--accumulate 1] [--offload none|cpu|nvme] [--params none|cpu|nvme] [--swap /tmp]
- *                  [--budget 0] [--warm-up 5] [--products first|timed] [--json FILE]
+ *                  [--budget 0] [--warm-up 5] [--products first|timed]
+ *                  [--attention mma|timed] [--json FILE]
  * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 0: unknown. --recompute: of every so many blocks one
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
  * for everything planned, activations included; 0: all. --products timed: each shape of a product uses the fastest of cuBLASLt's
- * proposals, chosen before the first step. A machine whose memory does not hold the run is a line "skipped: REASON" and exit status
- * 0. */
+ * proposals, chosen before the first step. --attention timed: its forward is the faster one of two kernels. A machine whose memory
+ * does not hold the run is a line "skipped: REASON" and exit status 0. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@
 enum { STEPS_MAX = 10000 };
 
 struct bench {
-    const char *device, *type, *json, *offload, *params, *swap, *products;
+    const char *device, *type, *json, *offload, *params, *swap, *products, *attention;
     double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute, graphs, accumulate,
         budget, warm_up;
 };
@@ -47,7 +48,7 @@ static void read_options(struct bench *b, int argc, char **argv) {
         {"--offload", &b->offload, NULL},     {"--params", &b->params, NULL},
         {"--swap", &b->swap, NULL},           {"--accumulate", NULL, &b->accumulate},
         {"--budget", NULL, &b->budget},       {"--warm-up", NULL, &b->warm_up},
-        {"--products", &b->products, NULL}};
+        {"--products", &b->products, NULL},   {"--attention", &b->attention, NULL}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, count = sizeof options / sizeof *options;
         while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
@@ -59,6 +60,13 @@ static void read_options(struct bench *b, int argc, char **argv) {
         if (options[o].text) *options[o].text = argv[i + 1];
         if (options[o].number) *options[o].number = strtod(argv[i + 1], NULL);
     }
+}
+
+static bool is_timed(const char *option, const char *value, const char *otherwise) {
+    if (strcmp(value, "timed") == 0) return true;
+    if (strcmp(value, otherwise) == 0) return false;
+    fprintf(stderr, "gpt_cuda_bench: %s is %s or timed, not %s\n", option, otherwise, value);
+    exit(2);
 }
 
 /* The machine's memory ends the run, not a budget that the run was given. */
@@ -112,9 +120,9 @@ static struct gpt *open_model(const struct bench *b, zero_engine *engine, const 
     static char choice[GPT_PRODUCTS_BYTES];
     struct gpt *gpt = NULL;
     struct gpt_init init = {.seed = 1, .config = *config, .threads = zero_engine_threads(engine)};
-    bool timed = strcmp(b->products, "timed") == 0 && strcmp(b->device, "cuda") == 0;
+    bool timed = (!config->keeps_products || config->times_attention) && strcmp(b->device, "cuda") == 0;
     must(gpt_create(engine, config, (uint32_t)b->batch, &gpt), "the model");
-    if (timed) must(gpt_products_time(gpt, choice), "timing products");
+    if (timed) must(gpt_products_time(gpt, choice), "timing products and attention");
     must(zero_engine_commit(engine, plan), "commit");
     if (timed) must(gpt_products_use(gpt, choice), "the products");
     must(zero_engine_fill(engine, gpt_fill, &init), "initial weights");
@@ -136,7 +144,7 @@ static int compare(const void *a, const void *b) {
 }
 
 static void report(FILE *to, const struct bench *b, const struct gpt_config *config, const zero_plan *plan,
-                   double seconds, double loss) {
+                   double seconds, double loss, const float attention_ms[2]) {
     double parameters = (double)gpt_parameters(config),
            tokens = b->accumulate * b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
@@ -145,13 +153,15 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
     fprintf(
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
-        "\"products\": \"%s\", \"accumulate\": %.0f, \"offload\": \"%s\", \"params\": \"%s\", "
+        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"accumulate\": %.0f, \"offload\": \"%s\", "
+        "\"params\": \"%s\", "
         "\"device_bytes\": %llu, "
         "\"cpu_bytes\": %llu, "
         "\"nvme_bytes\": %llu, \"layers\": %.0f, \"width\": %.0f, \"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %s, \"loss\": %.9g}\n",
-        b->device, b->type, b->stage, b->graphs, b->products, b->accumulate, b->offload, b->params,
+        b->device, b->type, b->stage, b->graphs, b->products, (double)attention_ms[0],
+        (double)attention_ms[1], b->accumulate, b->offload, b->params,
         (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
         (unsigned long long)plan->bytes[ZERO_NVME], b->layers, b->width, parameters, b->batch, b->context,
         seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
@@ -165,6 +175,7 @@ int main(int argc, char **argv) {
                       .params = "none",
                       .swap = "/tmp",
                       .products = "first",
+                      .attention = "mma",
                       .batch = 8,
                       .steps = 20,
                       .layers = 12,
@@ -187,11 +198,9 @@ int main(int argc, char **argv) {
                                 .layer_norm_epsilon = 1e-5,
                                 .initializer_range = 0.02,
                                 .recompute = (uint32_t)b.recompute,
-                                .no_graphs = b.graphs == 0};
-    if (strcmp(b.products, "first") != 0 && strcmp(b.products, "timed") != 0) {
-        fprintf(stderr, "gpt_cuda_bench: --products is first or timed, not %s\n", b.products);
-        return 2;
-    }
+                                .no_graphs = b.graphs == 0,
+                                .keeps_products = !is_timed("--products", b.products, "first"),
+                                .times_attention = is_timed("--attention", b.attention, "mma")};
     if (gpt_config_problem(&config)) {
         fprintf(stderr, "gpt_cuda_bench: %s\n", gpt_config_problem(&config));
         return 2;
@@ -201,13 +210,15 @@ int main(int argc, char **argv) {
     size_t count = (size_t)(b.batch * b.context);
     int32_t *tokens = malloc((count + 1) * sizeof *tokens);
     double loss = 0;
+    float attention_ms[2] = {0};
     for (size_t i = 0; i <= count; i++) tokens[i] = (int32_t)(i * 2654435761u % config.vocab);
     for (int i = 0; i < (int)b.warm_up; i++) step(engine, gpt, (int)b.accumulate, tokens, &loss);
     for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, (int)b.accumulate, tokens, &loss);
     qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
-    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss);
+    gpt_attention_times(gpt, attention_ms);
+    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms);
     FILE *json = b.json ? fopen(b.json, "a") : NULL;
-    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss), fclose(json);
+    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms), fclose(json);
     if (b.json && !json) perror(b.json);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);

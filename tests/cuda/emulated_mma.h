@@ -122,4 +122,6 @@ static inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
     emulation::mma<f32_from_f16>(d, a, b0, b1);
 }
 
+#include "tests/cuda/emulated_wgmma.h"
+
 #endif

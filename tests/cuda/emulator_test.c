@@ -76,6 +76,8 @@ int main(void) {
         [MISUSE_CAST] = "a float becomes an integer that cannot hold it",
         [MISUSE_COPY] = "is no multiple of 16",
         [MISUSE_MATRIX] = "is no multiple of 16",
+        [MISUSE_PRODUCT] = "a product before warpgroup_begin",
+        [MISUSE_OPERAND] = " of shared memory, the block has bytes 0 to 0",
     };
     launch(MISUSE_NONE, 1);
     for (uint32_t i = 0; i < THREADS; i++) CHECK_INT(out[i], i);

@@ -2,6 +2,7 @@
 
 #include "engine/device/cuda/entry.h"
 #include "tools/gpt/cuda/mma.h"
+#include "tools/gpt/cuda/wgmma.h"
 
 static __device__ void wait_apart(void) {
     if (threadIdx.x < 32)
@@ -28,6 +29,15 @@ static __device__ uint32_t matrix(const uint32_t *words) {
     return to[0];
 }
 
+static __device__ uint32_t product(bool begins) {
+    float sums[8][4] = {};
+    uint32_t left[4] = {};
+    if (begins) warpgroup_begin();
+    warpgroup_multiply<false>(sums, left, UINT64_C(1) << 62, true);
+    warpgroup_end();
+    return (uint32_t)sums[0][0];
+}
+
 KERNEL(misuse, 64, struct misuse_argument, a) {
     alignas(16) __shared__ uint32_t words[64];
     uint32_t x = threadIdx.x;
@@ -43,5 +53,6 @@ KERNEL(misuse, 64, struct misuse_argument, a) {
     if (a.misuse == MISUSE_CAST) x = (uint32_t)a.large;
     if (a.misuse == MISUSE_COPY) copy_16(words + a.one, a.out, true);
     if (a.misuse == MISUSE_MATRIX) x = matrix(words + a.one);
+    if (a.misuse == MISUSE_PRODUCT || a.misuse == MISUSE_OPERAND) x = product(a.misuse == MISUSE_OPERAND);
     a.out[threadIdx.x] = x;
 }

@@ -375,7 +375,7 @@ static void beside_infinite_heads(uint32_t tile, uint32_t width) {
 
 static void run(zero_dtype type) {
     memset(&c, 0, sizeof c);
-    c.driver = cuda.driver, c.stream = cuda.stream, c.type = type;
+    c.driver = cuda.driver, c.device = cuda.device, c.stream = cuda.stream, c.type = type;
     c.number_bytes = type == ZERO_F32 ? 4 : 2, c.widest = 16 / c.number_bytes;
     cuda_kernels_open(&c);
     if (!CHECK_STRING(c.error.message, "")) return;
@@ -408,6 +408,15 @@ static void run(zero_dtype type) {
         attention(96, 33, 1, 1, 96);
         attention(128, 77, 2, 2, 128);
         attention(128, 270, 1, 1, 128); /* two blocks of queries */
+    }
+    if (cuda_attention_fits(&c, 64)) {
+        CHECK_INT(cuda_warpgroup_kernels_open(&c), ZERO_OK);
+        c.warpgroups = true;
+        attention(64, 1, 1, 1, 64);
+        attention(64, 150, 2, 1, 64); /* three tiles of keys, two blocks of queries */
+        beside_infinite_heads(64, 40);
+        beside_infinite_heads(128, 112);
+        attention(128, 130, 2, 1, 128);
     }
     CHECK_STRING(c.error.message, "");
     cuda_kernels_close(&c);

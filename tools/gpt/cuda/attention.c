@@ -31,6 +31,19 @@ static const struct attention_kernels attention_kernels[] = {
      {KERNEL_attention_key_backward, KEYS_PER_BLOCK, THREADS}},
 };
 
+static const struct attention_kernel warpgroup_64 = {KERNEL_warpgroup_forward_64, WARPGROUP_QUERIES,
+                                                     WARPGROUP_THREADS},
+                                     warpgroup_128 = {KERNEL_warpgroup_forward_128, WARPGROUP_QUERIES,
+                                                      WARPGROUP_THREADS};
+
+bool cuda_attention_fits(const struct cuda_gpt *c, uint32_t tile) {
+    int major = 0, minor = 0;
+    if (c->driver.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, c->device) ||
+        c->driver.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, c->device))
+        return false;
+    return major == 9 && minor == 0 && c->type == ZERO_BF16 && (tile == 64 || tile == 128);
+}
+
 static const struct attention_kernels *kernels_of(uint32_t tile) {
     const struct attention_kernels *k = attention_kernels;
     while (k->tile != tile) k++;
@@ -44,7 +57,8 @@ static void launch(struct cuda_gpt *c, const struct attention_kernel *k, uint32_
 }
 
 void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
-    launch(c, &kernels_of(tile)->forward, a->heads, a);
+    const struct attention_kernel *warpgroup = tile == 64 ? &warpgroup_64 : &warpgroup_128;
+    launch(c, c->warpgroups ? warpgroup : &kernels_of(tile)->forward, a->heads, a);
 }
 
 void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {

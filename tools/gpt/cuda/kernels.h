@@ -42,8 +42,18 @@
     X(flash_key_backward_96)                                                                                 \
     X(flash_key_backward_128)
 
+/* For bf16 on sm_90 alone, where they may replace flash_forward (attention_choice.c). */
+#define GPT_CUDA_WARPGROUP_KERNELS(X)                                                                        \
+    X(warpgroup_forward_64)                                                                                  \
+    X(warpgroup_forward_128)
+
 /* Kernels with dynamic shared memory, and its bytes. */
-#define GPT_CUDA_DYNAMIC_SHARED(X) X(flash_forward_128, FLASH_WIDE_BYTES)
+#define GPT_CUDA_DYNAMIC_SHARED(X)                                                                           \
+    X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
+    X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
+    X(warpgroup_forward_128, WARPGROUP_BYTES(128))
+#define WARPGROUP_BYTES(width)                                                                               \
+    (4 * 64 * (width)*2 + 1024) /* four tiles of 64 rows in bf16, and to align them */
 
 enum {
     WARP = 32,
@@ -60,6 +70,8 @@ enum {
     FLASH_QUERIES_128 = 256,       /* and of flash_forward_128, */
     FLASH_WIDE_THREADS = 256,      /* which has so many threads, others 128; */
     FLASH_WIDE_BYTES = 87040,      /* its shared memory: every GPU gives 99 KiB if asked, without that 48 */
+    WARPGROUP_THREADS = 256,       /* of a block of warpgroup_forward: two warpgroups, */
+    WARPGROUP_QUERIES = 128,       /* with 64 queries each */
     FLASH_MULTIPLE = 8,            /* of which the width of a head must be a multiple: 16 bytes */
     HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
