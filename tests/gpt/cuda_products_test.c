@@ -287,8 +287,8 @@ static void attention_by_warpgroups(void) {
     runs(WARPGROUPS "=idle", text);
     struct gpt_config both = attends(), neither = attends();
     both.keeps_products = neither.keeps_products = neither.times_attention = false;
-    struct gpt_products_question mine = question_of(attends(), ZERO_BF16, BATCH);
-    CHECK(strcmp(question_of(both, ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
+    struct gpt_products_question mine = question_of(both, ZERO_BF16, BATCH);
+    CHECK(strcmp(question_of(attends(), ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
     CHECK(strcmp(question_of(neither, ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
     setenv("FAKE_CUDA_CAPABILITY", "8", 1);
     refused_attention(text, "products of warpgroups, which this rank's GPU does not have");
