@@ -151,7 +151,7 @@ static void close_ranks(zero_engine *e) {
 void zero_engine_destroy(zero_engine *e) {
     if (!e) return;
     background_save_drop(&e->state);
-    if (e->run.executor && !e->ranks.error.code) run_leave(&e->run);
+    if (e->run.executor && !e->ranks.error.code) run_leave(&e->run, 10 * e->config.comm.timeout_s);
     progress_stop(e->run.progress);
     bool failed = e->ranks.error.code || (e->ranks.comm && comm_error(e->ranks.comm)->code);
     bool in_flight = e->run.executor && executor_in_flight(e->run.executor);

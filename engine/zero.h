@@ -166,9 +166,10 @@ zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
 /* Ends this rank's part, soon, whatever the other ranks do: takes part in the calls of the steps that it has made, unless nothing moves
- * for a second, and gives the other ranks a second to destroy theirs. A rank that later makes a collective call gets ZERO_E_PEER, which
- * says who left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s.
- * NULL is allowed. Units and the addresses in slots are no longer valid. */
+ * for a second or all of it takes 10 x comm.timeout_s (the log then says what has not ended), and gives the other ranks a second to
+ * destroy theirs. A drive that never ends a request still holds the call: the request's memory is in use. A rank that later makes a
+ * collective call gets ZERO_E_PEER, which says who left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other
+ * ranks' destroy, at most 10 x comm.timeout_s. NULL is allowed. Units and the addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);
 
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */
@@ -384,6 +385,12 @@ int zero_unit_trains(const zero_unit *unit);
  * something else, or nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a
  * gradient may have a second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is parked. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
+
+/* 1: in every use the elements of `param` begin where those of `before` end, and so do their gradients, if both are trained: the two
+ * are one array, which one matrix product can read or write. The answer is the same at every stage and tier, so weights keep their bits
+ * if a program's products depend on it. 0: they are apart: the end of `before` is not on a cache line, they are of different kinds (one
+ * is frozen, small, kept in fp32 or gathered in other codes) or of different units, or one has spans. 0 before commit. Local. */
+int zero_param_adjoins(const zero_handle *param, const zero_handle *before);
 
 /* The input of an update: the configuration's optimizer.params, by group, after a schedule. */
 typedef struct zero_optimizer_params {

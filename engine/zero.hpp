@@ -301,6 +301,11 @@ class engine {
     }
     void save(const std::string &dir) { check(zero_engine_save(state_->checked(), dir.c_str())); }
     void load(const std::string &dir) { check(zero_engine_load(state_->checked(), dir.c_str())); }
+    /* The weights alone, or the averaged weights as the weights; param::read(ZERO_EMA) gives this run's averages. */
+    void load_weights(const std::string &dir) {
+        check(zero_engine_load_weights(state_->checked(), dir.c_str()));
+    }
+    void load_ema(const std::string &dir) { check(zero_engine_load_ema(state_->checked(), dir.c_str())); }
 
     /* nullopt: there is no such note; or removes it. */
     auto note(const std::string &key) const { return text(zero_engine_note(get(), key.c_str())); }

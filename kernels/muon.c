@@ -21,16 +21,27 @@ static void prepare(const struct optimizer_params *params, uint64_t step,
                                               }};
 }
 
-static void matrix(float *direction, uint64_t rows, uint64_t columns, const struct optimizer_scalars *scalars,
-                   float *scratch, uint32_t threads) {
+static struct orthogonalize_options options_of(uint64_t rows, uint64_t columns,
+                                               const struct optimizer_scalars *scalars) {
     const float *s = scalars->value;
     double long_side = (double)(rows > columns ? rows : columns), tall = (double)rows / (double)columns;
-    struct orthogonalize_options options = {
+    return (struct orthogonalize_options){
         .steps = (uint32_t)s[MUON_STEPS],
         .eps = s[MUON_EPS],
         .scale = (float)(s[MUON_MATCH_RMS] != 0 ? 0.2 * sqrt(long_side) : sqrt(tall > 1 ? tall : 1)),
         .bf16 = s[MUON_BF16] != 0};
+}
+
+static void matrix(float *direction, uint64_t rows, uint64_t columns, const struct optimizer_scalars *scalars,
+                   float *scratch, uint32_t threads) {
+    struct orthogonalize_options options = options_of(rows, columns, scalars);
     orthogonalize(direction, rows, columns, &options, scratch, threads);
+}
+
+static bool matrix_step(uint32_t at, float *direction, uint64_t rows, uint64_t columns,
+                        const struct optimizer_scalars *scalars, float *scratch, struct matrix_step *out) {
+    struct orthogonalize_options options = options_of(rows, columns, scalars);
+    return orthogonalize_step(at, direction, rows, columns, &options, scratch, out);
 }
 
 #define DEFAULTS                                                                                             \
@@ -65,4 +76,5 @@ const struct optimizer optimizer_muon = {
     .before = &before,
     .matrix = matrix,
     .matrix_scratch = orthogonalize_scratch,
+    .matrix_step = matrix_step,
 };

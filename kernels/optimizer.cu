@@ -84,6 +84,7 @@ KERNEL(adam_step, 256, struct optimizer_step_argument, a) { update<adam_element,
 KERNEL(lion_step, 256, struct optimizer_step_argument, a) { update<lion_element, 1>(a); }
 KERNEL(adagrad_step, 256, struct optimizer_step_argument, a) { update<adagrad_element, 1>(a); }
 KERNEL(muon_step, 256, struct optimizer_step_argument, a) { update<muon_apply, 0>(a); }
+KERNEL(muon_momentum_step, 256, struct optimizer_step_argument, a) { update<muon_momentum, 1>(a); }
 
 KERNEL(sgd_step, 256, struct optimizer_step_argument, a) {
     if (a.scalars.value[SGD_MOMENTUM] == 0)

@@ -18,6 +18,7 @@
 enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX = 8 };
 
 struct optimizer_params;
+struct matrix_step;
 
 /* The functions of an optimizer that the program brings; its row calls them. */
 struct optimizer_caller {
@@ -110,6 +111,10 @@ struct optimizer {
     void (*matrix)(float *direction, uint64_t rows, uint64_t columns, const struct optimizer_scalars *scalars,
                    float *scratch, uint32_t threads);
     uint64_t (*matrix_scratch)(uint64_t rows, uint64_t columns);
+    /* For a device: the steps of `matrix` (matrix_step.h), one after another from 0. False: there are no more. NULL: only the host has
+     * `matrix`. */
+    bool (*matrix_step)(uint32_t at, float *direction, uint64_t rows, uint64_t columns,
+                        const struct optimizer_scalars *scalars, float *scratch, struct matrix_step *out);
 
     /* The number of states that these parameters use; NULL: all. SGD without momentum uses none. */
     uint32_t (*states_used)(const struct optimizer_params *params);

@@ -24,6 +24,15 @@ static __device__ four sum_of(const struct ordered_sum_argument &a, uint64_t fir
     return sum;
 }
 
+/* The sum of one array in its own place changes nothing but a NaN's bits. */
+static __device__ bool stays(const struct ordered_sum_argument &a) {
+    return a.input_count == 1 && a.input[0] == a.target && a.dtype == a.target_dtype && !a.add;
+}
+
+static __device__ bool has_nan(const four &f) {
+    return f.x[0] != f.x[0] || f.x[1] != f.x[1] || f.x[2] != f.x[2] || f.x[3] != f.x[3];
+}
+
 KERNEL(ordered_sum, NORM_THREADS, struct ordered_sum_argument, a) {
     __shared__ float tile[NORM_BLOCK_ELEMENTS];
     uint64_t base = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS;
@@ -33,7 +42,7 @@ KERNEL(ordered_sum, NORM_THREADS, struct ordered_sum_argument, a) {
         four sum = {};
         if (count) {
             sum = sum_of(a, first, count);
-            four_store(a.target, a.target_dtype, first, count, sum);
+            if (!stays(a) || has_nan(sum)) four_store(a.target, a.target_dtype, first, count, sum);
         }
         for (uint32_t k = 0; k < 4 && a.sums; k++)
             tile[i + k] = k < count ? rounded_to(sum.x[k], a.target_dtype) : 0.0f;

@@ -13,50 +13,50 @@
 
 #include "engine/base/convert.h"
 #include "engine/base/float_env.h"
+#include "engine/base/limits.h"
+#include "kernels/cast.h"
+#include "kernels/matrix_step.h"
+#include "kernels/norm.h"
 
 /* The coefficients of torch.optim.Muon. */
 static const float coefficient_a = 3.4445f, coefficient_b = -4.775f, coefficient_c = 2.0315f;
 
-enum { TILE_ROWS = 6, LANES = 8, SIDE = 32 /* of a block that is transposed */ };
-
-/* out = alpha * A B + beta * D, row by row; D NULL: out = A B. */
-struct product {
-    const float *a, *b, *d;
-    float *out;
-    uint64_t rows, inner, columns;
-    float alpha, beta;
-    bool bf16;
+enum {
+    TILE_ROWS = 6,
+    LANES = 8,
+    SIDE = 32, /* of a block that is transposed */
+    LINE = 16  /* floats of a cache line, on which each array of the scratch memory begins */
 };
 
-static float rounded(float x, bool bf16) { return bf16 ? f32_from_bf16(bf16_from_f32(x)) : x; }
-
-static void finish(const struct product *p, uint64_t i, uint64_t j, float sum) {
+static void finish(const struct matrix_step *p, uint64_t i, uint64_t j, float sum) {
     uint64_t at = i * p->columns + j;
-    p->out[at] = rounded(p->d ? fmaf(p->alpha, sum, p->beta * p->d[at]) : sum, p->bf16);
+    ((float *)p->out)[at] = matrix_finished(p, at, sum);
 }
 
 /* ---- tiles: some rows by some columns of the product ---- */
 
 #define EDGE(isa, attribute)                                                                                 \
-    attribute static void edge_##isa(const struct product *p, uint64_t i, uint64_t rows, uint64_t j,         \
+    attribute static void edge_##isa(const struct matrix_step *p, uint64_t i, uint64_t rows, uint64_t j,     \
                                      uint64_t columns) {                                                     \
+        const float *a = p->a, *b = p->b;                                                                    \
         for (uint64_t r = i; r < i + rows; r++)                                                              \
             for (uint64_t c = j; c < j + columns; c++) {                                                     \
                 float sum = 0;                                                                               \
                 for (uint64_t k = 0; k < p->inner; k++)                                                      \
-                    sum = fmaf(p->a[r * p->inner + k], p->b[k * p->columns + c], sum);                       \
+                    sum = fmaf(a[r * p->inner + k], b[k * p->columns + c], sum);                             \
                 finish(p, r, c, sum);                                                                        \
             }                                                                                                \
     }
 
 /* TILE_ROWS rows by two vectors of columns, in registers. */
 #define TILE(isa, attribute, vector, lanes, zero, load, store, splat, fma)                                   \
-    attribute static void tile_##isa(const struct product *p, uint64_t i, uint64_t j) {                      \
+    attribute static void tile_##isa(const struct matrix_step *p, uint64_t i, uint64_t j) {                  \
         vector sum[TILE_ROWS][2];                                                                            \
         float out[2 * (lanes)];                                                                              \
         _Pragma("GCC unroll 8") for (int r = 0; r < TILE_ROWS; r++) sum[r][0] = sum[r][1] = zero();          \
         for (uint64_t k = 0; k < p->inner; k++) {                                                            \
-            const float *b = p->b + k * p->columns + j, *a = p->a + i * p->inner + k;                        \
+            const float *b = (const float *)p->b + k * p->columns + j,                                       \
+                        *a = (const float *)p->a + i * p->inner + k;                                         \
             vector b0 = load(b), b1 = load(b + (lanes));                                                     \
             _Pragma("GCC unroll 8") for (int r = 0; r < TILE_ROWS; r++) {                                    \
                 vector one = splat(a[(uint64_t)r * p->inner]);                                               \
@@ -72,7 +72,7 @@ static void finish(const struct product *p, uint64_t i, uint64_t j, float sum) {
 
 /* Rows [first, end) of the product: columns by columns, so that these of B stay in the cache. */
 #define ROWS(isa, width, tile)                                                                               \
-    static void rows_##isa(const struct product *p, uint64_t first, uint64_t end) {                          \
+    static void rows_##isa(const struct matrix_step *p, uint64_t first, uint64_t end) {                      \
         for (uint64_t j = 0, n; j < p->columns; j += n) {                                                    \
             n = p->columns - j < (width) ? p->columns - j : (width);                                         \
             for (uint64_t i = first, m; i < end; i += m) {                                                   \
@@ -86,7 +86,7 @@ static void finish(const struct product *p, uint64_t i, uint64_t j, float sum) {
     }
 
 EDGE(scalar, ISA_TARGET_SCALAR)
-static void tile_scalar(const struct product *p, uint64_t i, uint64_t j) {
+static void tile_scalar(const struct matrix_step *p, uint64_t i, uint64_t j) {
     edge_scalar(p, i, TILE_ROWS, j, 2 * LANES);
 }
 ROWS(scalar, 2 * LANES, tile_scalar)
@@ -107,12 +107,12 @@ TILE(neon, ISA_TARGET_NEON, float32x4_t, 4, NEON_ZERO, vld1q_f32, vst1q_f32, vdu
 ROWS(neon, 8, tile_neon)
 #endif
 
-typedef void rows_fn(const struct product *p, uint64_t first, uint64_t end);
+typedef void rows_fn(const struct matrix_step *p, uint64_t first, uint64_t end);
 static rows_fn *const rows_of[KERNEL_ISAS] = ISA_TABLE(rows);
 
 /* ---- products ---- */
 
-static void multiply_part(enum kernel_isa isa, const struct product *p, uint64_t part, uint64_t parts) {
+static void multiply_part(enum kernel_isa isa, const struct matrix_step *p, uint64_t part, uint64_t parts) {
     uint64_t tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS, end = tiles * (part + 1) / parts * TILE_ROWS;
     float_env saved = float_env_enter();
     rows_of[isa](p, tiles * part / parts * TILE_ROWS, end < p->rows ? end : p->rows);
@@ -120,7 +120,7 @@ static void multiply_part(enum kernel_isa isa, const struct product *p, uint64_t
 }
 
 /* The OpenMP runtime may grant fewer threads than asked. */
-static void multiply(enum kernel_isa isa, const struct product *p, uint32_t threads) {
+static void multiply(enum kernel_isa isa, const struct matrix_step *p, uint32_t threads) {
 #if defined(_OPENMP)
     enum { SMALL = 1 << 16 /* multiplications that are not worth a second thread */ };
     if (threads > 1 && p->rows * p->inner * p->columns > SMALL) {
@@ -134,62 +134,192 @@ static void multiply(enum kernel_isa isa, const struct product *p, uint32_t thre
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* out[j][i] = factor * in[i][j] */
-static void transpose(float *out, const float *in, uint64_t rows, uint64_t columns, float factor) {
-    for (uint64_t i = 0; i < rows; i += SIDE)
-        for (uint64_t j = 0; j < columns; j += SIDE)
-            for (uint64_t r = i; r < least(i + SIDE, rows); r++)
-                for (uint64_t c = j; c < least(j + SIDE, columns); c++)
-                    out[c * rows + r] = factor * in[r * columns + c];
+static void transpose(const struct matrix_step *s) {
+    const float *in = s->a;
+    float *out = s->out;
+    for (uint64_t i = 0; i < s->rows; i += SIDE)
+        for (uint64_t j = 0; j < s->columns; j += SIDE)
+            for (uint64_t r = i; r < least(i + SIDE, s->rows); r++)
+                for (uint64_t c = j; c < least(j + SIDE, s->columns); c++)
+                    out[c * s->rows + r] = matrix_scaled(in[r * s->columns + c], s->alpha);
+}
+
+/* ---- the other steps ---- */
+
+static void squares(enum kernel_isa isa, const struct matrix_step *s) {
+    enum dtype dtype = s->bf16 ? DTYPE_BF16 : DTYPE_F32;
+    uint64_t count = s->rows * s->columns;
+    double *sums = s->out;
+    for (uint64_t i = 0; i < count; i += NORM_BLOCK_ELEMENTS)
+        sums[i / NORM_BLOCK_ELEMENTS] = norm_block_isa(isa, (const uint8_t *)s->a + i * dtype_bytes(dtype),
+                                                       dtype, least(count - i, NORM_BLOCK_ELEMENTS));
+}
+
+static void total(const struct matrix_step *s) {
+    const double *sums = s->a;
+    double sum = 0;
+    for (uint64_t i = 0; i < s->columns; i++) sum += sums[i];
+    *(double *)s->out = canonical_f64(sum);
+}
+
+static void normalize(const struct matrix_step *s) {
+    const float *in = s->a;
+    float *out = s->out, norm = matrix_norm(*(const double *)s->b, s->alpha, s->bf16);
+    for (uint64_t i = 0; i < s->rows * s->columns; i++) out[i] = matrix_normal(in[i], norm, s->bf16);
+}
+
+static void scale(const struct matrix_step *s) {
+    const float *in = s->a;
+    float *out = s->out;
+    for (uint64_t i = 0; i < s->rows * s->columns; i++) out[i] = matrix_scaled(in[i], s->alpha);
+}
+
+static void run_step(enum kernel_isa isa, const struct matrix_step *s, uint32_t threads) {
+    switch ((enum matrix_step_kind)s->kind) {
+    case MATRIX_CAST:
+        cast_isa(isa, s->out, DTYPE_BF16, s->a, DTYPE_F32, s->rows * s->columns);
+        break;
+    case MATRIX_SQUARES:
+        squares(isa, s);
+        break;
+    case MATRIX_TOTAL:
+        total(s);
+        break;
+    case MATRIX_NORMALIZE:
+        normalize(s);
+        break;
+    case MATRIX_TRANSPOSE:
+        transpose(s);
+        break;
+    case MATRIX_SCALE:
+        scale(s);
+        break;
+    case MATRIX_PRODUCT:
+        multiply(isa, s, threads);
+        break;
+    }
 }
 
 /* ---- the iteration ---- */
 
-/* The Frobenius norm, of eight sums in double in a fixed order. */
-static float norm_of(const float *x, uint64_t count) {
-    double sum[LANES] = {0}, all = 0;
-    for (uint64_t i = 0; i < count; i++) sum[i % LANES] += (double)x[i] * (double)x[i];
-    for (int l = 0; l < LANES; l++) all += sum[l];
-    return (float)sqrt(all);
+/* Of scratch memory, in floats: sums of squares come first; then their total; X, and another of its shape; A, and another square. */
+struct places {
+    uint64_t total, x, y, a, h, end;
+};
+
+static uint64_t after(uint64_t place, uint64_t floats) { return place + (floats + LINE - 1) / LINE * LINE; }
+
+static struct places places_of(uint64_t rows, uint64_t columns) {
+    uint64_t all = rows * columns, side = least(rows, columns),
+             blocks = (all + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+    struct places p = {.total = 2 * blocks};
+    p.x = after(0, 2 * (blocks + 1));
+    p.y = after(p.x, all);
+    p.a = after(p.y, all);
+    p.h = after(p.a, side * side);
+    p.end = after(p.h, side * side);
+    return p;
 }
 
-static void normalize(float *x, uint64_t count, const struct orthogonalize_options *o) {
-    for (uint64_t i = 0; i < count && o->bf16; i++) x[i] = rounded(x[i], true);
-    float norm = rounded(norm_of(x, count), o->bf16);
-    if (norm < o->eps) norm = rounded(o->eps, o->bf16);
-    for (uint64_t i = 0; i < count; i++) x[i] = rounded(x[i] / norm, o->bf16);
-}
-
-uint64_t orthogonalize_scratch(uint64_t rows, uint64_t columns) {
-    uint64_t side = least(rows, columns);
-    return 2 * rows * columns + 2 * side * side;
-}
+uint64_t orthogonalize_scratch(uint64_t rows, uint64_t columns) { return places_of(rows, columns).end; }
 
 double orthogonalize_flops(uint64_t rows, uint64_t columns) {
     double side = (double)least(rows, columns), all = (double)rows * (double)columns;
     return 2 * side * (2 * all + side * side);
 }
 
-void orthogonalize_isa(enum kernel_isa isa, float *matrix, uint64_t rows, uint64_t columns,
-                       const struct orthogonalize_options *o, float *scratch, uint32_t threads) {
+/* X = M / max(|M|, eps), and of rows > columns its transpose. */
+enum { BEGIN_CAST, BEGIN_SQUARES, BEGIN_TOTAL, BEGIN_NORMALIZE, BEGIN_TRANSPOSE, BEGINS };
+
+static struct matrix_step begin(uint32_t at, float *matrix, uint64_t rows, uint64_t columns,
+                                const struct orthogonalize_options *o, float *scratch) {
+    const struct places p = places_of(rows, columns);
+    struct matrix_step s = {.a = matrix, .rows = rows, .columns = columns, .alpha = 1, .bf16 = o->bf16};
+    bool tall = rows > columns;
+    switch (at) {
+    case BEGIN_CAST:
+        s.kind = MATRIX_CAST, s.out = scratch + p.x;
+        break;
+    case BEGIN_SQUARES:
+        s.kind = MATRIX_SQUARES, s.out = scratch;
+        if (o->bf16) s.a = scratch + p.x;
+        break;
+    case BEGIN_TOTAL:
+        s.kind = MATRIX_TOTAL, s.a = scratch, s.out = scratch + p.total;
+        s.rows = 1, s.columns = p.total / 2;
+        break;
+    case BEGIN_NORMALIZE:
+        s.kind = MATRIX_NORMALIZE, s.b = scratch + p.total, s.alpha = o->eps;
+        s.out = scratch + (tall ? p.y : p.x);
+        break;
+    default:
+        s.kind = MATRIX_TRANSPOSE, s.a = scratch + p.y, s.out = scratch + p.x;
+    }
+    return s;
+}
+
+/* A = X X^T, H = b A + c A A, Y = a X + H X; then Y is X. */
+enum { TURN_TRANSPOSE, TURN_SQUARE, TURN_POLYNOMIAL, TURN_STEP, TURNS };
+
+static struct matrix_step turn(uint32_t at, uint64_t m, uint64_t n, bool bf16, float *scratch) {
+    const struct places p = places_of(m, n);
+    bool odd = at / TURNS % 2;
+    float *x = scratch + (odd ? p.y : p.x), *y = scratch + (odd ? p.x : p.y), *a = scratch + p.a,
+          *h = scratch + p.h;
+    struct matrix_step s = {.kind = MATRIX_PRODUCT, .rows = m, .columns = m, .alpha = 1, .bf16 = bf16};
+    switch (at % TURNS) {
+    case TURN_TRANSPOSE:
+        s.kind = MATRIX_TRANSPOSE, s.a = x, s.out = y, s.columns = n;
+        break;
+    case TURN_SQUARE:
+        s.a = x, s.b = y, s.out = a, s.inner = n;
+        break;
+    case TURN_POLYNOMIAL:
+        s.a = s.b = s.d = a, s.out = h, s.inner = m;
+        s.alpha = coefficient_c, s.beta = coefficient_b;
+        break;
+    default:
+        s.a = h, s.b = s.d = x, s.out = y, s.inner = m, s.columns = n;
+        s.beta = coefficient_a;
+    }
+    return s;
+}
+
+bool orthogonalize_step(uint32_t at, float *matrix, uint64_t rows, uint64_t columns,
+                        const struct orthogonalize_options *o, float *scratch, struct matrix_step *out) {
+    const struct places p = places_of(rows, columns);
     bool tall = rows > columns;
     uint64_t m = tall ? columns : rows, n = tall ? rows : columns;
-    float *x = scratch, *y = x + m * n, *g = y + m * n, *h = g + m * m;
+    uint32_t turns = o->steps * TURNS;
+    if (!o->bf16) at++;
+    if (!tall && at >= BEGIN_TRANSPOSE) at++;
+    if (at < BEGINS) return *out = begin(at, matrix, rows, columns, o, scratch), true;
+    at -= BEGINS;
+    if (at < turns) return *out = turn(at, m, n, o->bf16, scratch), true;
+    *out = (struct matrix_step){.kind = tall ? MATRIX_TRANSPOSE : MATRIX_SCALE,
+                                .a = scratch + (o->steps % 2 ? p.y : p.x),
+                                .out = matrix,
+                                .rows = m,
+                                .columns = n,
+                                .alpha = o->scale};
+    return at == turns;
+}
+
+static void run_in_env(enum kernel_isa isa, const struct matrix_step *step, uint32_t threads) {
     float_env saved = float_env_enter();
-    normalize(matrix, m * n, o);
-    if (tall) transpose(x, matrix, rows, columns, 1);
-    for (uint64_t i = 0; i < m * n && !tall; i++) x[i] = matrix[i];
-    for (uint32_t step = 0; step < o->steps; step++) {
-        transpose(y, x, m, n, 1);
-        multiply(isa, &(struct product){x, y, NULL, g, m, n, m, 1, 0, o->bf16}, threads);
-        multiply(isa, &(struct product){g, g, g, h, m, m, m, coefficient_c, coefficient_b, o->bf16}, threads);
-        multiply(isa, &(struct product){h, x, x, y, m, m, n, 1, coefficient_a, o->bf16}, threads);
-        float *other = x;
-        x = y, y = other;
-    }
-    if (tall) transpose(matrix, x, m, n, o->scale);
-    for (uint64_t i = 0; i < m * n && !tall; i++) matrix[i] = o->scale * x[i];
+    run_step(isa, step, threads);
     float_env_leave(saved);
+}
+
+void matrix_step_run(const struct matrix_step *step, uint32_t threads) {
+    run_in_env(kernel_isa(), step, threads);
+}
+
+void orthogonalize_isa(enum kernel_isa isa, float *matrix, uint64_t rows, uint64_t columns,
+                       const struct orthogonalize_options *o, float *scratch, uint32_t threads) {
+    struct matrix_step step;
+    for (uint32_t at = 0; orthogonalize_step(at, matrix, rows, columns, o, scratch, &step); at++)
+        run_in_env(isa, &step, threads);
 }
 
 void orthogonalize(float *matrix, uint64_t rows, uint64_t columns, const struct orthogonalize_options *o,

@@ -14,13 +14,15 @@
 
 #include "kernels/isa.h"
 
+struct matrix_step;
+
 struct orthogonalize_options {
     uint32_t steps;
     float eps, scale; /* scale: of the result */
     bool bf16;
 };
 
-/* The floats of scratch memory. */
+/* The floats of scratch memory. It begins on a cache line. */
 uint64_t orthogonalize_scratch(uint64_t rows, uint64_t columns);
 
 /* In place, row by row. */
@@ -28,6 +30,11 @@ void orthogonalize(float *matrix, uint64_t rows, uint64_t columns,
                    const struct orthogonalize_options *options, float *scratch, uint32_t threads);
 void orthogonalize_isa(enum kernel_isa isa, float *matrix, uint64_t rows, uint64_t columns,
                        const struct orthogonalize_options *options, float *scratch, uint32_t threads);
+
+/* Its steps, one after another from 0, so that a device can do them (matrix_step.h). False: there are no more. */
+bool orthogonalize_step(uint32_t at, float *matrix, uint64_t rows, uint64_t columns,
+                        const struct orthogonalize_options *options, float *scratch, struct matrix_step *out);
+void matrix_step_run(const struct matrix_step *step, uint32_t threads);
 
 /* The floating-point operations of one step of the iteration. */
 double orthogonalize_flops(uint64_t rows, uint64_t columns);

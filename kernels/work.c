@@ -7,16 +7,19 @@
 #include "engine/base/limits.h"
 #include "engine/device/kernel.h"
 #include "kernels/cast.h"
+#include "kernels/matrix_step.h"
 #include "kernels/norm.h"
+#include "kernels/orthogonalize.h"
 #include "kernels/quantize.h"
 #include "kernels/span.h"
 
 KERNEL_FATBIN(cast_fatbin);
 KERNEL_FATBIN(norm_fatbin);
 KERNEL_FATBIN(optimizer_fatbin);
+KERNEL_FATBIN(orthogonalize_fatbin);
 KERNEL_FATBIN(quantize_fatbin);
 
-enum { THREADS = 256, NORM_THREADS = 128, STEP_ELEMENTS = 1024 };
+enum { THREADS = 256, NORM_THREADS = 128, PRODUCT_THREADS = 128, STEP_ELEMENTS = 1024 };
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -167,6 +170,78 @@ static struct kernel_grid grid_gradient_take(const void *argument) {
 
 ROW(gradient_take, cast, run_gradient_take, grid_gradient_take);
 
+/* ---- whole matrices ---- */
+
+static void run_matrix_step(void *argument) { matrix_step_run(argument, 1); }
+
+static uint64_t parts(uint64_t count, uint64_t of) { return (count + of - 1) / of; }
+
+static struct kernel_grid grid_matrix(const void *argument) {
+    const struct matrix_step *s = argument;
+    return kernel_grid_of(s->rows * s->columns, THREADS, 4);
+}
+
+static struct kernel_grid grid_transpose(const void *argument) {
+    const struct matrix_step *s = argument;
+    uint64_t squares = parts(s->rows, MATRIX_SQUARE_SIDE) * parts(s->columns, MATRIX_SQUARE_SIDE);
+    return (struct kernel_grid){.blocks = (uint32_t)squares, .threads = THREADS};
+}
+
+static struct kernel_grid grid_product(const void *argument) {
+    const struct matrix_step *s = argument;
+    uint64_t tiles = parts(s->rows, MATRIX_TILE_ROWS) * parts(s->columns, MATRIX_TILE_COLUMNS);
+    return (struct kernel_grid){.blocks = (uint32_t)tiles, .threads = PRODUCT_THREADS};
+}
+
+#define MATRIX_ROW(row, blocks)                                                                              \
+    const struct kernel kernel_##row = {.name = #row,                                                        \
+                                        .fatbin = orthogonalize_fatbin,                                      \
+                                        .run = run_matrix_step,                                              \
+                                        .grid = blocks,                                                      \
+                                        .argument_bytes = sizeof(struct matrix_step)}
+
+MATRIX_ROW(matrix_normalize, grid_matrix);
+MATRIX_ROW(matrix_scale, grid_matrix);
+MATRIX_ROW(matrix_transpose, grid_transpose);
+MATRIX_ROW(matrix_product, grid_product);
+
+union matrix_argument {
+    struct matrix_step step;
+    struct cast_scaled_argument cast;
+    struct norm_blocks_argument squares;
+    struct norm_total_argument total;
+};
+_Static_assert(sizeof(union matrix_argument) <= MATRIX_ARGUMENT_BYTES, "there is room for each");
+
+static const struct kernel *argument_of(const struct matrix_step *s, union matrix_argument *a) {
+    static const struct kernel *const own[] = {[MATRIX_NORMALIZE] = &kernel_matrix_normalize,
+                                               [MATRIX_SCALE] = &kernel_matrix_scale,
+                                               [MATRIX_TRANSPOSE] = &kernel_matrix_transpose,
+                                               [MATRIX_PRODUCT] = &kernel_matrix_product};
+    uint64_t count = s->rows * s->columns;
+    switch ((enum matrix_step_kind)s->kind) {
+    case MATRIX_CAST:
+        a->cast = (struct cast_scaled_argument){s->out, s->a, count, 0, DTYPE_BF16, DTYPE_F32};
+        return &kernel_cast_scaled;
+    case MATRIX_SQUARES:
+        a->squares = (struct norm_blocks_argument){s->a, s->out, count, s->bf16 ? DTYPE_BF16 : DTYPE_F32};
+        return &kernel_norm_blocks;
+    case MATRIX_TOTAL:
+        a->total = (struct norm_total_argument){s->a, s->out, count};
+        return &kernel_norm_total;
+    default:
+        a->step = *s;
+        return own[s->kind];
+    }
+}
+
+const struct kernel *matrix_step_kernel(const struct matrix_step *step, void *out_argument) {
+    union matrix_argument argument;
+    const struct kernel *kernel = argument_of(step, &argument);
+    memcpy(out_argument, &argument, kernel->argument_bytes);
+    return kernel;
+}
+
 /* ---- updates ---- */
 
 static void run_optimizer(void *argument) {
@@ -191,6 +266,7 @@ static const struct {
 } steps[] = {
 #define OPTIMIZER(name) {#name, OPTIMIZER_ROW(name)},
 #include "kernels/optimizers.def"
+    {"muon's momentum", OPTIMIZER_ROW(muon_momentum)},
 };
 
 const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer) {
@@ -202,6 +278,7 @@ const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer) {
 /* ---- all ---- */
 
 const struct kernel *const work_kernels[WORK_KERNELS] = {
-    &kernel_cast_scaled,      &kernel_norm_blocks,    &kernel_norm_total,    &kernel_quantize_codes,
-    &kernel_dequantize_codes, &kernel_dequantize_sum, &kernel_gradient_take,
+    &kernel_cast_scaled,      &kernel_norm_blocks,      &kernel_norm_total,     &kernel_quantize_codes,
+    &kernel_dequantize_codes, &kernel_dequantize_sum,   &kernel_gradient_take,  &kernel_matrix_normalize,
+    &kernel_matrix_scale,     &kernel_matrix_transpose, &kernel_matrix_product,
 };

@@ -73,11 +73,19 @@ struct optimizer_step_argument {
     struct optimizer_scalars scalars;
     const struct optimizer *optimizer; /* used only on the host */
 };
-/* The kernel for a row of `optimizers`. NULL: the program brings the optimizer, so no device has it. */
+/* The kernel for a row of `optimizers`, or for the row `before` of one. NULL: the program brings the optimizer, so no device has it. */
 const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer);
 
+/* Steps of whole matrices (matrix_step.h) that only these have. */
+extern const struct kernel kernel_matrix_normalize, kernel_matrix_scale, kernel_matrix_transpose,
+    kernel_matrix_product;
+/* The kernel of a step, and its argument; out_argument has room for any. */
+struct matrix_step;
+enum { MATRIX_ARGUMENT_BYTES = 128 };
+const struct kernel *matrix_step_kernel(const struct matrix_step *step, void *out_argument);
+
 /* All kernels of this header except those of the optimizers. */
-enum { WORK_KERNELS = 7 };
+enum { WORK_KERNELS = 11 };
 extern const struct kernel *const work_kernels[WORK_KERNELS];
 
 #endif

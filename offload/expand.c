@@ -22,7 +22,7 @@ uint32_t offload_staged_first(const struct offload_region *r) {
 uint32_t offload_half_first(const struct offload_region *r, enum update_half half) {
     if (!r->halves) return half == HALF_WEIGHTS ? offload_staged_first(r) : r->chunks;
     if (half == HALF_DIRECTION) return r->grads ? 0 : r->resident;
-    return r->params ? 0 : r->masters ? r->resident : r->chunks;
+    return r->params ? 0 : r->weights ? r->resident : r->chunks;
 }
 
 enum update_half offload_half(const struct operation *op) {

@@ -19,7 +19,7 @@
  * step here: all chunks go through the ring once more.
  *
  * Where an optimizer updates whole matrices, a region has two updates in a step, and its chunks go through the ring twice: with the states
- * and the gradient for the directions (OBJECT_DIRECTION), later with the masters and the parameters. No chunk stays in its slot
+ * and the gradient for the directions (OBJECT_DIRECTION), later with averages, masters and parameters. No chunk stays in its slot
  * between the two, so a matrix may have more chunks than there are slots. Nothing moves twice.
  *
  * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
@@ -53,7 +53,7 @@ struct offload_region {
     bool grads;        /* the reduced gradient is on the drive */
     bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
     bool halves;  /* its optimizer updates whole matrices */
-    bool masters; /* with `halves`: the state has masters */
+    bool weights; /* with `halves`: some of the state moves with the weights: averages, masters */
     /* The staged chunks of a step before those of this update; set by offload_open. */
     uint64_t base[UPDATE_HALVES];
 };

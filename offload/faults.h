@@ -25,7 +25,8 @@
     X(FAULT_REORDERED, "request reordered") /* reported after a later request */                             \
     X(FAULT_FLIPPED, "flipped bit")         /* of reads */                                                   \
     X(FAULT_MISPLACED, "misplaced block")   /* of writes: at another place in the extent */                  \
-    X(FAULT_STALE, "stale block")           /* of writes: the end, or all of it, is not written */
+    X(FAULT_STALE, "stale block")           /* of writes: the end, or all of it, is not written */           \
+    X(FAULT_STUCK, "request stuck")         /* neither started nor reported, ever */
 
 enum fault {
 #define FAULT_ENUM(name, text) name,

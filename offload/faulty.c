@@ -10,7 +10,8 @@
 #include "offload/faults.h"
 #include "offload/implementations.h"
 
-enum { TESTS_MAX = 16 }; /* the most tests that a request waits */
+enum { TESTS_MAX = 16 }; /* the most tests that a request waits, unless it waits for ever */
+static const uint32_t FOREVER = UINT32_MAX;
 
 enum state { WAITING, STARTED, DONE };
 
@@ -103,7 +104,10 @@ static zero_status faulty_post(struct tier *tier, const struct tier_request *r, 
     work->request = *r;
     work->state = WAITING;
     work->tests_left = 0;
-    if (fault_fires(&f->stream, FAULT_DELAYED)) {
+    if (fault_fires(&f->stream, FAULT_STUCK)) {
+        work->tests_left = FOREVER;
+        f->withheld++;
+    } else if (fault_fires(&f->stream, FAULT_DELAYED)) {
         work->tests_left = 1 + (uint32_t)fault_below(&f->stream, TESTS_MAX);
         f->withheld++;
     } else {
@@ -116,7 +120,7 @@ static zero_status faulty_post(struct tier *tier, const struct tier_request *r, 
 /* Counts a test of a withheld request. True if the request may go on. */
 static bool let_go(struct faulty *f, struct tier_work *work) {
     if (work->tests_left) {
-        if (--work->tests_left) return false;
+        if (work->tests_left == FOREVER || --work->tests_left) return false;
         f->withheld--;
     }
     return true;

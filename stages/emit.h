@@ -15,8 +15,10 @@ void emit_lent_staging(struct policy *policy, struct operation *op);
 void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);
 bool policy_gathers(const struct policy *policy, const struct use *use);
 
-/* matrix.c: makes the directions of a region. Returns the buffer that has them. */
-struct buffer_ref matrix_direct(struct policy *policy, uint16_t region, struct operation_list *out);
+/* matrix.c: makes the directions of a region. Returns the buffer that has them. What takes an update back needs none, and only takes back
+ * the states. */
+struct buffer_ref matrix_direct(struct policy *policy, uint16_t region, enum outcome outcome,
+                                struct operation_list *out);
 
 /* A run of forward uses; it is empty if first > last. policy_fits: true if two runs may be gathered at once while
  * `in_use` is in use. policy_reach: the last position that is gathered ahead while the use at `cursor` is in use. */

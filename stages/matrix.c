@@ -18,15 +18,19 @@ static void move(struct policy *p, uint16_t region, struct buffer_ref direction,
     }
 }
 
-struct buffer_ref matrix_direct(struct policy *p, uint16_t region, struct operation_list *out) {
+struct buffer_ref matrix_direct(struct policy *p, uint16_t region, enum outcome outcome,
+                                struct operation_list *out) {
     const struct placement whole = {{REPLICATE, REPLICATE}}, summands = {{PARTIAL, PARTIAL}};
     struct region *r = &p->region[region];
     struct buffer_ref direction = {BUFFER_DIRECTION, (uint16_t)(p->directed++ % p->directions)};
     bool gathered = placement_equal(r->grad_step, whole);
     struct operation *op = emit(out, OP_UPDATE, OBJECT_DIRECTION, STREAM_UPDATE, region);
-    emit_reads(op, gathered ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
+    op->outcome = (uint8_t)outcome;
+    if (outcome != OUTCOME_SKIPPED)
+        emit_reads(op, gathered ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
     emit_writes(op, BUFFER_DIRECTION, direction.region);
     emit_writes(op, BUFFER_STATE, region);
+    if (outcome == OUTCOME_SKIPPED) return direction;
     move(p, region, direction, r->state, whole, out);
     op = emit(out, OP_MATRIX, OBJECT_DIRECTION, STREAM_UPDATE, region);
     emit_writes(op, BUFFER_DIRECTION, direction.region);

@@ -207,7 +207,7 @@ static void update(struct policy *p, uint16_t region, enum outcome outcome, stru
     struct region *r = &p->region[region];
     bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
     struct buffer_ref from = {whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region};
-    if (r->matrices) from = matrix_direct(p, region, out);
+    if (r->matrices) from = matrix_direct(p, region, outcome, out);
     struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
     op->outcome = (uint8_t)outcome;
     if (outcome != OUTCOME_SKIPPED) emit_reads(op, (enum buffer_kind)from.kind, from.region);

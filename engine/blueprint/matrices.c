@@ -30,27 +30,18 @@ static zero_status check_param(const struct model_param *p, const struct optimiz
     return ZERO_OK;
 }
 
-static zero_status check_terms(const struct blueprint *b, struct zero_error *error) {
-    const struct blueprint_terms *t = &b->terms;
-    const struct {
-        bool refused;
-        const char *what, *instead;
-    } cases[] = {{t->discrete, "on a GPU", "set device.type to \"cpu\""},
-                 {t->precision.average && t->state_tier == TIER_NVME,
-                  "with averaged weights (ema) and state on a drive", "keep the state in memory"},
-                 {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (cases[i].refused)
-            return error_set(error, ZERO_E_UNSUPPORTED,
-                             "%s updates whole matrices, which is not here %s: %s, or take another optimizer",
-                             b->o.optimizer->scope == SCOPE_MATRIX ? b->o.optimizer->title
-                                                                   : b->o.other->title,
-                             cases[i].what, cases[i].instead);
-    return ZERO_OK;
+static zero_status check_device(const struct blueprint *b, struct zero_error *error) {
+    const struct optimizer *row = b->o.optimizer->scope == SCOPE_MATRIX ? b->o.optimizer : b->o.other;
+    if (!b->terms.discrete || row->matrix_step) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "%s updates whole matrices, which it does not do on a GPU: set device.type to \"cpu\", or "
+        "take another optimizer",
+        row->title);
 }
 
 zero_status matrices_check(const struct blueprint *b, struct zero_error *error) {
-    zero_status status = any(b) ? check_terms(b, error) : ZERO_OK;
+    zero_status status = any(b) ? check_device(b, error) : ZERO_OK;
     for (uint32_t i = 0; i < b->o.model->params && !status && any(b); i++) {
         const struct model_param *p = &b->o.model->param[i];
         if (p->owner == i && is_matrix(b, p))

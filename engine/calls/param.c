@@ -68,6 +68,15 @@ zero_status zero_param_addresses(const zero_handle *param, zero_slot *out) {
     return ZERO_OK;
 }
 
+/* The addresses alone do not say it: two regions may lie side by side at one stage, and apart at another. */
+int zero_param_adjoins(const zero_handle *param, const zero_handle *before) {
+    const struct model_param *p = param_of(param, "zero_param_adjoins"),
+                             *q = param_of(before, "zero_param_adjoins");
+    if (!p || !q || param->engine != before->engine) return 0;
+    if (param->engine->pass.phase == PHASE_DECLARING || p->span_count || q->span_count) return 0;
+    return p->region == q->region && p->offset == q->offset + q->count;
+}
+
 /* ---- gradients from memory of the host's own ---- */
 
 zero_status zero_param_give_grad(zero_handle *param, const void *grad) {

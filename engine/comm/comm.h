@@ -48,6 +48,15 @@ enum comm_kind {
  * computes norms here while the block is still in the cache. */
 typedef void (*comm_written_fn)(void *user, const void *block, uint64_t first, uint64_t count);
 
+/* The kernel that writes a reduction's target on a device also takes the sums of squares of the target's blocks of
+ * NORM_BLOCK_ELEMENTS. `all`: the sums of the whole shard, of which `blocks` are added in order to *total, right after the sums of this
+ * call, if `last`. Calls whose `all` is the same memory are summed one after another, on one stream. */
+struct comm_norm {
+    double *sums, *all, *total; /* sums: of the call's first block, in `all`; NULL: no norm */
+    uint64_t blocks;
+    bool last;
+};
+
 struct comm_call {
     enum comm_kind kind;
     enum dtype dtype;        /* of the source, and of the wire */
@@ -69,6 +78,7 @@ struct comm_call {
     bool add;
     comm_written_fn written; /* reduce-scatter, or NULL; called from comm_test or comm_idle */
     void *written_user;
+    struct comm_norm norm; /* reduce-scatter in memory of a device */
 };
 
 /* An all-gather of one row of bytes per member. Before the call, row 0 holds this rank's bytes; after it, row

@@ -3,6 +3,7 @@
 
 #include "engine/comm/nccl.h"
 #include "engine/comm/staged.h"
+#include "engine/comm/part.h"
 #include "kernels/ordered_sum.h"
 
 static const ncclDataType_t types[DTYPES] = {[DTYPE_F32] = ncclFloat32,
@@ -98,7 +99,7 @@ static zero_status reduce_native(struct comm_work *work) {
 
 /* Sums `inputs` arrays of `count` elements, which lie one after another from `input` on. */
 static zero_status add_up(struct comm_work *work, const void *input, uint32_t inputs, enum dtype dtype,
-                          void *target, uint64_t count, bool add) {
+                          void *target, uint64_t count, bool add, bool norm) {
     const struct comm_call *call = &work->call;
     struct device *device = work->group->comm->device;
     uint64_t bytes = count * dtype_bytes(dtype), target_bytes = count * dtype_bytes(call->target_dtype),
@@ -107,6 +108,7 @@ static zero_status add_up(struct comm_work *work, const void *input, uint32_t in
                                        .input_stride = bytes,
                                        .count = count,
                                        .target = target,
+                                       .sums = norm ? call->norm.sums : NULL,
                                        .input_count = inputs,
                                        .dtype = dtype,
                                        .target_dtype = call->target_dtype,
@@ -120,20 +122,21 @@ static zero_status add_up(struct comm_work *work, const void *input, uint32_t in
         .write = {{target, target_bytes}}};
     struct zero_error error;
     error_clear(&error);
+    if (sum.sums) device_work.write[device_work.writes++] = part_norm_span(call);
     memcpy(device_work.argument, &sum, sizeof sum);
-    return device->ops->submit(device, &device_work, &ticket, &error)
-               ? comm_raise_error(work->group->comm, &error, false)
-               : ZERO_OK;
+    zero_status status = device->ops->submit(device, &device_work, &ticket, &error);
+    if (!status && sum.sums) status = part_norm(device, call, &ticket, &error);
+    return status ? comm_raise_error(work->group->comm, &error, false) : ZERO_OK;
 }
 
-static zero_status sum_into(struct comm_work *work, void *target, bool add) {
+static zero_status sum_into(struct comm_work *work, void *target, bool add, bool norm) {
     const struct comm_call *call = &work->call;
     return add_up(work, staged_received(work), call->native ? 1 : work->group->count, call->dtype, target,
-                  shape_share(call, work->group->count), add);
+                  shape_share(call, work->group->count), add, norm);
 }
 
 static zero_status sum_target(struct comm_work *work) {
-    return sum_into(work, work->call.target, work->call.add);
+    return sum_into(work, work->call.target, work->call.add, true);
 }
 
 static char *own_sum(const struct comm_work *work) {
@@ -141,7 +144,7 @@ static char *own_sum(const struct comm_work *work) {
     return staged_sums(work) + work->group->index * bytes;
 }
 
-static zero_status sum_share(struct comm_work *work) { return sum_into(work, own_sum(work), false); }
+static zero_status sum_share(struct comm_work *work) { return sum_into(work, own_sum(work), false, false); }
 
 static zero_status gather_sums(struct comm_work *work) {
     return gather_shares(work, own_sum(work), staged_sums(work), shape_share(&work->call, work->group->count),
@@ -152,7 +155,7 @@ static zero_status finish_sums(struct comm_work *work) {
     const struct comm_call *call = &work->call;
     char *sums = staged_sums(work);
     if (sums == call->target) return ZERO_OK;
-    return add_up(work, sums, 1, call->target_dtype, call->target, call->count, call->add);
+    return add_up(work, sums, 1, call->target_dtype, call->target, call->count, call->add, false);
 }
 
 static zero_status start_barrier(struct comm_work *work) {

@@ -6,6 +6,7 @@
 #include "engine/comm/shape.h"
 #include "engine/device/device.h"
 #include "kernels/ordered_sum.h"
+#include "kernels/work.h"
 
 const void *part_source(const struct comm_call *call) {
     return call->kind == COMM_BROADCAST ? call->target : call->source;
@@ -52,12 +53,28 @@ static zero_status copy_on_device(struct comm_work *work, void *target, const vo
     return queued(work, status, ticket, &error);
 }
 
+zero_status part_norm(struct device *device, const struct comm_call *call, uint64_t *out_ticket,
+                      struct zero_error *error) {
+    const struct comm_norm *norm = &call->norm;
+    struct norm_total_argument a = {norm->all, norm->total, norm->blocks};
+    struct device_work work = {.kernel = &kernel_norm_total,
+                               .stream = DEVICE_REDUCE,
+                               .reads = 1,
+                               .writes = 1,
+                               .read = {{norm->all, norm->blocks * sizeof *norm->all}},
+                               .write = {{norm->total, sizeof *norm->total}}};
+    if (!norm->sums || !norm->last) return ZERO_OK;
+    memcpy(work.argument, &a, sizeof a);
+    return device->ops->submit(device, &work, out_ticket, error);
+}
+
 static zero_status sum_on_device(struct comm_work *w, uint32_t members, const void *const *pointers,
                                  uint64_t count, uint64_t into) {
     struct device *device = w->group->comm->device;
     const struct comm_call *call = &w->call;
     struct ordered_sum_argument a = {.count = count,
                                      .target = (char *)call->target + into * dtype_bytes(call->target_dtype),
+                                     .sums = call->norm.sums,
                                      .input_count = members,
                                      .dtype = call->dtype,
                                      .target_dtype = call->target_dtype,
@@ -75,8 +92,10 @@ static zero_status sum_on_device(struct comm_work *w, uint32_t members, const vo
     if (call->add) work.read[work.reads++] = work.write[0];
     for (uint32_t m = 0; m < members && work.reads < DEVICE_SPANS_MAX; m++)
         work.read[work.reads++] = (struct device_span){(void *)pointers[m], count * dtype_bytes(call->dtype)};
+    if (a.sums) work.write[work.writes++] = part_norm_span(call);
     memcpy(work.argument, &a, sizeof a);
     zero_status status = device->ops->submit(device, &work, &ticket, &error);
+    if (!status) status = part_norm(device, call, &ticket, &error);
     return queued(w, status, ticket, &error);
 }
 

@@ -93,11 +93,14 @@ struct walked {
 /* A later error follows the first one in its message, while there is room. */
 static void add_error(struct zero_error *all, const struct zero_error *one) {
     enum { ROOM = 760 }; /* read.c puts the file's name before it */
-    size_t at = strlen(all->message);
-    if (!all->code)
+    static const char also[] = "; also: ";
+    size_t at = strlen(all->message), length = strlen(one->message);
+    if (!all->code) {
         *all = *one;
-    else if (at + strlen(one->message) + sizeof "; also: " < ROOM)
-        snprintf(all->message + at, sizeof all->message - at, "; also: %s", one->message);
+    } else if (at + length + sizeof also < ROOM) {
+        memcpy(all->message + at, also, sizeof also - 1);
+        memcpy(all->message + at + sizeof also - 1, one->message, length + 1);
+    }
 }
 
 /* Goes on after a wrong member, so that one message names several. A wrong choice ends its block: the other members

@@ -33,6 +33,16 @@ static uint64_t blocks_of(uint64_t elements) {
     return (elements + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
 }
 
+void norm_with_sum(const struct executor *e, uint32_t region, struct part part, struct comm_norm *out) {
+    double *sums =
+        (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
+    *out = (struct comm_norm){.sums = sums + part.first / NORM_BLOCK_ELEMENTS,
+                              .all = sums,
+                              .total = &e->norm[region],
+                              .blocks = blocks_of(part.share),
+                              .last = part.first + part.count == part.share};
+}
+
 zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, struct part part,
                            const void *elements) {
     uint64_t blocks = blocks_of(part.count), all_blocks = blocks_of(part.share);

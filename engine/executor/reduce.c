@@ -15,8 +15,8 @@ static bool coded(const struct executor_shape *o, const struct operation *op) {
 
 /* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory. Else the message
  * takes the gradient's place. */
-static bool stages_message(const struct executor_shape *o, uint32_t region) {
-    struct precision p = precision_of(o, region);
+static bool stages_message(const struct executor_shape *o, const struct operation *op) {
+    struct precision p = moved_precision(o, op);
     return o->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute);
 }
 
@@ -36,8 +36,8 @@ static struct comm_call whole_call(const struct executor_shape *o, const struct 
  * the staging buffer if the gradient is gone, if its type has another width, so that the sum of one round would overwrite gradient
  * that later rounds read, or if the reduction adds to the old shard. */
 static bool stages_shard(const struct executor_shape *o, const struct operation *op) {
-    bool leaves =
-        o->host_updates && !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
+    bool leaves = o->host_updates && op->object == OBJECT_GRAD &&
+                  !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
     struct precision p = precision_of(o, op->region);
     return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute));
 }
@@ -56,7 +56,7 @@ bool executor_host_adds(const struct executor_shape *o, const struct operation *
 static bool needs_scratch(const struct executor_shape *o, const struct operation *op) {
     struct comm_call call = whole_call(o, op, NORM_BLOCK_ELEMENTS);
     return comm_staging_bytes(o->group[op->axes][op->stream], &call) || coded(o, op) || stages_shard(o, op) ||
-           (scatters(op) && stages_message(o, op->region));
+           (scatters(op) && stages_message(o, op));
 }
 
 uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
@@ -68,7 +68,7 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
 /* The sum goes into the gradient's place in a narrower type: there it overwrites elements of other shares, so the whole message is made
  * first. */
 static bool narrows_in_place(const struct executor_shape *o, const struct operation *op) {
-    return scatters(op) && stages_message(o, op->region) && o->policy->region[op->region].grad_in_place;
+    return scatters(op) && stages_message(o, op) && o->policy->region[op->region].grad_in_place;
 }
 
 /* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
@@ -90,7 +90,7 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
 /* Bytes of the message in the staging buffer, of one round. 0: the message takes the gradient's place. */
 static uint64_t staged_message_bytes(const struct executor_shape *o, const struct operation *op,
                                      uint64_t count) {
-    if (!scatters(op) || !stages_message(o, op->region)) return 0;
+    if (!scatters(op) || !stages_message(o, op)) return 0;
     uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
     return aligned(members * count * dtype_bytes(precision_of(o, op->region).message));
 }
@@ -205,7 +205,7 @@ static uint8_t *message_address(const struct executor *e, const struct item *ite
 /* Elements from one share of the message to the next. */
 static uint64_t message_step(const struct executor *e, const struct item *item) {
     struct part part = round_of(e, item);
-    return stages_message(&e->o.shape, item->task->op.region) ? part.count : part.share;
+    return stages_message(&e->o.shape, &item->task->op) ? part.count : part.share;
 }
 
 static zero_status cast_message(struct executor *e, struct item *item, void *target, const void *source,
@@ -234,7 +234,7 @@ zero_status make_message(struct executor *e, struct item *item) {
     uint64_t narrow = part.count * dtype_bytes(p.message);
     zero_status status = ZERO_OK;
     if (!gradient || op->object != OBJECT_GRAD || !message_differs(&e->o.shape, &p)) return ZERO_OK;
-    if (!stages_message(&e->o.shape, op->region))
+    if (!stages_message(&e->o.shape, op))
         return part.first
                    ? ZERO_OK
                    : cast_message(e, item, gradient, gradient, e->o.shape.model->region[op->region].padded);
@@ -377,6 +377,13 @@ static comm_written_fn norm_of_sum(const struct executor *e, const struct operat
     return takes ? norm_of_written(reduced) : NULL;
 }
 
+/* The same on a device, whose kernel sums in the device's memory. */
+static bool norms_with_sum(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return e->o.shape.discrete && !e->o.without_data && scatters(op) && takes_norm(op) &&
+           !sums_replicas(op) && !host_adds(e, item) && !reduces_codes(e, item);
+}
+
 bool reduce_posts_once(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     return !buffer_is_ring(op->write[0].kind) &&
@@ -412,10 +419,12 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     call.written = norm_of_sum(e, op, call.target_dtype);
     call.written_user = &e->norm[op->region];
+    bool with_sum = norms_with_sum(e, item);
+    if (with_sum) norm_with_sum(e, op->region, round_of(e, item), &call.norm);
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
     if (op->object == OBJECT_GRAD && !item->index && !item->moved) e->norm[op->region] = 0;
-    if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL;
+    if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL || with_sum;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     zero_status status = codes ? ZERO_OK : check_staging(e, item, group, &call);
     if (!status) status = post_counted(e, item, group, &call, codes);

@@ -121,6 +121,8 @@ zero_status post_agreement(struct executor *e, struct item *item);
 comm_written_fn norm_of_written(enum dtype dtype);
 zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, struct part part,
                            const void *elements);
+/* The places of a norm that the kernel of a sum takes. */
+void norm_with_sum(const struct executor *e, uint32_t region, struct part part, struct comm_norm *out);
 void norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements);
 /* The same without `normed`, in work of the device. */
 void add_norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements);

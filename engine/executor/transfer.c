@@ -77,7 +77,7 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
 /* After a resume, only the drive has the checksum. */
 static zero_status check_part(struct executor *e, uint32_t region, const struct chunk *c, int part,
                               const uint8_t *slot) {
-    static const char *const what[RECORD_PARTS] = {"optimizer state", "master weights"};
+    static const char *const what[RECORD_PARTS] = {"optimizer state", "averages and master weights"};
     const struct record_part *place = &c->part[part];
     const struct version *stored = &e->stored[c->index].part[part];
     struct chunk_tag expected = {tag_magic[part], c->index, stored->generation, stored->checksum}, found;

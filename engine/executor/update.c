@@ -5,7 +5,7 @@
  * host's memory (reduce.c), the host writes new weights to staging, and a copy brings them back to the device.
  *
  * Where an optimizer updates whole matrices, its first part writes directions in the place of the masters, and its last part
- * reads them in the place of the gradient.
+ * reads them in the place of the gradient. A discrete device holds them: to and from a host that updates they go through staging.
  *
  * An update that is made again begins with the record from before the step's first update. Its masters are also the parameters' old values,
  * and an update that is taken back brings only these.
@@ -159,9 +159,10 @@ static zero_status run_now(const struct update_argument *a, const struct optimiz
     return ZERO_OK;
 }
 
-/* The parameters get the values that they had before the step. */
+/* The parameters get the values that they had before the step. Directions had none. */
 static void take_back(const struct update_argument *a) {
     const struct precision p = types_of(a);
+    if (a->phase == BEFORE_MATRIX) return;
     if (a->copy)
         memcpy(a->master, a->copy, (a->end - a->begin) * sizeof(float));
     else if (a->outcome == OUTCOME_SKIPPED)
@@ -215,9 +216,9 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
     if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[c.states]);
     for (uint32_t k = 0; k < states_of(a); k++)
         a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
-    uint32_t last = e->o.state_count - 1;
-    if (moves_average(a))
-        a->average = c.state ? (void *)(slot + c.array[last]) : executor_state(e, a->region, last, c.first);
+    if (!moves_average(a)) return;
+    a->average = c.state ? (void *)(slot + c.array[c.states - 1])
+                         : executor_state(e, a->region, e->o.state_count - 1, c.first);
 }
 
 /* An update's array in a buffer: of gradients, parameters or directions. */
@@ -238,15 +239,15 @@ static struct update_argument argument_of(struct executor *e, const struct item 
     const struct precision p = precision_of(&e->o.shape, op->region);
     struct chunk_range range = chunk_layout_updated(&e->o.plan->layout, op, item->index);
     const void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
-    bool back = op->outcome == OUTCOME_SKIPPED;
+    bool back = op->outcome == OUTCOME_SKIPPED, taken = left && !range.device && phase_of(op) != AFTER_MATRIX;
     struct update_argument a = {
         .executor = e,
         .begin = range.first,
         .end = range.first + range.count,
         .by_device = e->o.shape.discrete && (range.device || !plan_host_updates(e->o.plan)),
-        .gradient = back                    ? NULL
-                    : left && !range.device ? left
-                                            : array_of(e, op, op->read[0], item->task->read[0], p.reduced),
+        .gradient = back    ? NULL
+                    : taken ? left
+                            : array_of(e, op, op->read[0], item->task->read[0], p.reduced),
         .lent_params = lent_region(e, op->write[0]),
         .lent_grads = lent_region(e, op->read[0]),
         .region = op->region,
@@ -271,11 +272,24 @@ static bool updates_through_staging(const struct executor *e, const struct updat
     return plan_host_updates(e->o.plan) && !a->by_device && a->out && !crosses(e, a->out);
 }
 
+/* The directions are on a device, where the host reads none. */
+static bool brings_directions(const struct executor *e, const struct update_argument *a) {
+    return a->phase == AFTER_MATRIX && plan_host_updates(e->o.plan) && !a->by_device;
+}
+
 /* The staging buffer of an item. At most two updates are in flight, and they are neighbors in the ring of items. */
 static void *staging_of(const struct executor *e, const struct item *item) {
     uint64_t index = (uint64_t)(item - e->stream[STREAM_UPDATE].item);
     return executor_address(e,
                             (struct buffer_ref){BUFFER_UPDATE_STAGING, (uint16_t)(index % UPDATE_STAGINGS)});
+}
+
+/* In it, the directions follow the parameters. */
+static void *staged_directions(const struct executor *e, const struct item *item,
+                               const struct update_argument *a) {
+    uint64_t params =
+        updates_through_staging(e, a) ? (a->end - a->begin) * dtype_bytes(types_of(a).compute) : 0;
+    return (uint8_t *)staging_of(e, item) + (params + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
 zero_status leave_whole(struct executor *e, struct item *item) {
@@ -287,13 +301,18 @@ zero_status leave_whole(struct executor *e, struct item *item) {
                     dtype_bytes(precision_of(&e->o.shape, op->region).reduced));
 }
 
-/* Copies the parameters to staging if the update changes them in place. */
+/* Copies the parameters to staging if the update changes them in place, and the directions if it reads them. */
 zero_status bring_for_update(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     const struct precision p = precision_of(&e->o.shape, op->region);
     struct update_argument a = argument_of(e, item);
-    bool in_place = op->outcome == OUTCOME_UPDATED && (!precision_keeps_masters(&p) || p.split);
-    if (!in_place || !updates_through_staging(e, &a)) return ZERO_OK;
+    bool in_place = op->outcome == OUTCOME_UPDATED && (!precision_keeps_masters(&p) || p.split) &&
+                    a.phase != BEFORE_MATRIX;
+    zero_status status = ZERO_OK;
+    if (brings_directions(e, &a))
+        status = copy(e, item, DEVICE_OUT, staged_directions(e, item, &a), a.gradient,
+                      (a.end - a.begin) * sizeof(float));
+    if (status || !in_place || !updates_through_staging(e, &a)) return status;
     return copy(e, item, DEVICE_OUT, staging_of(e, item), a.out, (a.end - a.begin) * dtype_bytes(p.compute));
 }
 
@@ -301,7 +320,7 @@ zero_status take_updated(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
     if (!updates_through_staging(e, &a)) return ZERO_OK;
     return copy(e, item, DEVICE_IN, a.out, staging_of(e, item),
-                (a.end - a.begin) * dtype_bytes(precision_of(&e->o.shape, a.region).compute));
+                (a.end - a.begin) * dtype_bytes(types_of(&a).compute));
 }
 
 /* ---- the update itself ---- */
@@ -332,7 +351,7 @@ static struct device_work update_work(const struct update_argument *a) {
 static zero_status run_on_device(const struct update_argument *a, const struct optimizer_args *args,
                                  void *user) {
     struct executor *e = a->executor;
-    const struct precision p = precision_of(&e->o.shape, a->region);
+    const struct precision p = types_of(a);
     struct update_argument part = *a;
     part.begin = a->begin + (uint64_t)((const uint8_t *)args->gradient - (const uint8_t *)a->gradient) /
                                 dtype_bytes(p.reduced);
@@ -350,6 +369,7 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
 
 zero_status update(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
+    if (brings_directions(e, &a)) a.gradient = staged_directions(e, item, &a);
     if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
     const struct precision p = types_of(&a);
     if (!precision_keeps_masters(&p)) a.master = a.out, a.out = NULL;

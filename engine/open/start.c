@@ -168,17 +168,25 @@ static zero_status open_executor(struct running *run, const struct start_options
     return status;
 }
 
+static zero_status load_optimizer(struct device *device, const struct optimizer *row,
+                                  struct zero_error *error) {
+    const struct kernel *kernel = kernel_optimizer_step(row);
+    return kernel ? device->ops->prepare(device, kernel, error) : ZERO_OK;
+}
+
 /* All kernels that the steps may need. */
 static zero_status load_kernels(struct device *device, const struct blueprint_options *o,
                                 struct zero_error *error) {
-    const struct kernel *others[] = {&kernel_ordered_sum, kernel_optimizer_step(o->optimizer),
-                                     o->other ? kernel_optimizer_step(o->other) : NULL};
+    const struct optimizer *rows[] = {o->optimizer, o->other};
     zero_status status = ZERO_OK;
     if (!device->ops->prepare) return ZERO_OK;
     for (int i = 0; i < WORK_KERNELS && !status; i++)
         status = device->ops->prepare(device, work_kernels[i], error);
-    for (int i = 0; i < 3 && !status; i++)
-        if (others[i]) status = device->ops->prepare(device, others[i], error);
+    if (!status) status = device->ops->prepare(device, &kernel_ordered_sum, error);
+    for (int i = 0; i < 2 && !status; i++) {
+        if (rows[i]) status = load_optimizer(device, rows[i], error);
+        if (rows[i] && rows[i]->before && !status) status = load_optimizer(device, rows[i]->before, error);
+    }
     return status;
 }
 

@@ -26,12 +26,12 @@ static void place_part(const struct chunk_layout *layout, const struct chunk_for
 /* Sets the places in the record of a chunk of c->count elements. */
 static void place_arrays(const struct chunk_layout *layout, const struct chunk_format *format,
                          struct chunk *c) {
-    struct record_part *states = &c->part[PART_STATES], *masters = &c->part[PART_MASTERS];
-    bool halves = format->halves && format->states < format->arrays;
+    struct record_part *states = &c->part[PART_STATES], *weights = &c->part[PART_WEIGHTS];
+    bool halves = format->halves && format->moments < format->arrays;
     c->states = format->states;
-    place_part(layout, format, 0, halves ? format->states : format->arrays, c, states);
-    masters->at = states->bytes;
-    if (halves) place_part(layout, format, format->states, format->arrays, c, masters);
+    place_part(layout, format, 0, halves ? format->moments : format->arrays, c, states);
+    weights->at = states->bytes;
+    if (halves) place_part(layout, format, format->moments, format->arrays, c, weights);
 }
 
 static uint64_t record_bytes(const struct chunk_layout *layout, const struct chunk_format *format,
@@ -76,7 +76,7 @@ struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct
     struct chunk c = chunk_layout_at(layout, op->region, op->first + item);
     bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
     if (!halves) return c;
-    c.part[directs ? PART_MASTERS : PART_STATES].bytes = 0;
+    c.part[directs ? PART_WEIGHTS : PART_STATES].bytes = 0;
     c.params &= !directs;
     c.grads &= directs;
     return c;
@@ -173,7 +173,7 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
                                                     .resident = (uint32_t)chunks,
                                                     .params = o->params && rests_sharded(&policy->region[i]),
                                                     .halves = policy->region[i].matrices,
-                                                    .masters = format->arrays > format->states};
+                                                    .weights = format->arrays > format->moments};
         if (o->state && format->arrays && !policy->region[i].frozen) layout->region[i].resident = 0;
         layout->first_chunk[i] = layout->chunks;
         layout->chunks += chunks;

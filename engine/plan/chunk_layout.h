@@ -2,9 +2,9 @@
  *
  * A shard is cut every `chunk_elements`. A staged chunk of n elements moves as one record: the arrays of the states,
  * then the array of the masters if there are masters, each array on a cache line; then the tag; rounded up to whole
- * pages. Where an optimizer updates whole matrices, states and masters move at different times: they are two parts of the record, each
- * with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
- * so a gather can read them without state. So are gradients, which a reduction writes without state.
+ * pages. Where an optimizer updates whole matrices, moments move with the directions, averages and masters with the weights: they are two
+ * parts of the record, each with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records, in their
+ * memory layout, chunk by chunk: so a gather can read them without state. So are gradients, which a reduction writes without state.
  *
  * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
  * on the drive. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.
@@ -34,7 +34,8 @@ struct chunk_ring {
 struct chunk_format {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* bytes of an element: precision_arrays */
     uint32_t states;                                    /* the first of these arrays */
-    bool halves; /* its optimizer updates whole matrices: chunk_layout_make sets it */
+    uint32_t moments; /* the first of the states: the optimizer's own; the averaged weights follow, if there are any */
+    bool halves;      /* its optimizer updates whole matrices: chunk_layout_make sets it */
     enum dtype param_dtype, grad_dtype;
 };
 
@@ -83,8 +84,8 @@ struct chunk_layout {
     uint64_t step_bytes, grad_bytes;
 };
 
-/* What moves of a record at once, in whole pages: all of it; or the states, and the masters. */
-enum { PART_STATES, PART_MASTERS, RECORD_PARTS };
+/* What moves of a record at once, in whole pages: all of it; or the moments, and what changes with the weights. */
+enum { PART_STATES, PART_WEIGHTS, RECORD_PARTS };
 struct record_part {
     uint64_t at, tag; /* offsets in the record */
     uint64_t bytes;   /* 0: there is no such part, or it does not move */
@@ -118,7 +119,7 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
 
 /* The bytes of its parts. */
 static inline uint64_t chunk_record_bytes(const struct chunk *c) {
-    return c->part[PART_STATES].bytes + c->part[PART_MASTERS].bytes;
+    return c->part[PART_STATES].bytes + c->part[PART_WEIGHTS].bytes;
 }
 
 /* The same, with those parts alone that an item of an UPDATE needs, or of a FETCH or STORE of state. */

@@ -201,16 +201,22 @@ bool plan_host_updates(const struct plan *plan) {
 }
 
 bool plan_updates_by_chunk(const struct plan *plan) {
-    return plan_host_updates(plan) && plan->param_tier == TIER_DEVICE;
+    return plan_host_updates(plan) && (plan->param_tier == TIER_DEVICE || plan->policy->directions);
 }
 
-/* The most elements of a region that one update of the host changes and that pass through staging. */
-static uint64_t update_elements(const struct plan *plan, uint32_t region) {
+static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/* The most bytes of a region that pass through staging in one update of the host: parameters on the device, and directions. */
+static uint64_t update_bytes(const struct plan *plan, uint32_t region) {
     const struct chunk_layout *layout = &plan->layout;
-    uint64_t host = layout->elements[region] - chunk_layout_device(layout, region);
-    bool rests_whole = placement_is(plan->policy->region[region].rest, REPLICATE, REPLICATE);
-    if (!rests_whole && plan->param_tier != TIER_DEVICE) return 0;
-    return plan_updates_by_chunk(plan) && layout->chunk_elements < host ? layout->chunk_elements : host;
+    const struct region *r = &plan->policy->region[region];
+    uint64_t count = layout->elements[region] - chunk_layout_device(layout, region);
+    bool rests_whole = placement_is(r->rest, REPLICATE, REPLICATE);
+    if (plan_updates_by_chunk(plan) && layout->chunk_elements < count) count = layout->chunk_elements;
+    uint64_t params = rests_whole || plan->param_tier == TIER_DEVICE
+                          ? count * dtype_bytes(plan_precision(plan, region).compute)
+                          : 0;
+    return r->matrices ? round_up(params, ALIGN_BYTES) + count * sizeof(float) : params;
 }
 
 /* Of whole regions, in fp32. */
@@ -230,7 +236,7 @@ static void fix_discrete(struct plan *plan) {
     for (uint32_t i = 0; i < plan->policy->regions && plan->discrete; i++) {
         const struct region *r = &plan->policy->region[i];
         if (r->frozen) continue;
-        uint64_t bytes = update_elements(plan, i) * dtype_bytes(plan_precision(plan, i).compute),
+        uint64_t bytes = update_bytes(plan, i),
                  all = (plan->model->region[i].padded + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
         if (bytes > updated) updated = bytes;
         if (all > blocks) blocks = all;
@@ -265,8 +271,6 @@ static void fix_staging(struct plan *plan) {
         fix(plan, BUFFER_PARAM_STAGED, 0, MEMORY_PARAM_STAGING,
             layout->params.slots * layout->params.slot_bytes);
 }
-
-static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /* Gives each interval a place of its own. Returns the bytes that are in use at most. */
 static uint64_t lay_out_apart(struct plan *plan, struct intervals *intervals) {
@@ -354,7 +358,8 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
 
 static struct chunk_format format_of(const struct plan_options *o, bool keeps_fp32, bool other) {
     const struct precision kept = precision_kept_fp32(&o->precision), *p = keeps_fp32 ? &kept : &o->precision;
-    struct chunk_format format = {.states = o->precision.average ? o->state_count : o->states[other],
+    struct chunk_format format = {.states = o->states[other] + o->precision.average,
+                                  .moments = o->states[other],
                                   .param_dtype = p->compute,
                                   .grad_dtype = p->reduced};
     format.arrays = precision_arrays(p, format.states, format.array_bytes);
@@ -383,7 +388,8 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
 static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
-    plan->row_tier[MEMORY_DIRECTIONS] = plan->row_tier[MEMORY_AVERAGES] = resident;
+    plan->row_tier[MEMORY_AVERAGES] = resident;
+    plan->row_tier[MEMORY_DIRECTIONS] = o->discrete ? TIER_DEVICE : resident; /* where they are gathered */
     plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
     plan->row_tier[MEMORY_DEVICE_MASTERS] = plan->row_tier[MEMORY_DEVICE_AVERAGES] = TIER_DEVICE;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;

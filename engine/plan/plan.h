@@ -188,7 +188,7 @@ uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_ran
  * are on the device. The device updates the state that it has. */
 bool plan_host_updates(const struct plan *plan);
 /* The host's results then pass through staging, so it updates state in memory chunk by chunk. Parameters in the host's memory
- * need no staging. */
+ * need no staging, but directions do. */
 bool plan_updates_by_chunk(const struct plan *plan);
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);

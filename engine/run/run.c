@@ -74,22 +74,35 @@ zero_status run_wait(struct running *run, bool (*holds)(const void *), const voi
 static bool is_idle(const void *executor) { return executor_idle(executor); }
 zero_status run_wait_idle(struct running *run) { return run_wait(run, is_idle, run->executor); }
 
-void run_leave(struct running *run) {
+static const char *what_moves(const struct executor *executor) {
+    if (executor_transferring(executor)) return "a transfer of the drive has";
+    return executor_works(executor) ? "an update has" : "collective calls have";
+}
+
+void run_leave(struct running *run, double most_s) {
     struct turn *lock = &run->ranks->lock;
     turn_take(lock);
     progress_rest(run->progress, true);
-    uint64_t now_ns = clock_now_ns(), moved_ns = now_ns;
+    uint64_t began_ns = clock_now_ns(), now_ns = began_ns, moved_ns = now_ns;
     zero_status status = ZERO_OK;
-    while (executor_owes(run->executor) && now_ns - moved_ns < LEAVE_NS) {
+    bool late = false;
+    while (executor_owes(run->executor) && now_ns - moved_ns < LEAVE_NS && !late) {
         bool moved;
         status = executor_poll(run->executor, &moved);
         if (status) break;
         if (!moved) idle(run), turn_yield(lock);
         now_ns = clock_now_ns();
         if (moved || executor_works(run->executor) || executor_transferring(run->executor)) moved_ns = now_ns;
+        late = (double)(now_ns - began_ns) * 1e-9 > most_s;
     }
+    const char *owes = late && executor_owes(run->executor) ? what_moves(run->executor) : NULL;
     progress_rest(run->progress, false);
     turn_give(lock);
+    if (owes)
+        log_line(&run->ranks->log, ZERO_LOG_WARN,
+                 "zero_engine_destroy: %s not ended after %g s (10 x comm.timeout_s): this rank leaves, and "
+                 "other ranks may wait for it",
+                 owes, most_s);
     if (status) ranks_fail(run->ranks, executor_error(run->executor)); /* the other ranks are told */
 }
 

@@ -39,9 +39,9 @@ void run_start_progress(struct running *run);
 zero_status run_wait(struct running *run, bool (*holds)(const void *what), const void *what);
 zero_status run_wait_idle(struct running *run); /* everything emitted has retired */
 
-/* Before the engine is destroyed: performs the collectives that were emitted, until nothing has moved for a second. Other ranks may wait
- * for this rank's part in them. */
-void run_leave(struct running *run);
+/* Before the engine is destroyed: performs the collectives that were emitted, until nothing has moved for a second, but for at most
+ * `most_s`. Other ranks may wait for this rank's part in them. */
+void run_leave(struct running *run, double most_s);
 
 /* Makes moves of the training loop: waits, does the host's work (or NULL: none), makes the event. */
 zero_status run_moves(struct running *run, enum host_move first, enum host_move last,

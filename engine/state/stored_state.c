@@ -133,6 +133,13 @@ static bool is_others(const struct stored_view *v, uint32_t region, uint32_t arr
     return array < states && array >= blueprint_optimizer(v->blueprint, region)->state_count;
 }
 
+/* Its index in a record, which has no place for states that only the other optimizer keeps: averages and masters are its last arrays. */
+static uint32_t record_array(const struct stored_view *v, uint32_t array, uint32_t states) {
+    uint32_t all = v->blueprint->o.state_count;
+    if (array == all) return states;
+    return precision_averages(&v->blueprint->terms.precision, array, all) ? states - 1 : array;
+}
+
 /* Finds the element `at` of the shard, and what follows it in the same place. */
 static zero_status find(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                         uint64_t count, struct piece *out, struct zero_error *error) {
@@ -153,8 +160,10 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     bool split = array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split;
     zero_status status = load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error);
     if (status) return status;
-    if (array == v->blueprint->o.state_count) array = c.states;
-    slot += part == CHUNK_PARAMS ? c.slot_param : part == CHUNK_GRADS ? c.slot_grad : c.array[array];
+    if (part == CHUNK_STATE)
+        slot += c.array[record_array(v, array, c.states)];
+    else
+        slot += part == CHUNK_PARAMS ? c.slot_param : c.slot_grad;
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), part);
     return ZERO_OK;
 }

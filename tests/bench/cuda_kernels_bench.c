@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/base/limits.h"
+#include "kernels/matrix_step.h"
 #include "kernels/ordered_sum.h"
 #include "kernels/quantize.h"
 #include "kernels/work.h"
@@ -58,6 +59,13 @@ static double take_seconds(const struct measured *m) {
     return (double)milliseconds * 1e-3 / bench.rounds;
 }
 
+/* 0: it is no product. */
+static double flops_of(const struct measured *m) {
+    const struct matrix_step *s = m->argument;
+    return m->kernel == &kernel_matrix_product ? 2 * (double)s->rows * (double)s->columns * (double)s->inner
+                                               : 0;
+}
+
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -71,14 +79,16 @@ static void measure(const struct measured *m) {
     double s = seconds[TAKES / 2], bytes_per_second = m->bytes_per_element * (double)bench.count / s;
     if (!m->kernel) bench.copy_bytes_per_second = bytes_per_second;
     double fraction = bytes_per_second / bench.copy_bytes_per_second;
-    printf("%-34s %6.2f bytes/element %10.1f us %9.1f GB/s  %.3f of a copy\n", m->name, m->bytes_per_element,
+    printf("%-34s %6.2f bytes/element %10.1f us %9.1f GB/s  %.3f of a copy", m->name, m->bytes_per_element,
            s * 1e6, bytes_per_second * 1e-9, fraction);
+    if (flops_of(m) > 0) printf("  %.2f TFLOP/s", flops_of(m) / s * 1e-12);
+    putchar('\n');
     if (!bench.json) return;
     fprintf(bench.json,
             "%s{\"name\": \"%s\", \"elements\": %llu, \"bytes_per_element\": %.4f, \"seconds\": %.9f, "
-            "\"bytes_per_second\": %.6g, \"fraction_of_copy\": %.4f}",
+            "\"bytes_per_second\": %.6g, \"fraction_of_copy\": %.4f, \"flops_per_second\": %.6g}",
             bench.any ? ",\n  " : "[", m->name, (unsigned long long)bench.count, m->bytes_per_element, s,
-            bytes_per_second, fraction);
+            bytes_per_second, fraction, flops_of(m) / s);
     bench.any = true;
 }
 
@@ -200,6 +210,27 @@ static void measure_codes(void) {
     }
 }
 
+/* Muon's product, of square matrices; its bytes are those of one element of an array on average. */
+static void measure_products(void) {
+    enum { SIDE_MAX = 4096 };
+    uint64_t side = (uint64_t)sqrt((double)bench.count);
+    if (side > SIDE_MAX) side = SIDE_MAX;
+    struct matrix_step product = {.kind = MATRIX_PRODUCT,
+                                  .a = array(0),
+                                  .b = array(1),
+                                  .d = array(2),
+                                  .out = array(3),
+                                  .rows = side,
+                                  .columns = side,
+                                  .inner = side,
+                                  .alpha = 0.5f,
+                                  .beta = -0.5f};
+    char name[64];
+    snprintf(name, sizeof name, "product of matrices, side %d", (int)side);
+    double elements = (double)(side * side);
+    measure(&(struct measured){name, &kernel_matrix_product, &product, 16 * elements / (double)bench.count});
+}
+
 /* ---- the program ---- */
 
 /* Random bf16 in [0, 1), the same again and again: two of them are an fp32 in [0, 1). */
@@ -256,6 +287,7 @@ int main(int argc, char **argv) {
     measure_norms();
     measure_sums();
     measure_codes();
+    measure_products();
     if (bench.json) fprintf(bench.json, "]\n"), fclose(bench.json);
     d->cuEventDestroy(bench.begin), d->cuEventDestroy(bench.end);
     for (int k = 0; k < ARRAYS; k++) d->cuMemFree(bench.array[k]);

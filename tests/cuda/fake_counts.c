@@ -17,7 +17,11 @@ void count_graph(void) { counts.graphs++; }
 void count_copy(void) { counts.copies++; }
 void count_load(void) { counts.late_loads += counts.kernels + counts.recorded > 0; }
 
-__attribute__((visibility("default"))) void fake_cuda_count_rounding(void) { counts.roundings++; }
+/* cuBLASLt's stand-in calls it without the driver's lock, from the threads of several ranks. */
+__attribute__((visibility("default"))) void fake_cuda_count_product(bool rounds_again) {
+    __atomic_fetch_add(&counts.products, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&counts.roundings, rounds_again, __ATOMIC_RELAXED);
+}
 
 __attribute__((visibility("default"))) void fake_cuda_counts(struct fake_cuda_counts *out) { *out = counts; }
 

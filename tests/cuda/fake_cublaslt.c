@@ -433,8 +433,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     if (!fits(&p.operation, p.a_layout, p.b_layout, p.c_layout) ||
         !allowed(&p.operation, p.a_layout, p.c_layout))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (p.c == p.d && p.beta != 0 && p.c_layout.type != CUDA_R_32F)
-        ((__typeof__(fake_cuda_count_rounding) *)of_driver("fake_cuda_count_rounding"))();
+    bool rounds_again = p.c == p.d && p.beta != 0 && p.c_layout.type != CUDA_R_32F;
+    ((__typeof__(fake_cuda_count_product) *)of_driver("fake_cuda_count_product"))(rounds_again);
     __typeof__(fake_cuda_enqueue) *enqueue = (__typeof__(fake_cuda_enqueue) *)of_driver("fake_cuda_enqueue");
     CUresult result = enqueue((CUstream)stream, NULL, run, &p, sizeof p);
     return result == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -41,17 +41,18 @@ CUresult fake_cuda_enqueue(CUstream stream, bool (*ready)(void *argument), void 
  * not be called from enqueued work. */
 bool fake_cuda_reaches(const void *memory, size_t bytes);
 
-/* Counts a product that is added to its own earlier result in 16 bits, and so is rounded again. */
-void fake_cuda_count_rounding(void);
+/* Counts a product. `rounds_again`: it is added to its own earlier result in 16 bits. */
+void fake_cuda_count_product(bool rounds_again);
 
 /* Work has taken that long. From the first call on the clock of events is the sum of these times. Called from enqueued
  * work. */
 void fake_cuda_spend(unsigned long long nanoseconds);
 
 /* Counts of the whole process: kernels launched directly and during a capture; copies; kernels loaded after the first
- * launch, for which the real driver may wait until the GPU is idle; graphs launched; results that are rounded again. */
+ * launch, for which the real driver may wait until the GPU is idle; graphs launched; matrix products, and those whose result is
+ * rounded again. */
 struct fake_cuda_counts {
-    unsigned long long kernels, recorded, copies, late_loads, graphs, roundings;
+    unsigned long long kernels, recorded, copies, late_loads, graphs, products, roundings;
 };
 void fake_cuda_counts(struct fake_cuda_counts *out);
 

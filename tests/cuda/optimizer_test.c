@@ -74,7 +74,8 @@ static struct optimizer_step_argument argument_of(const struct run *r, uint64_t 
     else
         a.args.master = at(&r->master, side);
     bool states = r->optimizer->scope == SCOPE_ELEMENT; /* of matrices, the part before has them */
-    for (uint32_t s = 0; s < r->optimizer->state_count && states; s++) a.args.state[s] = at(&r->state[s], side);
+    for (uint32_t s = 0; s < r->optimizer->state_count && states; s++)
+        a.args.state[s] = at(&r->state[s], side);
     return a;
 }
 
@@ -111,14 +112,20 @@ static void all_sizes(const struct optimizer *optimizer, const struct format *fo
         compare(optimizer, format, form, counts[size], ((uint64_t)(format - formats + form) + size) % 3);
 }
 
+static void all_formats(const struct optimizer *optimizer, uint64_t one) {
+    for (int f = 0; f < (int)(sizeof formats / sizeof *formats); f++) {
+        if (one) compare(optimizer, &formats[f], f % PARAM_FORMS, one, (uint64_t)f % 3);
+        for (int form = 0; form < PARAM_FORMS && !one; form++) all_sizes(optimizer, &formats[f], form);
+    }
+}
+
 int main(int argc, char **argv) {
     uint64_t one = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
     gpu_open();
-    for (const struct optimizer *const *each = optimizers; *each; each++)
-        for (int f = 0; f < (int)(sizeof formats / sizeof *formats); f++) {
-            if (one) compare(*each, &formats[f], f % PARAM_FORMS, one, (uint64_t)f % 3);
-            for (int form = 0; form < PARAM_FORMS && !one; form++) all_sizes(*each, &formats[f], form);
-        }
+    for (const struct optimizer *const *each = optimizers; *each; each++) {
+        all_formats(*each, one);
+        if ((*each)->before) all_formats((*each)->before, one);
+    }
     gpu_close();
     return check_end();
 }

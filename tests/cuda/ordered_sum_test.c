@@ -1,4 +1,6 @@
 /* Sums over ranks in their order, added or not, and the norm of what is written: the host's bits. */
+#include <sys/mman.h>
+
 #include "tests/check.h"
 #include "tests/cuda/gpu.h"
 
@@ -49,6 +51,33 @@ static void compare(const struct form *f, uint32_t ranks, uint64_t count, uint64
     pair_free(&inputs), pair_free(&target), pair_free(&sums);
 }
 
+/* The sum of one array in its own place, without NaN, writes nothing: on the stand-in, a write into this memory ends the test. */
+static void writes_nothing_alone(void) {
+    enum { PAGE_BYTES = 4096 };
+    const uint64_t count = PAGE_BYTES / sizeof(float);
+    void *memory = NULL;
+    struct pair sums = pair_new(sizeof(double), 0);
+    gpu_must(gpu_driver()->cuMemHostAlloc(&memory, 2 * PAGE_BYTES, 0), "pinned memory");
+    float *page = (float *)(((uintptr_t)memory + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+    for (uint64_t i = 0; i < count; i++) page[i] = (float)i - 7.5f;
+    CHECK_INT(mprotect(page, PAGE_BYTES, PROT_READ), 0);
+    for (int side = ON_GPU; side >= ON_HOST; side--) {
+        struct ordered_sum_argument a = {.input = {page},
+                                         .count = count,
+                                         .target = page,
+                                         .sums = at(&sums, (enum side)side),
+                                         .input_count = 1,
+                                         .dtype = DTYPE_F32,
+                                         .target_dtype = DTYPE_F32};
+        if (side == ON_HOST) CHECK_INT(mprotect(page, PAGE_BYTES, PROT_READ | PROT_WRITE), 0);
+        run_on((enum side)side, &kernel_ordered_sum, &a);
+        gpu_wait();
+    }
+    CHECK(pair_same(&sums, "sums"));
+    pair_free(&sums);
+    gpu_must(gpu_driver()->cuMemFreeHost(memory), "freeing pinned memory");
+}
+
 int main(void) {
     static const uint64_t counts[] = {1, 6, 4096, 9001};
     static const struct form forms[] = {
@@ -69,6 +98,7 @@ int main(void) {
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
             for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++)
                 compare(&forms[f], ranks[r], counts[c], (f + c + r) % 3);
+    writes_nothing_alone();
     gpu_close();
     return check_end();
 }

@@ -85,6 +85,7 @@ static void make(struct setting *s) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
         format->states = format->arrays - (format->arrays && pick(2));
+        format->moments = format->states - (format->states && pick(2));
         format->param_dtype = f || pick(2) ? DTYPE_F32 : DTYPE_BF16;
         format->grad_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16;
         for (uint32_t k = 0; k < format->arrays; k++) format->array_bytes[k] = pick(2) ? 4 : 2;
@@ -152,11 +153,11 @@ static bool part_is_tight(const struct chunk_format *format, const struct chunk 
 
 static bool record_is_tight(const struct setting *s, const struct chunk_format *format,
                             const struct chunk *c) {
-    bool apart = s->matrices && format->arrays > format->states;
-    bool good = part_is_tight(format, c, PART_STATES, 0, apart ? format->states : format->arrays);
-    if (!apart) return good && CHECK_INT(c->part[PART_MASTERS].bytes, 0);
-    return good && part_is_tight(format, c, PART_MASTERS, format->states, format->arrays) &&
-           CHECK_INT(c->part[PART_MASTERS].at, c->part[PART_STATES].bytes);
+    bool apart = s->matrices && format->arrays > format->moments;
+    bool good = part_is_tight(format, c, PART_STATES, 0, apart ? format->moments : format->arrays);
+    if (!apart) return good && CHECK_INT(c->part[PART_WEIGHTS].bytes, 0);
+    return good && part_is_tight(format, c, PART_WEIGHTS, format->moments, format->arrays) &&
+           CHECK_INT(c->part[PART_WEIGHTS].at, c->part[PART_STATES].bytes);
 }
 
 static bool fits_slot(const struct chunk_layout *layout, const struct chunk *c) {

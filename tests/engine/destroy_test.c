@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/inside.h"
+#include "offload/faults.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/tcp_ranks.h"
@@ -32,6 +34,7 @@ struct rank {
     zero_engine *engine;
     struct plain plain;
     atomic_uint errors; /* lines of level ERROR or WARN */
+    char first[200];    /* of them */
     double init_late_s; /* how long the first line of the log takes */
 };
 
@@ -44,7 +47,7 @@ static void count_line(void *user, zero_log_level level, const char *line) {
     nap(rank->init_late_s), rank->init_late_s = 0;
     if (level == ZERO_LOG_INFO || strstr(line, "not registered with io_uring"))
         return; /* by the memlock limit */
-    atomic_fetch_add(&rank->errors, 1);
+    if (!atomic_fetch_add(&rank->errors, 1)) snprintf(rank->first, sizeof rank->first, "%s", line);
     fprintf(stderr, "rank %u logs: %s\n", rank->runtime.rank, line);
 }
 
@@ -220,22 +223,55 @@ static void *leaves_after_a_step(void *user) {
     return NULL;
 }
 
-static void after_a_step(void) {
-    static struct rank ranks[RANKS];
+static const char *on_a_drive(const char *timeout_s) {
     const char *directory = getenv("TEST_TMPDIR");
     static char text[512];
     snprintf(
         text, sizeof text,
         "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2, "
         "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}, \"optimizer\": {\"type\": "
-        "\"AdamW\"}, \"comm\": {\"timeout_s\": 30}}",
-        directory ? directory : "/tmp");
-    json = text;
+        "\"AdamW\"}, \"comm\": {\"timeout_s\": %s}}",
+        directory ? directory : "/tmp", timeout_s);
+    return text;
+}
+
+static void after_a_step(void) {
+    static struct rank ranks[RANKS];
+    json = on_a_drive("30");
     for (int i = 0; i < 5; i++) {
         start(ranks, RANKS, leaves_after_a_step);
         finish(ranks, RANKS);
     }
     no_errors(ranks, RANKS);
+}
+
+/* Rank 1's drive never ends a transfer, so that its part in the gathers after the step is missing. It leaves after 10 x timeout_s, and
+ * says so. The others fail after as long, or when it leaves. */
+static void *leaves_with_a_stuck_drive(void *user) {
+    static struct faults faults;
+    struct rank *rank = user;
+    if (!open_rank(rank)) return NULL;
+    bool stuck = rank->runtime.rank == 1;
+    if (stuck) engine_plant_faults(rank->engine, &faults);
+    CHECK_INT(plain_open(&rank->plain, rank->engine, params, 2, NULL), ZERO_OK);
+    if (stuck) faults.probability[FAULT_STUCK] = 1;
+    CHECK_INT(plain_step(&rank->plain, 1, NULL), ZERO_OK);
+    if (!stuck) {
+        CHECK_INT(plain_pass(&rank->plain, ZERO_EVAL, 0), ZERO_E_PEER);
+        CHECK_CONTAINS(zero_last_error(), "rank 1 ");
+    }
+    destroy_soon(rank);
+    if (stuck) CHECK(atomic_load(&faults.fired[FAULT_STUCK]) > 0);
+    if (stuck)
+        CHECK_CONTAINS(rank->first, "zero_engine_destroy: a transfer of the drive has not ended after 1 s");
+    return NULL;
+}
+
+static void a_drive_that_is_stuck(void) {
+    static struct rank ranks[RANKS];
+    json = on_a_drive("0.1");
+    start(ranks, RANKS, leaves_with_a_stuck_drive);
+    finish(ranks, RANKS);
 }
 
 /* ---- ranks that are processes ---- */
@@ -281,6 +317,7 @@ static const struct {
              {"before_commit", before_commit},
              {"after_a_failure", after_a_failure},
              {"after_a_step", after_a_step},
+             {"a_drive_that_is_stuck", a_drive_that_is_stuck},
              {"a_peer_that_died", a_peer_that_died},
              {"a_peer_that_stands_still", a_peer_that_stands_still}};
 

@@ -70,7 +70,7 @@ static void plain(void) {
 }
 
 /* A step that is updated again, and one that is taken back: the old weights reach the device, too. */
-static void updates_with_a_shadow(uint32_t stage) {
+static void updates_with_a_shadow(uint32_t stage, int muon) {
     static const char format[] =
         "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/shadow\"}, "
         "\"sub_group_size\": 1024%s%s%s";
@@ -82,7 +82,7 @@ static void updates_with_a_shadow(uint32_t stage) {
         snprintf(tiers, sizeof tiers, format, own,
                  params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"" : "",
                  params ? own : "", params ? "/shadow\"}" : "");
-        s.updates = s.shadow = 1, s.nan_step = 1, s.tiers = tiers;
+        s.updates = s.shadow = 1, s.nan_step = 1, s.tiers = tiers, s.muon = muon;
         s.compute = !narrow ? ZERO_F32 : stage % 2 ? ZERO_F16 : ZERO_BF16, s.scale_power = 6;
         run("updates in the backward, with a shadow", s);
     }
@@ -116,7 +116,7 @@ static void types(void) {
         s = setup(stage, 2);
         s.updates = 1, s.clip = 0, s.compute = ZERO_BF16, s.tiers = tiers[stage];
         run("updates in the backward", s);
-        updates_with_a_shadow(stage);
+        updates_with_a_shadow(stage, 0);
     }
 }
 
@@ -170,6 +170,45 @@ static void ways(void) {
     s = setup(3, 2);
     s.recompute = 2;
     run_always("recomputation", s);
+}
+
+/* Muon: the host's bits, wherever the state is. */
+static void matrices(void) {
+    static const char *const all[] = {NULL,
+                                      CPU,
+                                      NVME,
+                                      ON_NVME,
+                                      SHARED,
+                                      TIERED,
+                                      CPU PARAM_CPU,
+                                      NVME PARAM_CPU,
+                                      ON_NVME PARAM_NVME,
+                                      SHARED PARAM_CPU,
+                                      TIERED PARAM_NVME};
+    static const zero_dtype types[] = {ZERO_F32, ZERO_BF16, ZERO_F16};
+    for (uint32_t stage = 0; stage < 4; stage++)
+        for (uint32_t t = 0; t < (stage == 3 ? 11 : 6); t++) {
+            if (stage < 3 && (stage + t) % 2) continue;
+            if (t == 3 && !stage) continue; /* whole gradients */
+            struct toy_setup s = setup(stage, 1 + (stage + t) % 3);
+            s.muon = 1, s.tiers = all[t], s.compute = types[(stage + t) % 3], s.scale_power = 6;
+            s.nan_step = t % 2 ? 1 : -1, s.micro_steps = 1 + t % 2;
+            s.communication = t == 4 && s.compute == ZERO_F32 ? "bf16" : NULL;
+            s.extra = t % 3 == 1 ? ", \"ema\": {\"decay\": 0.9}" : NULL;
+            run(all[t] ? all[t] : "matrices", s);
+        }
+    for (uint32_t stage = 1; stage < 4; stage += 2) updates_with_a_shadow(stage, 1);
+    struct toy_setup s = setup(3, 4);
+    s.muon = 1, s.tiers = CPU ", \"mics_shard_size\": 2";
+    run_always("matrices, two copies", s);
+    s.tiers = ON_NVME PARAM_NVME ", \"zero_hpz_partition_size\": 2", s.compute = ZERO_BF16;
+    run_always("matrices, a second shard", s);
+    s = setup(1, 2), s.muon = 1, s.tiers = SHARED ", \"zero_quantized_gradients\": true";
+    run_always("matrices, codes for gradients", s);
+    s.tiers = CPU, s.free_order = 1, s.bound = 2, s.compute = ZERO_BF16;
+    run_always("matrices, free order within a bound", s);
+    s = setup(3, 2), s.muon = 1, s.vertical = 1, s.micro_steps = 3, s.mode = "every", s.tiers = ON_NVME;
+    run_always("matrices, micro-steps in each use", s);
 }
 
 /* ---- gradients that rest in the host's memory ---- */
@@ -280,6 +319,7 @@ static void gradients(void) {
 struct crossed {
     struct traffic traffic;
     uint64_t reduced, compute; /* bytes of all trainable shards in these types */
+    uint64_t directions;
 };
 
 static void read_crossed(zero_engine *engine, void *user) {
@@ -294,25 +334,28 @@ static void read_crossed(zero_engine *engine, void *user) {
         if (b->policy.region[i].frozen) continue;
         out->reduced += shard * dtype_bytes(b->terms.precision.reduced);
         out->compute += shard * dtype_bytes(b->terms.precision.compute);
+        out->directions += b->policy.region[i].matrices * shard * sizeof(float);
     }
 }
 
 /* The host updates: a shard leaves the device once per reduction, and comes back only as parameters. Parameters that are their own
- * masters leave for the update, too. */
+ * masters leave for the update, too. Of whole matrices, the directions are on the device: they come from the host, and go back. */
 static void crossings(void) {
     static struct toy_result got;
     static const char *const modes[] = {"every", "last"};
-    for (uint32_t i = 0; i < 12; i++) {
+    for (uint32_t i = 0; i < 24; i++) {
         struct toy_setup s = setup(1 + i % 3, 1 + i % 2);
         struct crossed crossed;
-        s.device = device, s.tiers = CPU, s.compute = i < 6 ? ZERO_F32 : ZERO_BF16, s.micro_steps = 3,
-        s.mode = modes[i / 3 % 2], s.steps = 3, s.after = read_crossed, s.user = &crossed;
+        s.device = device, s.tiers = CPU, s.compute = i / 6 % 2 ? ZERO_BF16 : ZERO_F32, s.micro_steps = 3,
+        s.muon = i >= 12, s.mode = modes[i / 3 % 2], s.steps = 3, s.after = read_crossed, s.user = &crossed;
         toy_train(&s, &got);
-        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps, masters = i < 6 ? crossed.compute : 0;
-        int same =
-            CHECK_STRING(got.error, "") &
-            CHECK_INT(crossed.traffic.to_host_bytes, s.steps * (reductions * crossed.reduced + masters)) &
-            CHECK_INT(crossed.traffic.to_device_bytes, s.steps * crossed.compute);
+        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps, masters = i / 6 % 2 ? 0 : crossed.compute,
+                 directions = s.muon ? crossed.directions : 0;
+        int same = CHECK_STRING(got.error, "") &
+                   CHECK_INT(crossed.traffic.to_host_bytes,
+                             s.steps * (reductions * crossed.reduced + masters + directions)) &
+                   CHECK_INT(crossed.traffic.to_device_bytes, s.steps * (crossed.compute + directions)) &
+                   CHECK(!s.muon == !directions);
         if (!same) fprintf(stderr, "in stage %u, %u ranks, %s, row %u\n", s.stage, s.ranks, s.mode, i);
     }
 }
@@ -624,6 +667,11 @@ static void nccl(void) {
     run_always("nccl, two copies", s);
     s.tiers = CPU ", \"zero_hpz_partition_size\": 2, \"zero_quantized_weights\": \"fp8_e4m3\"";
     run_always("nccl, a second shard, codes in fp8", s);
+    for (uint32_t stage = 0; stage < 4; stage += 3) {
+        s = setup(stage, 3);
+        s.device_comm = transport, s.after = is_nccl, s.muon = 1, s.tiers = stage ? CPU : NULL;
+        run_always("nccl, matrices", s);
+    }
     s = setup(3, 2), s.comm = transport, s.steps = 1;
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_CONFIG);
@@ -655,6 +703,7 @@ int main(int argc, char **argv) {
                  {"stored", stored},
                  {"gradients", gradients},
                  {"stored_gradients", stored_gradients},
+                 {"matrices", matrices},
                  {"crossings", crossings},
                  {"budgets", budgets},
                  {"choice", choice},

@@ -154,6 +154,37 @@ static void others(void) {
     train(s, &each_step);
 }
 
+/* Averages and masters move with the weights, moments with the directions. The other optimizer has a state more. */
+static void whole_matrices(void) {
+    char shadow[400];
+    const char *own = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp/zero_ema_test";
+    snprintf(shadow, sizeof shadow,
+             "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/matrices\"}, "
+             "\"sub_group_size\": 100",
+             own);
+    struct toy_setup s = setup();
+    s.muon = 1, s.nan_step = 2;
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.ranks = 1 + s.stage % 3, s.compute = types[s.stage % 3];
+        s.tiers = s.stage == 3 ? ALL
+                  : s.stage    ? STATE
+                               : STATE ", \"offload_gradients\": {\"device\": \"none\"}";
+        train(s, all_keys[s.stage % 3]);
+        s.tiers = "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\", \"ratio\": 0.5}, "
+                  "\"sub_group_size\": 100";
+        s.compute = types[(s.stage + 1) % 3];
+        train(s, all_keys[(s.stage + 1) % 3]);
+        s.tiers = shadow, s.shadow = 1, s.compute = types[(s.stage + 2) % 3];
+        train(s, &each_step);
+        s.shadow = 0;
+    }
+    s = setup(), s.muon = 1, s.stage = 2, s.tiers = STATE;
+    s.compute = ZERO_F32, s.extra = ", \"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}";
+    train(s, &each_step);
+    s = setup(), s.muon = 1, s.stage = 3, s.tiers = STATE, s.compute = ZERO_BF16, s.kept = 1 << 4 | 1 << 5;
+    train(s, &rarely);
+}
+
 /* Of one state, of none, and of two; states in bf16, which averages are not. */
 static void optimizers(void) {
     static const char *const optimizer[] = {
@@ -185,7 +216,7 @@ static void updates_in_the_backward(void) {
     s.tiers = tiers, s.shadow = s.updates = 1, s.nan_step = 2;
     uint64_t repeated = 0;
     for (s.stage = 0; s.stage <= 3; s.stage++) {
-        s.compute = types[s.stage % 3];
+        s.compute = types[s.stage % 3], s.muon = s.stage % 2;
         if (!train(s, &each_step)) continue;
         repeated += with.repeated;
         CHECK_INT(with.skipped, 1);
@@ -211,6 +242,7 @@ static const struct plain_param params[] = {{"a", "a.w", 5001, 0, NULL},
                                             {"a", "a.b", 33, ZERO_NO_DECAY, NULL},
                                             {"b", "b.w", 3007, 0, NULL},
                                             {"b", "b.f", 70, ZERO_FROZEN, NULL}};
+static const uint64_t columns[] = {3, 0, 31, 0}; /* of matrices, where they are such */
 enum { PARAMS = sizeof params / sizeof *params, ELEMENTS = 5001 + 33 + 3007 };
 
 struct held {
@@ -234,7 +266,7 @@ static struct held saved, ended; /* at the save, and two steps later */
 struct life {
     const char *saved, *json;
     zero_status (*load)(zero_engine *engine, const char *dir); /* NULL: fills */
-    int steps, saves, recovers;
+    int steps, saves, recovers, matrices;
     void (*check)(zero_engine *engine, const struct held *held);
 };
 
@@ -243,7 +275,7 @@ static void live(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     struct held held;
     if (!CHECK_STRING(engine ? "" : zero_last_error(), "")) return;
-    zero_status status = plain_declare(&p, engine, params, PARAMS);
+    zero_status status = plain_declare_matrices(&p, engine, params, PARAMS, life->matrices ? columns : NULL);
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status && life->recovers)
         status = zero_engine_recover(engine, toy_fill, NULL, NULL);
@@ -345,6 +377,25 @@ static void shadow(void) {
         (struct life){.saved = "none", .steps = 5, .check = is_ended});
 }
 
+static void shadow_of_matrices(void) {
+    static const char more[] =
+        ", \"nvme\": {\"shadow\": true}, \"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.01}}, "
+        "\"param_groups\": [{\"match\": [\"a.b\", \"b.f\"], \"optimizer\": \"AdamW\"}]" EMA;
+    char nvme[1500];
+    snprintf(nvme, sizeof nvme,
+             "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/shadow_of_matrices\"}, "
+             "\"sub_group_size\": 2048",
+             directory());
+    struct life life = {.saved = "none", .matrices = 1, .steps = 3, .check = keep_saved};
+    run(2, 3, nvme, more, life);
+    life.recovers = 1, life.steps = 0, life.check = is_saved;
+    run(2, 3, nvme, more, life);
+    life.steps = 2, life.check = keep_ended;
+    run(2, 3, nvme, more, life);
+    life.recovers = 0, life.steps = 5, life.check = is_ended;
+    run(2, 1, CPU, strchr(more + 1, ','), life);
+}
+
 /* As many bytes per element, of another meaning: the momentum of one run, and the averages of the other. */
 static void finds_another(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
@@ -424,11 +475,13 @@ int main(void) {
     stages_and_tiers();
     others();
     optimizers();
+    whole_matrices();
     updates_in_the_backward();
     discrete();
     checkpoints("");
     checkpoints(", \"bf16\": {\"enabled\": true}");
     shadow();
+    shadow_of_matrices();
     shadow_of_another();
     interface();
     return check_end();

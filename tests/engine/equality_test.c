@@ -159,28 +159,6 @@ static void matrices_are_refused(void) {
     }
 }
 
-static void matrices_are_not_everywhere(void) {
-    static const struct {
-        const char *device, *message;
-        int updates, averages;
-    } cases[] = {{NULL, "Muon updates whole matrices, which is not here in the backward: remove", 1, 0},
-                 {NULL, "with averaged weights (ema) and state on a drive: keep the state in memory", 0, 1},
-                 {"sim", "not here on a GPU: set device.type", 0, 0}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        static struct toy_result got;
-        struct toy_setup s = toy_setup_default();
-        s.muon = 1, s.stage = 3, s.device = cases[i].device, s.updates = cases[i].updates;
-        if (s.updates) s.clip = 0;
-        if (cases[i].averages) {
-            s.tiers = "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}";
-            s.extra = ", \"ema\": {\"decay\": 0.9}";
-        }
-        toy_train(&s, &got);
-        CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
-        CHECK_CONTAINS(got.error, cases[i].message);
-    }
-}
-
 int main(void) {
     stages_and_ranks();
     schedules();
@@ -189,6 +167,5 @@ int main(void) {
     other_optimizers();
     matrices();
     matrices_are_refused();
-    matrices_are_not_everywhere();
     return check_end();
 }

@@ -2,7 +2,9 @@
  * notes, ranks that are threads. */
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "engine/zero.hpp"
 
@@ -38,8 +40,8 @@ struct host {
     zero::engine engine;
     zero::unit layer;
     zero::param<float> weight;
-    explicit host(const zero_runtime &runtime = zero::make<zero_runtime>())
-        : engine(json, runtime), layer(engine.add_unit("layer")), weight(layer.add("weight", {COUNT})) {
+    explicit host(const zero_runtime &runtime = zero::make<zero_runtime>(), const char *text = json)
+        : engine(text, runtime), layer(engine.add_unit("layer")), weight(layer.add("weight", {COUNT})) {
         engine.commit();
         engine.fill([](std::string_view name, uint64_t first, zero::span<float> out) {
             CHECK(name == "weight");
@@ -177,6 +179,31 @@ void state_and_notes() {
     CHECK(!h.engine.get() && moved.hash().size() == 32);
 }
 
+/* Weights, averages as weights, and a run that has no averages. */
+void averaged_weights() {
+    constexpr const char *ema =
+        R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "ema": {"decay": 0.5}})";
+    const char *place = std::getenv("TEST_TMPDIR");
+    const std::string dir = std::string(place ? place : ".") + "/averaged", plain = dir + "_not";
+    std::string said;
+    host h(zero::make<zero_runtime>(), ema), weights, other;
+    for (int step = 0; step < 2; step++) {
+        h.forward();
+        h.backward();
+        h.engine.step();
+    }
+    const std::vector<float> average = h.weight.read(ZERO_EMA);
+    h.engine.save(dir);
+    CHECK(average != h.weight.read());
+    weights.engine.load_weights(dir);
+    CHECK(weights.weight.read() == h.weight.read() && weights.engine.steps() == 0);
+    weights.engine.load_ema(dir);
+    CHECK(weights.weight.read() == average);
+    other.engine.save(plain);
+    CHECK(thrown([&] { h.engine.load_ema(plain); }, &said) == ZERO_E_ARGUMENT);
+    CHECK(contains(said, "zero_engine_load_ema||") && contains(said, "has no averaged weights"));
+}
+
 /* One rank fails in its model: the others learn that it has left, and run throws what it threw. */
 void parked_between_steps() {
     host h;
@@ -229,6 +256,7 @@ int main() {
     an_exception_in_a_fill();
     state_and_notes();
     parked_between_steps();
+    averaged_weights();
     ranks_are_threads();
     return failures != 0;
 }

@@ -149,6 +149,56 @@ static void addresses_are_known_after_commit(void) {
     zero_engine_destroy(e);
 }
 
+/* Of 16 floats, a cache line, but for "c"; "e" is frozen. */
+static void add_lines(zero_engine *e) {
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
+    static zero_slot slots[5];
+    zero_unit *unit;
+    CHECK_INT(zero_engine_add_unit(e, "u", &unit), ZERO_OK);
+    for (int i = 0; i < 5; i++) {
+        zero_param param = {.struct_size = sizeof param, .name = names[i], .dims = 1, .slot = &slots[i]};
+        param.shape[0] = i == 2 ? 5 : 16, param.flags = i == 4 ? ZERO_FROZEN : 0;
+        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    }
+}
+
+/* True for what is one array in each use. */
+static int adjoins(const zero_engine *e, const char *name, const char *before) {
+    const zero_handle *p = zero_engine_param(e, name), *q = zero_engine_param(e, before);
+    zero_slot p_slot, q_slot;
+    if (!zero_param_adjoins(p, q)) return 0;
+    CHECK_INT(zero_param_addresses(p, &p_slot), ZERO_OK);
+    CHECK_INT(zero_param_addresses(q, &q_slot), ZERO_OK);
+    CHECK((float *)p_slot.param == (float *)q_slot.param + zero_param_count(q));
+    CHECK((float *)p_slot.grad == (float *)q_slot.grad + zero_param_count(q));
+    return 1;
+}
+
+/* The same at all stages; a small parameter is apart from the others. */
+static void what_adjoins(void) {
+    char json[256];
+    for (int stage = 0; stage <= 3; stage++)
+        for (int small = 0; small <= 10; small += 10) {
+            snprintf(json, sizeof json,
+                     "{\"train_batch_size\": 1, \"zero_optimization\": {\"stage\": %d, "
+                     "\"stage3_param_persistence_threshold\": %d}}",
+                     stage, small);
+            zero_engine *e = zero_engine_init(json);
+            add_lines(e);
+            CHECK_INT(adjoins(e, "b", "a"), 0); /* before commit */
+            CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+            CHECK_INT(adjoins(e, "b", "a"), 1);
+            CHECK_INT(adjoins(e, "a", "b"), 0);
+            CHECK_INT(adjoins(e, "c", "b"), !small);
+            CHECK_INT(adjoins(e, "d", "c"), 0);
+            CHECK_INT(adjoins(e, "d", "b"), small != 0); /* nothing is between them */
+            CHECK_INT(adjoins(e, "e", "d"), 0);
+            zero_engine_destroy(e);
+        }
+    CHECK_INT(zero_param_adjoins(NULL, NULL), 0);
+    CHECK_CONTAINS(zero_last_error(), "zero_param_adjoins: the parameter is NULL");
+}
+
 /* The step is refused, and nothing is lost: the backward can still come. */
 static void a_step_without_a_backward(void) {
     char line[256] = "";
@@ -239,6 +289,7 @@ int main(void) {
     a_null_engine_has_no_values();
     calls_before_there_are_weights();
     addresses_are_known_after_commit();
+    what_adjoins();
     a_step_without_a_backward();
     the_last_failure_has_parts();
     what_the_configuration_came_to();

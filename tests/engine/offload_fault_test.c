@@ -429,7 +429,8 @@ static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS]
     if (seeds >= 200) CHECK(resident >= seeds / 20);
     for (int f = 0; f < FAULTS; f++) {
         printf("  %-20s %8" PRIu64 "\n", fault_names[f], total[f]);
-        if (seeds >= 200 && !CHECK(total[f] >= seeds / 20))
+        bool drawn = f != FAULT_STUCK; /* destroy_test has it: a run waits for such a drive */
+        if (seeds >= 200 && drawn && !CHECK(total[f] >= seeds / 20))
             fprintf(stderr, "%s fired too seldom\n", fault_names[f]);
     }
     printf("schedules with:\n");

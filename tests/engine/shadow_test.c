@@ -302,6 +302,7 @@ static void updates_in_backward(void) {
     for (s.stage = 0; s.stage <= 3; s.stage++)
         for (int clips = 0; clips < 2; clips++) {
             s.type = types[(s.stage + (uint32_t)clips) % 3], s.params = s.stage == 3;
+            s.muon = (s.stage + (uint32_t)clips) % 2;
             begin_anew(s.path);
             s.clip = 0;
             s.spoils = clips;

@@ -149,7 +149,8 @@ static void keep_masters(const struct toy_setup *s, struct toy_result *out) {
 /* Muon on a whole matrix, part by part as in kernels/optimizer.h. */
 static void update_matrix(uint32_t i, uint32_t step, float scale, float *weights, float *momentum,
                           const float *gradient) {
-    static float direction[SIZE], scratch[4 * SIZE];
+    static float direction[SIZE];
+    static _Alignas(64) float scratch[4 * SIZE + 128];
     const struct optimizer *muon = optimizer_find("muon");
     struct optimizer_params p = muon->defaults;
     struct optimizer_scalars scalars;

@@ -218,7 +218,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
         .evaluate = t->toy.evaluate,
         .skip_unit = t->toy.skip_unit,
         .seed = t->seed,
-        .speeds = {1000000, 1000000, 1000000, 0, link, link, 1000000, 1000000, 1000000, 100, 2},
+        .speeds = {1000000, 1000000, 1000000, 0, link, link, 1000000, 1000000, 1000000, 100, 2, 0},
         .chaos_ns = t->chaos_ns,
         .one_order = t->one_order,
         .chaos_events = UINT64_MAX,

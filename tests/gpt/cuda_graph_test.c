@@ -146,6 +146,25 @@ static bool same(const struct setup *s) {
     return check_failures == failures;
 }
 
+/* Weights that adjoin are multiplied together: a layout that is the same at every stage and tier, and so are the bits. With this
+ * threshold keys and values adjoin, and queries are apart from them. */
+static void same_at_the_extremes(struct gpt_config config, uint32_t ranks) {
+    static const char *const places[] = {"\"stage\": 0",
+                                         "\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"}, "
+                                         "\"offload_param\": {\"device\": \"cpu\"}"};
+    static struct trial first, other;
+    char keys[256];
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(keys, sizeof keys,
+                 "\"gradient_accumulation_mode\": \"every\", \"zero_optimization\": {%s, "
+                 "\"stage3_param_persistence_threshold\": 200}",
+                 places[i]);
+        struct setup s = {places[i], keys, config, ranks};
+        run(&s, false, i ? &other : &first);
+        if (i) CHECK_STRING(other.of[0].hash, first.of[0].hash);
+    }
+}
+
 /* Without graphs from where none can be made: a variable of the stand-in refuses them. */
 static void goes_on(const struct setup *s, const char *variable, const char *value) {
     static struct trial plain, without;
@@ -177,6 +196,7 @@ int main(void) {
          recomputed(gpt2), 2},
     };
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) same(&setups[i]);
+    same_at_the_extremes(llama, 2);
     goes_on(&setups[0], "FAKE_CUDA_CAPTURES", "0");
     goes_on(&setups[0], "FAKE_CUDA_CAPTURES", "2");
     goes_on(&setups[0], "FAKE_CUDA_GRAPHS", "3");

@@ -16,12 +16,14 @@ struct zero_handle {
 
 struct param {
     struct zero_handle handle;
+    const zero_engine *engine;
     char name[128];
     uint64_t count;
     float *value, *grad;
     uint16_t *narrow_value, *narrow_grad; /* bf16, fp16: what the slots show */
-    void *device_value, *device_grad;     /* on a device: copies, which the slots show */
-    bool written;                         /* in this step: later uses add */
+    void *device_value, *device_grad; /* on a device: copies, which the slots show; in the unit's memory */
+    uint64_t unit, at;                /* of its unit; its place there, in bytes */
+    bool written;                     /* in this step: later uses add */
     bool frozen;
 };
 
@@ -33,6 +35,9 @@ struct use {
 struct zero_unit {
     zero_engine *engine;
     struct use use[32];
+    void *device_value,
+        *device_grad; /* of its parameters, each on a cache line, as the engine lays them out */
+    uint64_t bytes;
     uint32_t uses, index,
         segment; /* segment: index of the first unit that is recomputed before its backward */
 };
@@ -75,9 +80,10 @@ void zero_engine_destroy(zero_engine *engine) {
     for (uint32_t i = 0; i < engine->params; i++) {
         free(engine->param[i].value), free(engine->param[i].grad);
         free(engine->param[i].narrow_value), free(engine->param[i].narrow_grad);
-        if (!engine->device) continue;
-        engine->device->release(engine->device->user, engine->param[i].device_value);
-        engine->device->release(engine->device->user, engine->param[i].device_grad);
+    }
+    for (uint32_t i = 0; i < engine->units && engine->device; i++) {
+        engine->device->release(engine->device->user, engine->unit[i].device_value);
+        engine->device->release(engine->device->user, engine->unit[i].device_grad);
     }
     if (engine->scratch) free(engine->scratch->drive), free(engine->scratch->place);
     free(engine->scratch);
@@ -189,17 +195,39 @@ zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_uni
     return ZERO_OK;
 }
 
-static void *allocate(const zero_engine *engine, const struct param *p) {
-    return engine->device->allocate(engine->device->user, p->count * 4);
+enum { LINE_BYTES = 64 };
+
+static uint64_t param_bytes(const zero_engine *engine, const struct param *p) {
+    return p->count * (engine->dtype == ZERO_F32 ? 4 : 2);
 }
 
-void fake_engine_move(zero_engine *engine, int grads) {
+/* Behind the unit's parameters so far. */
+static void place(zero_unit *unit, struct param *p) {
+    uint64_t bytes = param_bytes(unit->engine, p);
+    p->unit = unit->index, p->at = unit->bytes;
+    unit->bytes += (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+static void allocate(zero_engine *engine, int grads) {
+    for (uint32_t i = 0; i < engine->units; i++) {
+        zero_unit *unit = &engine->unit[i];
+        void **at = grads ? &unit->device_grad : &unit->device_value, *before = *at;
+        *at = engine->device->allocate(engine->device->user, unit->bytes + LINE_BYTES);
+        if (before) engine->device->release(engine->device->user, before);
+    }
     for (uint32_t i = 0; i < engine->params; i++) {
         struct param *p = &engine->param[i];
-        void **at = grads ? &p->device_grad : &p->device_value, *before = *at;
-        *at = allocate(engine, p);
-        engine->device->release(engine->device->user, before);
+        const zero_unit *unit = &engine->unit[p->unit];
+        *(grads ? &p->device_grad : &p->device_value) =
+            (char *)(grads ? unit->device_grad : unit->device_value) + p->at;
     }
+}
+
+void fake_engine_move(zero_engine *engine, int grads) { allocate(engine, grads); }
+
+int zero_param_adjoins(const zero_handle *param, const zero_handle *before) {
+    const struct param *p = (const struct param *)param, *q = (const struct param *)before;
+    return p->unit == q->unit && p->frozen == q->frozen && p->at == q->at + param_bytes(p->engine, q);
 }
 
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
@@ -210,6 +238,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
     if (engine->committed || !p || find(engine, param->name)) return ZERO_E_ARGUMENT;
     if (!param->tied_to) {
         engine->params++;
+        p->engine = engine;
         snprintf(p->name, sizeof p->name, "%s", param->name);
         p->count = count;
         p->handle.dtype = engine->dtype;
@@ -218,8 +247,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
         p->value = (float *)calloc(1, count * 4 + skew), p->grad = (float *)calloc(1, count * 4 + skew);
         p->narrow_value = (uint16_t *)calloc(count, 2), p->narrow_grad = (uint16_t *)calloc(count, 2);
     }
-    if (!param->tied_to && engine->device)
-        p->device_value = allocate(engine, p), p->device_grad = allocate(engine, p);
+    if (!param->tied_to) place(unit, p);
     if (p->count != count) return ZERO_E_ARGUMENT;
     unit->use[unit->uses++] = (struct use){param->slot, p};
     return ZERO_OK;
@@ -227,6 +255,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
 
 zero_status zero_engine_commit(zero_engine *engine, zero_plan *out) {
     engine->committed = true;
+    if (engine->device) allocate(engine, 0), allocate(engine, 1);
     return ZERO_OK;
 }
 

@@ -5,7 +5,7 @@
 #include "tests/check.h"
 #include "tools/gpt/kernels.h"
 
-enum { ROWS = 5, WIDE = 67, ALL = ROWS * WIDE };
+enum { ROWS = 5, WIDE = 67, ALL = ROWS * WIDE, LINE = 16 };
 
 static const uint32_t widths[] = {1, 3, 4, 7, 8, 15, 16, 17, 33, 64, WIDE};
 static uint64_t state;
@@ -278,14 +278,16 @@ static void check_softmax_parts(const struct kernels *k, uint32_t width) {
     CHECK(isnan(total));
 }
 
-static void check_transpose(const struct kernels *k, uint32_t width) {
-    static float x[WIDE * WIDE], y[WIDE * (WIDE + 1)];
+/* A row of y has `ld` elements: whole lines can be streamed, others cannot. */
+static void check_transpose(const struct kernels *k, uint32_t width, uint32_t ld, bool streamed) {
+    static float x[WIDE * WIDE];
+    static _Alignas(64) float y[WIDE * (WIDE + LINE)];
     for (int i = 0; i < WIDE * WIDE; i++) x[i] = (float)i;
     for (uint32_t rows = 1; rows <= WIDE; rows += 11) {
-        for (int i = 0; i < WIDE * (WIDE + 1); i++) y[i] = -1;
-        k->transpose(y, WIDE + 1, x, WIDE, rows, width);
-        for (uint32_t i = 0; i < WIDE * (WIDE + 1); i++) {
-            uint32_t c = i / (WIDE + 1), r = i % (WIDE + 1);
+        for (uint32_t i = 0; i < WIDE * ld; i++) y[i] = -1;
+        k->transpose(y, ld, x, WIDE, rows, width, streamed);
+        for (uint32_t i = 0; i < WIDE * ld; i++) {
+            uint32_t c = i / ld, r = i % ld;
             check_near("transpose", k, width, y[i], r < rows && c < width ? r * WIDE + c : -1.);
         }
     }
@@ -322,7 +324,11 @@ int main(void) {
                 check_norm(k, widths[i]);
             check_rms_norm(k, widths[i]), check_swiglu(k, widths[i]), check_rotate(k, widths[i]);
             check_cross_entropy(k, widths[i]), check_softmax_parts(k, widths[i]);
-            check_sums(k, widths[i]), check_transpose(k, widths[i]);
+            check_sums(k, widths[i]);
+            for (int streamed = 0; streamed < 2; streamed++) {
+                check_transpose(k, widths[i], WIDE + 1, streamed);
+                check_transpose(k, widths[i], WIDE + LINE - WIDE % LINE, streamed);
+            }
         }
     }
     CHECK(tables >= 1);

@@ -105,7 +105,7 @@ static void averages(enum kernel_isa isa, struct checksum_stream *sum) {
 
 static void orthogonal(enum kernel_isa isa, struct checksum_stream *sum) {
     static const uint64_t shapes[][2] = {{1, 9}, {13, 7}, {33, 70}, {70, 33}};
-    static float scratch[3 * COUNT];
+    static _Alignas(64) float scratch[3 * COUNT];
     for (uint64_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             struct orthogonalize_options o = {.steps = 5, .eps = 1e-7f, .scale = 0.7f, .bf16 = bf16};

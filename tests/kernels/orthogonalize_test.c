@@ -88,7 +88,9 @@ static void formula_and_bits(uint64_t rows, uint64_t columns, bool bf16) {
 }
 
 static void zero_stays_zero(void) {
-    float m[6] = {0}, scratch[64];
+    float m[6] = {0};
+    _Alignas(64) float scratch[128];
+    CHECK(orthogonalize_scratch(2, 3) <= sizeof scratch / sizeof *scratch);
     struct orthogonalize_options o = {.steps = 5, .eps = 1e-7f, .scale = 1};
     orthogonalize(m, 2, 3, &o, scratch, 1);
     for (int i = 0; i < 6; i++) CHECK_DOUBLE(m[i], 0, 0);

@@ -363,7 +363,7 @@ static void matrices_go_through_the_ring_twice(void) {
         d.region[1] = (struct offload_region){.chunks = GRAD_CHUNKS,
                                               .resident = RESIDENT,
                                               .halves = true,
-                                              .masters = masters,
+                                              .weights = masters,
                                               .params = params,
                                               .grads = grads};
         offload_open(&d.offload);

@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import torch
-from models import KINDS, MLP, configuration, loss_of_vectors, made, plain_losses, tokens
+from models import KINDS, MLP, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
 from modules_test import Case
 
 import zero
@@ -227,6 +227,47 @@ class State(Case):
             with engine.full_parameters(writeback=True, rank0_only=True):
                 pass
         self.train(engine)
+
+    def test_averages(self):
+        """Those of AveragedModel, but for its one rounding more. To look at them, and to evaluate them, changes no bit of the training."""
+        average_with = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        for stage, more in ((0, {}), (3, {}), (3, {"bf16": {"enabled": True}})):
+            models = [made("mlp") for _ in range(2)]
+            for model in models:
+                model.blocks[0].a.weight.requires_grad_(False)
+            engine, unseen = self.engine(models[0], stage, ema={"decay": 0.9}, **more), self.engine(models[1], stage, **more)
+            plain = made("mlp")
+            expected = torch.optim.swa_utils.AveragedModel(plain, multi_avg_fn=average_with)
+            engine.commit(vectors(0)[0])
+            for step in range(-1, STEPS):
+                self.train(engine, [step] if step >= 0 else [])
+                plain.load_state_dict(engine.state_dict())
+                expected.update_parameters(plain)
+                with engine.full_parameters(averages=True) as model, torch.no_grad():
+                    loss = loss_of_vectors(model, 99).item()
+                self.assertAlmostEqual(loss, loss_of_vectors(expected.module, 99).item(), delta=1e-6)
+            state, found = expected.module.state_dict(), engine.state_dict(averages=True)
+            self.assertEqual(state.keys(), found.keys())
+            for key, value in state.items():
+                torch.testing.assert_close(found[key], value, rtol=1e-6, atol=1e-8)
+            self.train(unseen, range(STEPS))
+            self.assertEqual(unseen.hash(), engine.hash())
+            self.assertNotEqual(found["head.weight"].tolist(), engine.state_dict()["head.weight"].tolist())
+            directory = self.path / f"{stage}{len(more)}"
+            engine.save(directory / "run")
+            engine.save_pretrained(directory / "out", torch.float32, averages=True)
+            taken, read = self.engine(made("mlp")), self.engine(zero.load_pretrained(made("mlp"), directory / "out"))
+            taken.load(directory / "run", averages=True)
+            for other in (taken, read):
+                for key, value in other.state_dict().items():
+                    self.assertTrue(torch.equal(value, found[key]), key)
+            self.assertEqual(taken.steps, 0)
+        with self.assertRaisesRegex(zero.ZeroError, "has no averaged weights: set ema.decay in the configuration"):
+            unseen.state_dict(averages=True)
+        with self.assertRaisesRegex(zero.ZeroError, "averages are not written back"):
+            with engine.full_parameters(writeback=True, averages=True):
+                pass
+        self.train(unseen)  # a call that is refused leaves the parameters in the engine
 
     def test_pretrained(self):
         """Out to transformers, and in again from its files, on the meta device."""

@@ -3,17 +3,29 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* A sum is the only exchange that the engine offers to programs. */
+/* A sum is the only exchange that the engine offers to programs. A double keeps integers of 53 bits: so many whole bytes. The other
+ * ranks add zeros. */
+enum { NUMBERS = 64, NUMBER_BYTES = 6, AT_ONCE = NUMBERS * NUMBER_BYTES };
+
+static void pack(const char *text, size_t count, double *numbers) {
+    for (size_t i = count; i-- > 0;)
+        numbers[i / NUMBER_BYTES] = numbers[i / NUMBER_BYTES] * 256 + (unsigned char)text[i];
+}
+
+static void unpack(const double *numbers, size_t count, char *text) {
+    for (size_t i = 0; i < count; i++)
+        text[i] = (char)((uint64_t)numbers[i / NUMBER_BYTES] >> i % NUMBER_BYTES * 8);
+}
+
 zero_status share_text(zero_engine *engine, char *text, size_t capacity) {
-    enum { AT_ONCE = 64 };
     bool first = zero_engine_rank(engine) == 0;
     for (size_t at = 0; at < capacity; at += AT_ONCE) {
-        double values[AT_ONCE] = {0};
+        double numbers[NUMBERS] = {0};
         size_t count = capacity - at < AT_ONCE ? capacity - at : AT_ONCE;
-        for (size_t i = 0; first && i < count; i++) values[i] = (unsigned char)text[at + i];
-        zero_status status = zero_engine_sum(engine, values, (uint32_t)count);
+        if (first) pack(text + at, count, numbers);
+        zero_status status = zero_engine_sum(engine, numbers, NUMBERS);
         if (status != ZERO_OK) return status;
-        for (size_t i = 0; i < count; i++) text[at + i] = (char)(unsigned char)values[i];
+        unpack(numbers, count, text + at);
         if (memchr(text + at, 0, count)) break;
     }
     return ZERO_OK;

@@ -109,7 +109,7 @@ struct activations {
     float *norm1,
         *norm2;   /* [rows][width]; with several blocks of the vocabulary, all units of the head use them */
     float *inner; /* [rows][inner]: after the MLP's activation */
-    float *turned[PROJECTIONS]; /* fp32, fp16: a block's weights, transposed */
+    float *turned[PROJECTIONS]; /* fp32, fp16: a block's weights, transposed, by panels of columns */
     float *logits;              /* [head rows][vocab, or a block's rows of it]; then their gradient */
     float *partial; /* [tiles][partial_stride]: a tile's sums for biases and norms, added in tile order */
     float *strips;  /* per thread: strip_elements */

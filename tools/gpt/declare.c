@@ -133,6 +133,21 @@ static zero_status note_kept(struct gpt *gpt, struct unit *unit, struct zero_err
     return ZERO_OK;
 }
 
+static void note_adjoining_of(struct unit *unit) {
+    const zero_handle *before = NULL;
+    uint32_t index = 0;
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX; i++) {
+        if (!unit->view[i].count) continue;
+        const zero_handle *param = zero_unit_param(unit->handle, index++);
+        unit->view[i].adjoins = before && zero_param_adjoins(param, before);
+        before = param;
+    }
+}
+
+void note_adjoining(struct gpt *gpt) {
+    for (uint32_t u = 0; u < gpt_units(&gpt->config); u++) note_adjoining_of(&gpt->units[u]);
+}
+
 /* True if block `last` ends a segment. The last segment is not recomputed, because its activations are still in
  * memory. */
 static bool ends_segment(const struct gpt_config *c, uint32_t last) {

@@ -133,7 +133,8 @@ void gpt_destroy(struct gpt *gpt);
  * keep the first proposal. On the host there is no choice: the texts are "".
  * gpt_products_question: what a choice depends on: models with the same shapes can use the same choice at the same place.
  * gpt_products_time: chooses by time, for one rank's GPU alone. Called before the engine's commit: for a moment it takes memory
- * for two copies of the largest parameter, which the engine's plan exceeds later. Nothing that runs at the same time on the
+ * for two copies of the largest parameter, or of the largest weights that one product multiplies, which the engine's plan exceeds
+ * later. Nothing that runs at the same time on the
  * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
  * Attention's forward has a kernel more on GPUs of sm_90, for bf16 and heads up to 64 and of 97 to 128: products of warpgroups. With
  * config.times_attention the choice has a line for it. It is used if it is 2 % faster than the other. Before that, here and on each

@@ -77,8 +77,10 @@ struct kernels {
     void (*row_dots)(float *dots, const float *a, const float *b, uint32_t stride, uint32_t rows,
                      uint32_t columns);
 
-    /* y[columns][rows] = transpose of x[rows][columns]; ldx, ldy: elements from one row to the next */
-    void (*transpose)(float *y, uint64_t ldy, const float *x, uint64_t ldx, uint32_t rows, uint32_t columns);
+    /* y[columns][rows] = transpose of x[rows][columns]; ldx, ldy: elements from one row to the next. `streamed`: past the
+     * caches where lines are whole, for a result that is too large for them. */
+    void (*transpose)(float *y, uint64_t ldy, const float *x, uint64_t ldx, uint32_t rows, uint32_t columns,
+                      bool streamed);
 
     /* One row of logits: returns -log softmax(x)[target]; x becomes its gradient times `scale` */
     double (*cross_entropy)(float *x, uint32_t columns, uint32_t target, float scale);

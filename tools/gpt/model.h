@@ -21,6 +21,7 @@ struct view {
     uint64_t count;
     bool matrix;
     bool kept;        /* fp32 in the engine, where the compute type is narrower; a vector */
+    bool adjoins;     /* to the parameter before it: one array, gradients too (zero_param_adjoins) */
     uint32_t sums_at; /* vectors: the index in a tile's partial sums */
 
     const void *param; /* fp32; matrices with bf16 compute: bf16 */
@@ -40,6 +41,7 @@ struct pass {
     uint32_t batch, length, rows, tiles;
     uint32_t known;  /* the first rows, which the last pass computed: their keys and values are still there */
     uint32_t micros; /* of each use */
+    uint32_t micro;  /* the micro-step of the use that is computed now */
     const int32_t *tokens, *targets; /* of the micro-step in use; targets: NULL when only logits are wanted */
     float *logits;                   /* [vocab]: those of the last row */
     double divisor;                  /* of the sum of the targets' losses */
@@ -77,6 +79,9 @@ struct gpt {
 
 /* Adds the units and their parameters to the engine. */
 zero_status declare_units(struct gpt *gpt, struct zero_error *error);
+
+/* After commit: sets `adjoins` of all views. */
+void note_adjoining(struct gpt *gpt);
 
 /* The number of blocks that the backward runs. Blocks below the lowest trained unit need no gradient. `units`: all, declared. */
 uint32_t trained_blocks(const struct gpt_config *config, const struct unit *units);

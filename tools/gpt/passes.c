@@ -40,6 +40,7 @@ struct use {
 /* The calls that follow compute micro-step `micro`. */
 static void use_micro(struct gpt *gpt, const struct pass *pass, uint32_t micro) {
     uint64_t at = (uint64_t)micro * pass->rows;
+    gpt->pass.micro = micro;
     if (pass->micros == 1) return;
     gpt->pass.tokens = pass->tokens + at;
     gpt->pass.targets = pass->targets + at;

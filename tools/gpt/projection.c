@@ -36,21 +36,36 @@ static bool is_turned(const struct gpt *gpt, bool backward) {
     return !gpt->bf16 && !gpt->pass.known && gpt->architecture->outputs_first != backward;
 }
 
+/* Rows of a layer's weight, which become columns of the transposed matrix from `at` on. */
 struct turn {
     const struct kernels *kernels;
     float *to;
     const float *from;
-    uint32_t rows, columns;
-    uint64_t ld; /* of `to` */
+    uint32_t rows, columns, at, width; /* width: columns of the transposed matrix */
 };
 
-enum { TURN_ROWS = 64 };
+enum {
+    TURN_ROWS = 64,
+    PANEL_COLUMNS = 512, /* of the transposed matrix; the last panel has what is left */
+    STREAMED = 1 << 20,  /* elements: a matrix so large leaves the caches before it is used */
+};
+
+static uint32_t panel_width(uint32_t width, uint32_t first) {
+    return width - first < PANEL_COLUMNS ? width - first : PANEL_COLUMNS;
+}
 
 static void turn_rows(void *context, uint32_t index, uint32_t thread) {
     const struct turn *t = context;
-    uint32_t first = index * TURN_ROWS, rows = t->rows - first < TURN_ROWS ? t->rows - first : TURN_ROWS;
-    t->kernels->transpose(t->to + first, t->ld, t->from + (uint64_t)first * t->columns, t->columns, rows,
-                          t->columns);
+    uint32_t row = index * TURN_ROWS, end = t->rows - row < TURN_ROWS ? t->rows : row + TURN_ROWS;
+    bool streamed = (uint64_t)t->width * t->columns >= STREAMED;
+    while (row < end) {
+        uint32_t column = t->at + row, offset = column % PANEL_COLUMNS, first = column - offset;
+        uint32_t width = panel_width(t->width, first),
+                 rows = end - row < width - offset ? end - row : width - offset;
+        t->kernels->transpose(t->to + (uint64_t)first * t->columns + offset, width,
+                              t->from + (uint64_t)row * t->columns, t->columns, rows, t->columns, streamed);
+        row += rows;
+    }
 }
 
 /* Transposes layers that stand side by side into one matrix [inputs][outputs of all layers]. */
@@ -58,17 +73,19 @@ static struct turn turn_of(const struct block *b, enum projection_index index, u
     struct layer layer = layer_of(b, index, i);
     bool outputs_first = b->gpt->architecture->outputs_first;
     return (struct turn){.kernels = b->gpt->kernels,
-                         .to = b->gpt->activations.turned[index] + layer.at,
+                         .to = b->gpt->activations.turned[index],
                          .from = layer.view->param,
                          .rows = layer.view->rows,
                          .columns = layer.view->columns,
-                         .ld = outputs_first ? outputs_of(b, index) : layer.view->rows};
+                         .at = layer.at,
+                         .width = outputs_first ? outputs_of(b, index) : layer.view->rows};
 }
 
 void projection_turn(struct block *b, bool backward) {
     struct turn turns[PHASE_GROUPS_MAX];
     struct phase phase = {.groups = 0};
-    if (!is_turned(b->gpt, backward)) return;
+    /* All micro-steps of a use have the same weights. */
+    if (!is_turned(b->gpt, backward) || b->gpt->pass.micro) return;
     for (uint32_t index = 0; index < PROJECTIONS; index++)
         for (uint32_t i = 0; i < projection_of(b, index)->layers; i++) {
             struct turn *turn = &turns[phase.groups];
@@ -80,12 +97,22 @@ void projection_turn(struct block *b, bool backward) {
 
 /* ---- products ---- */
 
+/* c[rows][n] = beta c + a[rows][k] times the transposed matrix [k][n], panel by panel. */
+static void turned_product(const struct block *b, enum projection_index index, uint32_t thread, uint32_t rows,
+                           uint32_t n, uint32_t k, const float *a, float beta, float *c) {
+    const float *turned = b->gpt->activations.turned[index];
+    for (uint32_t first = 0; first < n; first += PANEL_COLUMNS) {
+        uint32_t width = panel_width(n, first);
+        product(b->gpt, thread, rows, width, k, a, k, plain(turned + (uint64_t)first * k, width), beta,
+                c + first, n);
+    }
+}
+
 void projection_forward(const struct block *b, enum projection_index index, uint32_t thread, uint32_t rows,
                         const float *x, float beta, float *y) {
     uint32_t outputs = outputs_of(b, index), inputs = layer_of(b, index, 0).inputs;
     if (is_turned(b->gpt, false)) {
-        product(b->gpt, thread, rows, outputs, inputs, x, inputs,
-                plain(b->gpt->activations.turned[index], outputs), beta, y, outputs);
+        turned_product(b, index, thread, rows, outputs, inputs, x, beta, y);
         return;
     }
     enum transpose form = b->gpt->architecture->outputs_first ? TRANSPOSED : PLAIN;
@@ -100,8 +127,7 @@ void projection_backward(const struct block *b, enum projection_index index, uin
                          const float *dy, float *dx) {
     uint32_t outputs = outputs_of(b, index), inputs = layer_of(b, index, 0).inputs;
     if (is_turned(b->gpt, true)) {
-        product(b->gpt, thread, rows, inputs, outputs, dy, outputs,
-                plain(b->gpt->activations.turned[index], inputs), 0, dx, inputs);
+        turned_product(b, index, thread, rows, inputs, outputs, dy, 0, dx);
         return;
     }
     enum transpose form = b->gpt->architecture->outputs_first ? PLAIN : TRANSPOSED;

@@ -6,8 +6,10 @@
 #include "tools/gpt/phase.h"
 
 /* A product with a transposed weight reaches 70 to 90 % of the rate of a plain one, because oneDNN packs the weight
- * again for every tile. Weights are therefore transposed once, before the tiles: weights stored [inputs][outputs]
- * before the backward, the others before the forward. bf16 products run at the same rate in both forms. */
+ * again for every tile. Weights are therefore transposed once per use, before the tiles: weights stored
+ * [inputs][outputs] before the backward, the others before the forward. The transposed matrix is a sequence of panels of
+ * columns, since oneDNN packs rows that are far apart slowly: a product of 64 rows with a weight of 2,304 x 12,288 takes
+ * 0.62 of the time. bf16 products run at the same rate in both forms. */
 void projection_turn(struct block *block, bool backward);
 
 /* y[rows][outputs] = beta y + x[rows][inputs] weights. Only a projection of one layer may add: beta is 0 for several

@@ -193,16 +193,19 @@ char *edit_open(const char *text, uint64_t train_batch, enum dtype compute) {
 
 #define COMMENT "_comment_auto"
 
-/* The text's paths of drives. Each of the two has the other's where it has none. */
+/* The text's paths of drives. Each of the two has the other's where it has none. A rank has one set of drives for state and parameters:
+ * the state's where the cell has the state on the drive, else the parameters'. */
 struct drives {
     json_object *offload, *checkpoints;
 };
 
-static struct drives drives_of(json_object *root) {
-    static const char *const blocks[] = {"offload_optimizer", "offload_param"};
+static struct drives drives_of(json_object *root, const struct cell *cell) {
+    static const char *const order[][2] = {{"offload_param", "offload_optimizer"},
+                                           {"offload_optimizer", "offload_param"}};
+    const char *const *blocks = order[cell->optimizer == ZERO_NVME];
     json_object *zero, *block, *offload = NULL, *checkpoints = NULL;
     if (leaves(root, &block)) json_object_object_get_ex(block, "nvme_path", &checkpoints);
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks && !offload; i++)
+    for (size_t i = 0; i < 2 && !offload; i++)
         if (json_object_object_get_ex(root, "zero_optimization", &zero) &&
             json_object_object_get_ex(zero, blocks[i], &block))
             json_object_object_get_ex(block, "nvme_path", &offload);
@@ -344,7 +347,7 @@ char *edit_run(const char *text, const struct cell *cell, const struct shapes *s
                const struct edit_changes *changes) {
     json_object *root = json_tokener_parse(text);
     if (!root) return NULL;
-    struct drives drives = drives_of(root);
+    struct drives drives = drives_of(root, cell);
     set_number(root, "train_micro_batch_size_per_gpu", changes->micro_batch);
     set_number(root, "gradient_accumulation_steps", changes->accumulate);
     if (changes->micro_batch || changes->accumulate) json_object_object_del(root, "train_batch_size");

@@ -47,7 +47,8 @@ struct edit_changes {
 };
 
 /* A configuration that trains as the cell says: its stage, tiers and recomputation; and with the changes. The path of offloads is the
- * text's first one, that of checkpoints their own or that one, else EDIT_DRIVE. Indented. */
+ * state's if the cell has the state on the drive, else the parameters', and the other one where that is missing; that of checkpoints is
+ * their own or that one; else EDIT_DRIVE. Indented. */
 #define EDIT_DRIVE "/nvme"
 char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
                const struct edit_changes *changes);

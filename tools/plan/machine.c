@@ -173,16 +173,17 @@ static struct speeds_link link_of(const struct hardware_link *link) {
 struct speeds machine_speeds(const struct machine *m, double node_ranks, enum dtype compute) {
     enum { DRIVE_LATENCY_NS = 100000 };
     bool drive = m->drive.name[0], host = m->device.is_host;
-    return (struct speeds){.flops_per_s = whole(m->device.flops[compute]),
-                           .device_bytes_per_s = whole(m->device.memory_per_s),
-                           .host_bytes_per_s =
-                               whole(host ? m->device.memory_per_s : m->host.memory_per_s / node_ranks),
-                           .bus_bytes_per_s = host ? 0 : whole(m->host.device_per_s),
-                           .inside = link_of(&m->inside),
-                           .between = link_of(m->between.name[0] ? &m->between : &m->inside),
-                           .drive_read_bytes_per_s = drive ? whole(m->drive.read_per_s / node_ranks) : 1,
-                           .drive_write_bytes_per_s = drive ? whole(m->drive.write_per_s / node_ranks) : 1,
-                           .drive_mixed_bytes_per_s = drive ? whole(m->drive.mixed_per_s / node_ranks) : 1,
-                           .drive_latency_ns = DRIVE_LATENCY_NS,
-                           .node_ranks = (uint32_t)node_ranks};
+    return (struct speeds){
+        .flops_per_s = whole(m->device.flops[compute]),
+        .device_bytes_per_s = whole(m->device.memory_per_s),
+        .host_bytes_per_s = whole(host ? m->device.memory_per_s : m->host.memory_per_s / node_ranks),
+        .bus_bytes_per_s = host ? 0 : whole(m->host.device_per_s),
+        .inside = link_of(&m->inside),
+        .between = link_of(m->between.name[0] ? &m->between : &m->inside),
+        .drive_read_bytes_per_s = drive ? whole(m->drive.read_per_s / node_ranks) : 1,
+        .drive_write_bytes_per_s = drive ? whole(m->drive.write_per_s / node_ranks) : 1,
+        .drive_mixed_bytes_per_s = drive ? whole(m->drive.mixed_per_s / node_ranks) : 1,
+        .drive_latency_ns = DRIVE_LATENCY_NS,
+        .node_ranks = (uint32_t)node_ranks,
+        .matrix_flops_per_s = m->device.flops[DTYPE_F32] > 0 ? whole(m->device.flops[DTYPE_F32]) : 0};
 }

@@ -22,7 +22,12 @@ struct speeds { /* of one rank; shared resources of a node are divided among its
     uint64_t drive_mixed_bytes_per_s; /* for reads and writes together */
     uint64_t drive_latency_ns;
     uint32_t node_ranks;
+    uint64_t matrix_flops_per_s; /* of an optimizer's products, which are fp32 in each run; 0: flops_per_s */
 };
+
+static inline uint64_t speeds_matrix_flops(const struct speeds *speeds) {
+    return speeds->matrix_flops_per_s ? speeds->matrix_flops_per_s : speeds->flops_per_s;
+}
 
 /* Rounds up; 0 for an amount of 0. per_s is not 0. */
 uint64_t speeds_ns(uint64_t amount, uint64_t per_s);

@@ -119,8 +119,8 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op,
     const struct chunk_layout *layout = &t->e.plan->layout;
     const struct chunk_format *format = &layout->format[layout->kind[op->region]];
     bool halves = layout->region[op->region].halves, directs = offload_half(op) == HALF_DIRECTION;
-    uint32_t first = halves && !directs ? format->states : 0, end = directs ? format->states : format->arrays,
-             state = 0;
+    uint32_t first = halves && !directs ? format->moments : 0,
+             end = directs ? format->moments : format->arrays, state = 0;
     for (uint32_t k = first; k < end; k++) state += 2 * format->array_bytes[k];
     uint32_t gradient = dtype_bytes(halves && !directs ? DTYPE_F32 : p->reduced),
              param = dtype_bytes(directs ? DTYPE_F32 : p->compute);
@@ -189,7 +189,7 @@ static uint64_t gather(struct timeline *t, const struct operation *op, uint32_t 
 /* A gradient shard in host memory crosses to the device first, if the device adds to it or sums it over the replicate axis. The
  * result crosses back to the host, which may add it there. */
 static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t item) {
-    bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
+    bool host = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
     uint64_t bytes = part_bytes(t, op, item, blueprint_precision_of(t->o->blueprint, op->region).reduced),
              from = t->now;
     bool adds = host && executor_host_adds(&t->e.shape, op);
@@ -204,16 +204,19 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
 
 /* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the
  * masters, or halves of them, they cross to the host first. If the device updates where the shard's gradient is in the host's
- * memory, that crosses to it. */
+ * memory, that crosses to it. Directions are on the device. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     struct chunk_range range = chunk_layout_updated(&t->e.plan->layout, op, item);
-    uint64_t ns = update_ns(t, op, &range), from = t->now, bytes = range.count * dtype_bytes(p->compute);
+    bool directs = op->object == OBJECT_DIRECTION, follows = op->read[0].kind == BUFFER_DIRECTION;
+    uint64_t ns = update_ns(t, op, &range), from = t->now,
+             bytes = range.count * dtype_bytes(directs ? DTYPE_F32 : p->compute);
     bool staged = host_updates(t, &range) && op->write[0].kind != BUFFER_STATE &&
                   !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
-    if (staged && (!precision_keeps_masters(p) || p->split)) from = cross(t, OUT, from, bytes);
-    if (range.device && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
+    if (follows && host_updates(t, &range)) from = cross(t, OUT, from, range.count * sizeof(float));
+    if (staged && !directs && (!precision_keeps_masters(p) || p->split)) from = cross(t, OUT, from, bytes);
+    if (range.device && !follows && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
         from = cross(t, IN, from, range.count * dtype_bytes(p->reduced));
     t->busy[RESOURCE_UPDATE] += ns;
     from = take(from, &t->update_free, ns);
@@ -221,8 +224,8 @@ static uint64_t update(struct timeline *t, const struct operation *op, uint32_t 
 }
 
 static uint64_t matrices(struct timeline *t, const struct operation *op) {
-    uint64_t ns =
-        speeds_ns((uint64_t)executor_matrix_flops(&t->e.shape, op->region, 0), t->speeds.flops_per_s);
+    uint64_t ns = speeds_ns((uint64_t)executor_matrix_flops(&t->e.shape, op->region, 0),
+                            speeds_matrix_flops(&t->speeds));
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     t->busy[RESOURCE_UPDATE] += ns;
     return take(t->now, &t->update_free, ns);

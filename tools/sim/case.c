@@ -113,8 +113,7 @@ static const struct sim_param *owner_of(const struct sim_case *c, const struct s
 /* Muon updates matrices of any shape, and AdamW the rest. */
 static void choose_matrices(struct sim_case *c, struct dice *d) {
     struct sim_setup *s = &c->setup;
-    bool averages_on_drive = s->terms.precision.average && s->terms.state_tier == TIER_NVME;
-    if (s->terms.discrete || s->terms.update_in_backward || averages_on_drive || pick(d, 3)) return;
+    if (pick(d, 3)) return;
     s->other = s->optimizer;
     memcpy(s->other_params, s->params, sizeof s->params);
     s->optimizer = optimizer_find("muon");

@@ -22,7 +22,7 @@ static uint64_t bytes_ns(const struct rank *rank, const struct device_work *w) {
 }
 
 static uint64_t work_ns(const struct rank *rank, const struct device_work *w) {
-    return bytes_ns(rank, w) + speeds_ns((uint64_t)w->flops, rank->run->setup->speeds.flops_per_s);
+    return bytes_ns(rank, w) + speeds_ns((uint64_t)w->flops, speeds_matrix_flops(&rank->run->setup->speeds));
 }
 
 static uint64_t done_at_ns(void *user, const struct device_work *work) {

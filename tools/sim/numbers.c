@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/limits.h"
 #include "kernels/optimizer.h"
 #include "tools/sim/random.h"
 
@@ -118,6 +119,7 @@ static double squares(const struct sim_setup *s, const struct trained *t) {
 static void update_whole(const struct optimizer *optimizer, const struct optimizer_args *args,
                          uint64_t columns, float *direction, float *scratch) {
     struct optimizer_args before = *args, after = *args;
+    scratch += (ALIGN_BYTES - (uintptr_t)scratch % ALIGN_BYTES) / sizeof *scratch;
     before.master = direction;
     optimizer_update_isa(optimizer->before, KERNEL_SCALAR, &before);
     optimizer->matrix(direction, args->count / columns, columns, args->scalars, scratch, 1);
@@ -158,7 +160,7 @@ static void train_step(const struct sim_setup *s, uint32_t step, uint32_t applie
 /* Beside the parameter, its states and sums: what an optimizer of whole matrices needs. */
 static uint64_t matrix_scratch(const struct sim_setup *s, const struct sim_param *p) {
     bool whole = s->optimizer->scope == SCOPE_MATRIX && p->columns && !p->other;
-    return whole ? s->optimizer->matrix_scratch(p->count / p->columns, p->columns) : 0;
+    return whole ? s->optimizer->matrix_scratch(p->count / p->columns, p->columns) + ALIGN_BYTES : 0;
 }
 
 static bool open_trained(const struct numbers *n, struct trained *t) {

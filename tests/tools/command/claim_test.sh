@@ -97,7 +97,8 @@ expect 0 train --steps 2 --run first --overwrite --ranks 2
 says out "is written over under $work/drive: this directory's own run begins anew"
 [[ $(id first) != "$first" ]] || fail "a new training has the old id"
 expect 0 train --steps 2 --run fresh --ranks 2 --quiet
-[[ $(grep -c . out) == 1 && ! -s err ]] || fail "a quiet run speaks"
+grep -v "not registered with io_uring" err >others # that warning is the memlock limit's
+[[ $(grep -c . out) == 1 && ! -s others ]] || fail "a quiet run speaks"
 # Its directory is gone: what the drive says of it counts.
 rm -rf fresh && expect 0 train --steps 2 --run fresh --overwrite --ranks 2
 

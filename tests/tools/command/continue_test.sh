@@ -72,6 +72,28 @@ says out " of this run stays under $work/drive, because another number of ranks 
 expect 0 go_on --steps $((had + 22))
 [[ $(begun) == $((had + 20)) ]] || fail "2 ranks went on from step $(begun), not from the later checkpoint"
 says out "is written over under $work/drive: this run goes on from a checkpoint"
+# They made fewer steps than the shadow has: its step is the later one, and counts.
+back
+ranks=3 expect 0 go_on --steps $((saved + 1))
+expect 0 go_on --steps $to
+from_the_shadow "later than what 3 ranks made" "$had"
+[[ $(weights) == "$never" ]] || fail "after 3 ranks: other weights than the run that never stopped"
+sed 's/^{"step": \([0-9]*\),.*/\1/' run/metrics.jsonl | sort -nuc || fail "metrics.jsonl has a step twice, or out of order"
+expect 0 "$zero" report run
+# Another run on 3 ranks leaves the shadow there; on 2 ranks it may not write over it.
+back
+ranks=3 expect 0 train --run anew --steps 1 --overwrite
+cmp -s drive/zero-shadow-00000-of-00002 kept/drive/zero-shadow-00000-of-00002 || fail "another run on 3 ranks changed the shadow"
+[[ -e drive/zero-shadow-00002-of-00003 ]] || fail "no shadow of 3 ranks"
+expect 1 train --run other --steps 1
+says err "which has not ended: go on with that run (--run DIR --recover), keep it and give this run another nvme_path, or discard it"
+# Nor does the directory's next run take it, whose shadow it is not.
+ranks=3 expect 0 train --run run --overwrite --steps 2 --save-every 1
+expect 1 go_on --steps 4
+says err "which has not ended: go on with that run (--run DIR --recover), keep it and give this run another nvme_path, or discard it"
+cmp -s drive/zero-shadow-00000-of-00002 kept/drive/zero-shadow-00000-of-00002 || fail "a refused run changed the shadow"
+expect 0 go_on --steps 4 --discard-shadow
+[[ $(begun) == 2 ]] || fail "--discard-shadow went on from step $(begun) of the new run"
 back && rm -r run/checkpoints
 ranks=4 expect 0 go_on --steps 2
 says out "made it: the run begins anew, because it has no checkpoint"

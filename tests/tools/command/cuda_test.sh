@@ -6,9 +6,9 @@ source "$(dirname "$0")/lib.sh" "$1"
 text 20 >text
 
 # train DEVICE STAGE EXTRA OPTION...
-graphs=true
+graphs=true optimizer=AdamW
 train() {
-    config "$2" ", \"device\": {\"type\": \"$1\", \"graphs\": $graphs}$3" | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
+    config "$2" ", \"device\": {\"type\": \"$1\", \"graphs\": $graphs}$3" | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/; s/"AdamW", "params"/"'"$optimizer"'", "params"/' >c.json
     expect "${status:-0}" "$zero" train c.json --data text --steps 2 --run run --overwrite "${@:4}"
 }
 on_gpu() { LD_LIBRARY_PATH=$stand_ins train "$@"; }
@@ -68,8 +68,21 @@ on_gpu cuda 3 ""
 grep -q "late loads 0 " counts || fail "kernels are loaded late: $(cat counts)"
 on_gpu cuda 0 "" --ranks 2
 [[ $(launched) == 0 && $(weights) == "$hash" ]] || fail "device.graphs false: $(cat counts), $(weights), with graphs $hash"
-unset FAKE_CUDA_COUNTS
 graphs=true
+
+# Muon: one hash, wherever its state is.
+optimizer=Muon matrices=', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' muon=""
+train cpu 0 "$matrices" --ranks 2
+expected=$(losses)
+for stage in 0 '3, "offload_optimizer": {"device": "cpu"}'; do
+    on_gpu cuda "$stage" "$matrices" --ranks 2
+    muon=${muon:-$(weights)}
+    [[ -n $muon && $(weights) == "$muon" ]] || fail "Muon, stage $stage: $(weights), at stage 0 $muon"
+    near "$expected" 1e-4
+    grep -q "late loads 0 " counts || fail "Muon's kernels are loaded late: $(cat counts)"
+done
+optimizer=AdamW
+unset FAKE_CUDA_COUNTS
 
 # Where no graph can be made the run goes on without them, and says so once.
 one_rank() { on_gpu cuda 0 ""; weights; }

@@ -53,7 +53,7 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
     uint64_t before = free_bytes(), host,
              bytes = shapes_activation_bytes(s, false, types[t].dtype, batch, 1, recompute, &host);
     CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_OK);
-    uint64_t engines = 2 * 4 * gpt_parameters(&config), taken = before - free_bytes() - engines;
+    uint64_t taken = before - free_bytes(); /* the fake engine takes memory at its commit */
     bool same = CHECK_INT(fake_engine_reserved(engine, ZERO_DEVICE), bytes - host) &
                 CHECK_INT(fake_engine_reserved(engine, ZERO_CPU), host);
     const zero_scratch_needs *needs = fake_engine_scratch(engine);

@@ -180,6 +180,29 @@ static void gradients_leave_by_the_bus(void) {
     CHECK(fabs(adds.step.busy_s[RESOURCE_BUS] / (4 * shard / 1e9) - 1) < 1e-3);
 }
 
+/* Muon's directions are on the device: they come from the host that updates, and go back. Their products are fp32 in each run. */
+static void directions_cross_the_bus(void) {
+    enum { BLOCKS = 4, RANKS = 4, WIDTH = 256 };
+    static const char muon[] =
+        "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"%s\"}%s%s}",
+                      groups[] = ", \"param_groups\": [{\"match\": [\"*.bias\", \"*ln_*\", \"w?e.*\"], "
+                                 "\"optimizer\": \"AdamW\"}]";
+    char config[400];
+    struct scenario s = ideal(fp32);
+    s.machine.host.device_per_s = 1e9;
+    double before = price(&s, 2, ZERO_CPU).step.busy_s[RESOURCE_BUS],
+           shard = BLOCKS * 12. * WIDTH * WIDTH / RANKS;
+    s.config = config;
+    snprintf(config, sizeof config, muon, "Muon", groups, "");
+    CHECK(fabs((price(&s, 2, ZERO_CPU).step.busy_s[RESOURCE_BUS] - before) / (4 * shard / 1e9) - 1) < 1e-2);
+    CHECK_INT(price(&s, 2, ZERO_DEVICE).step.busy_s[RESOURCE_BUS], 0);
+    snprintf(config, sizeof config, muon, "Muon", groups, ", \"bf16\": {\"enabled\": true}");
+    s.machine.device.flops[DTYPE_F32] = 1e12;
+    /* in cubes of the width: query, key and value; their product; up; down */
+    double flops = 5 * BLOCKS * 2. * WIDTH * WIDTH * WIDTH * (7 + 3 + 9 + 9) / RANKS;
+    CHECK(fabs(price(&s, 2, ZERO_DEVICE).step.busy_s[RESOURCE_UPDATE] / (flops / 1e12) - 1) < 0.1);
+}
+
 /* Offloading frees the shards of states and of gradients in a GPU's memory; a gradient that is reduced in place takes
  * no other memory. */
 static void gradients_rest_with_the_host(void) {
@@ -436,6 +459,7 @@ int main(void) {
     latencies_add_up();
     updates_are_not_hidden_in_memory();
     gradients_leave_by_the_bus();
+    directions_cross_the_bus();
     gradients_rest_with_the_host();
     gathers_hide_where_they_are_early();
     a_drive_is_shared_and_hidden();

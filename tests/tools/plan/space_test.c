@@ -502,6 +502,27 @@ static void state_has_its_own_path(void) {
     free(in_memory);
 }
 
+/* Without "auto": what is on the drive alone goes to its own path, and both to the state's. */
+static void each_has_its_own_path(void) {
+    static const char text[] = "{" TWO_PATHS("3", "none", "nvme") "}";
+    static const struct {
+        zero_tier optimizer, params;
+        bool a, b;
+    } given[] = {{ZERO_CPU, ZERO_NVME, false, true},
+                 {ZERO_DEVICE, ZERO_NVME, false, true},
+                 {ZERO_NVME, ZERO_CPU, true, false},
+                 {ZERO_NVME, ZERO_NVME, true, false}};
+    struct edit_changes changes = {.recompute = EDIT_RECOMPUTE_KEPT};
+    struct shapes shapes = {0};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        struct cell cell = {.stage = 3, .optimizer = given[i].optimizer, .params = given[i].params};
+        char *edited = edit_run(text, &cell, &shapes, &changes);
+        CHECK_INT(strstr(edited, "\"/a\"") != NULL, given[i].a);
+        CHECK_INT(strstr(edited, "\"/b\"") != NULL, given[i].b);
+        free(edited);
+    }
+}
+
 /* Only a stage that cuts parameters gathers them in codes: the key and its groups go, what else a group says stays. */
 static void codes_are_of_stage_3(void) {
     static const char text[] =
@@ -566,6 +587,7 @@ int main(void) {
     says_what_is_wrong();
     state_and_parameters_have_one_set_of_drives();
     state_has_its_own_path();
+    each_has_its_own_path();
     codes_are_of_stage_3();
     written_out_and_found_again();
     return check_end();

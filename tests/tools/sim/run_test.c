@@ -26,7 +26,7 @@ static struct sim_setup setup(uint32_t ranks, uint32_t faults) {
                           .skip_unit = -1,
                           .seed = 11,
                           .speeds = {1000000000000, 1000000000000, 100000000000, 0, inside, between,
-                                     5000000000, 3000000000, 3000000000, 100000, 8},
+                                     5000000000, 3000000000, 3000000000, 100000, 8, 0},
                           .chaos_events = UINT64_MAX,
                           .faults = faults,
                           .timeout_ns = 60000000000};

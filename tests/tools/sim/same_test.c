@@ -75,6 +75,8 @@ static const struct variant variants[] = {
     {"matrices, HSDP", "\"mics_shard_size\": 2", ZERO_F32, 2, 1, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0, 0},
     {"matrices, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F16, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
      NULL, 0, 0},
+    {"matrices with averages, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1,
+     -1, 0, NULL, ", \"ema\": {\"decay\": 0.9}", 0, 0},
     {"matrices, shadow", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
      ", \"nvme\": {\"shadow\": true}", 0, 0},
     {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0, 0},
@@ -86,6 +88,10 @@ static const struct variant variants[] = {
      0, "auto", 0, -1, 0, NULL, NULL, 3, 0},
     {"updated in the backward, shadow", UPDATES ", " NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
      ", \"nvme\": {\"shadow\": true}", 0, 0},
+    {"updated in the backward, matrices", UPDATES, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0,
+     0},
+    {"updated again, shadow, matrices", UPDATES ", " NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
+     ", \"nvme\": {\"shadow\": true}", 0, 1},
     {"updated again, shadow", UPDATES ", " NVME_STATE, ZERO_BF16, 2, 2, 1, 0, "every", 0, 1, 0, NULL,
      ", \"nvme\": {\"shadow\": true}", 0, 1},
     {"updated again, shadow, all on a drive", UPDATES ", " NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 1, 0,
@@ -135,7 +141,7 @@ static zero_status declare(zero_engine *engine, uint32_t recompute) {
 static struct speeds speeds(void) {
     struct speeds_link link = {1000000000, 1000000000, 100};
     return (struct speeds){1000000000, 1000000000, 1000000000, 0,    link, link,
-                           1000000000, 1000000000, 1000000000, 1000, 2};
+                           1000000000, 1000000000, 1000000000, 1000, 2,    1000000000};
 }
 
 static void simulate(const struct blueprint *b, const struct variant *v, struct sim_result *out) {

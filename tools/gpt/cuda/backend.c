@@ -97,6 +97,7 @@ static zero_status pass_begin(struct gpt *gpt) {
     struct cuda_gpt *c = gpt->cuda;
     struct cuda_batch *batch = &c->memory.pinned_batch;
     uint32_t rows = gpt->pass.rows;
+    if (!c->laid_out) note_adjoining(gpt), c->laid_out = true;
     memcpy(batch->tokens, gpt->pass.tokens, rows * sizeof *batch->tokens);
     if (gpt->pass.targets) memcpy(batch->targets, gpt->pass.targets, rows * sizeof *batch->targets);
     sort_rows(batch, rows, gpt->config.vocab, c->token_count);

@@ -40,81 +40,101 @@ static struct cuda_norm second_norm(const struct block *b) {
 
 /* ---- linear layers: the layers of a projection stand side by side in its output ---- */
 
-struct layer {
-    const zero_slot *slot;
-    uint32_t inputs, outputs, at; /* at: its first column of the projection's output */
+/* Layers of a projection whose weights are one array [outputs][inputs]: one product computes them all. */
+struct run {
+    uint32_t first, layers; /* of the projection */
+    const zero_slot *slot;  /* of the first layer */
+    uint32_t inputs, outputs,
+        at; /* outputs: of all its layers; at: its first column of the projection's output */
 };
-
-static struct layer layer_of(const struct block *b, enum projection_index index, uint32_t i) {
-    const struct architecture *a = b->gpt->architecture;
-    struct layer layer = {.at = 0};
-    for (uint32_t k = 0; k <= i; k++) {
-        uint32_t param = a->projection[index].weight[k];
-        layer.at += layer.outputs;
-        layer.slot = &b->slot[param];
-        layer.inputs = a->outputs_first ? b->view[param].columns : b->view[param].rows;
-        layer.outputs = a->outputs_first ? b->view[param].rows : b->view[param].columns;
-    }
-    return layer;
-}
 
 static uint32_t layers_of(const struct block *b, enum projection_index index) {
     return b->gpt->architecture->projection[index].layers;
 }
 
-static struct factor weight_factor(const struct block *b, const struct layer *layer, bool backward) {
+/* The run of one layer that begins after `before`. */
+static struct run layer_after(const struct block *b, enum projection_index index, const struct run *before) {
+    const struct architecture *a = b->gpt->architecture;
+    uint32_t first = before->first + before->layers;
+    if (first == layers_of(b, index)) return (struct run){.layers = 0};
+    uint32_t param = a->projection[index].weight[first];
+    const struct view *view = &b->view[param];
+    return (struct run){.first = first,
+                        .layers = 1,
+                        .slot = &b->slot[param],
+                        .inputs = a->outputs_first ? view->columns : view->rows,
+                        .outputs = a->outputs_first ? view->rows : view->columns,
+                        .at = before->at + before->outputs};
+}
+
+/* The longest run after `before`; no layers: there is none. */
+static struct run run_after(const struct block *b, enum projection_index index, struct run before) {
+    const struct architecture *a = b->gpt->architecture;
+    struct run run = layer_after(b, index, &before);
+    if (!run.layers || !a->outputs_first) return run;
+    for (uint32_t i = run.first + 1; i < layers_of(b, index); i++) {
+        const struct view *view = &b->view[a->projection[index].weight[i]];
+        if (!view->adjoins) break;
+        run.layers++, run.outputs += view->rows;
+    }
+    return run;
+}
+
+static struct run first_run(const struct block *b, enum projection_index index) {
+    return run_after(b, index, (struct run){.layers = 0});
+}
+
+static struct factor weight_factor(const struct block *b, const struct run *run, bool backward) {
     bool outputs_first = b->gpt->architecture->outputs_first;
-    return (struct factor){layer->slot->param, outputs_first ? layer->inputs : layer->outputs,
+    return (struct factor){run->slot->param, outputs_first ? run->inputs : run->outputs,
                            outputs_first != backward};
 }
 
 /* y[rows][outputs] = x weight + bias + add */
-static struct product forward_product(const struct block *b, enum projection_index index, uint32_t i,
-                                      const void *x, const void *add, void *y) {
-    struct layer layer = layer_of(b, index, i);
+static struct product forward_product(const struct block *b, enum projection_index index,
+                                      const struct run *run, const void *x, const void *add, void *y) {
     return (struct product){.type = b->c->type,
                             .m = b->rows,
-                            .n = layer.outputs,
-                            .k = layer.inputs,
+                            .n = run->outputs,
+                            .k = run->inputs,
                             .alpha = 1,
-                            .a = {x, layer.inputs, false},
-                            .b = weight_factor(b, &layer, false),
+                            .a = {x, run->inputs, false},
+                            .b = weight_factor(b, run, false),
                             .add = add,
-                            .c = number_at(b->c, y, layer.at),
+                            .c = number_at(b->c, y, run->at),
                             .ldc = (uint32_t)projection_outputs(&b->gpt->config, index)};
 }
 
 /* A projection with a bias has only one layer. */
 static void forward(const struct block *b, enum projection_index index, const zero_slot *bias, const void *x,
                     const void *add, void *y) {
-    for (uint32_t i = 0; i < layers_of(b, index); i++) {
-        struct product p = forward_product(b, index, i, x, add, y);
+    for (struct run run = first_run(b, index); run.layers; run = run_after(b, index, run)) {
+        struct product p = forward_product(b, index, &run, x, add, y);
         if (bias->param) p.end = PRODUCT_BIAS, p.bias = bias->param;
         cuda_multiply(b->c, &p);
     }
 }
 
-/* dx[rows][inputs] = dy weights^T. The sum over layers, which is the gradient of a norm's output, is fp32. */
-static struct product backward_product(const struct block *b, enum projection_index index, uint32_t i,
-                                       const void *dy, void *dx) {
-    struct layer layer = layer_of(b, index, i);
+/* dx[rows][inputs] = dy weights^T. The sum over runs, which is the gradient of a norm's output, is fp32. */
+static struct product backward_product(const struct block *b, enum projection_index index,
+                                       const struct run *run, const void *dy, void *dx) {
     return (struct product){
         .type = b->c->type,
         .m = b->rows,
-        .n = layer.inputs,
-        .k = layer.outputs,
+        .n = run->inputs,
+        .k = run->outputs,
         .alpha = 1,
-        .a = {number_at(b->c, dy, layer.at), (uint32_t)projection_outputs(&b->gpt->config, index), false},
-        .b = weight_factor(b, &layer, true),
+        .a = {number_at(b->c, dy, run->at), (uint32_t)projection_outputs(&b->gpt->config, index), false},
+        .b = weight_factor(b, run, true),
         .wide = dx == b->c->memory.normed_gradient,
-        .add = i ? dx : NULL,
+        .add = run->first ? dx : NULL,
         .c = dx,
-        .ldc = layer.inputs};
+        .ldc = run->inputs};
 }
 
 static void backward(const struct block *b, enum projection_index index, const void *dy, void *dx) {
-    for (uint32_t i = 0; i < layers_of(b, index); i++) {
-        struct product p = backward_product(b, index, i, dy, dx);
+    for (struct run run = first_run(b, index); run.layers; run = run_after(b, index, run)) {
+        struct product p = backward_product(b, index, &run, dy, dx);
         cuda_multiply(b->c, &p);
     }
 }
@@ -122,13 +142,12 @@ static void backward(const struct block *b, enum projection_index index, const v
 static void weight_gradients(const struct block *b, enum projection_index index, const void *x,
                              const void *dy) {
     uint64_t ld = projection_outputs(&b->gpt->config, index);
-    for (uint32_t i = 0; i < layers_of(b, index); i++) {
-        struct layer layer = layer_of(b, index, i);
-        struct factor in = {x, layer.inputs, false}, out = {number_at(b->c, dy, layer.at), ld, false};
+    for (struct run run = first_run(b, index); run.layers; run = run_after(b, index, run)) {
+        struct factor in = {x, run.inputs, false}, out = {number_at(b->c, dy, run.at), ld, false};
         if (b->gpt->architecture->outputs_first)
-            cuda_weight_gradient(b->gpt, layer.slot, layer.outputs, layer.inputs, out, in);
+            cuda_weight_gradient(b->gpt, run.slot, run.outputs, run.inputs, out, in);
         else
-            cuda_weight_gradient(b->gpt, layer.slot, layer.inputs, layer.outputs, in, out);
+            cuda_weight_gradient(b->gpt, run.slot, run.inputs, run.outputs, in, out);
     }
 }
 
@@ -171,7 +190,8 @@ static bool has_gelu_end(const struct block *b, const struct product *p) {
 }
 
 static void widen(const struct block *b) {
-    struct product p = forward_product(b, PROJECT_WIDEN, 0, b->c->memory.normed, NULL, b->c->memory.inner);
+    struct run run = first_run(b, PROJECT_WIDEN);
+    struct product p = forward_product(b, PROJECT_WIDEN, &run, b->c->memory.normed, NULL, b->c->memory.inner);
     p.end = PRODUCT_BIAS_GELU, p.bias = b->slot[WIDEN_BIAS].param, p.aux = b->saved->wide;
     if (has_gelu_end(b, &p)) {
         cuda_multiply(b->c, &p);
@@ -183,7 +203,8 @@ static void widen(const struct block *b) {
 
 /* Turns the output's gradient into the gradient of `wide`; recomputes `inner`. */
 static void *narrow_backward(const struct block *b, const void *gradient) {
-    struct product p = backward_product(b, PROJECT_NARROW, 0, gradient, b->c->memory.inner_gradient);
+    struct run run = first_run(b, PROJECT_NARROW);
+    struct product p = backward_product(b, PROJECT_NARROW, &run, gradient, b->c->memory.inner_gradient);
     p.end = PRODUCT_GELU_BACKWARD, p.aux = b->saved->wide;
     activate(b);
     if (has_gelu_end(b, &p)) {

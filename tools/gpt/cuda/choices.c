@@ -30,7 +30,10 @@ static void point_slots(struct gpt *gpt, char *memory, uint64_t bytes, int add) 
                 gpt->units[u].view[p].count ? (zero_slot){memory, memory + bytes, add} : (zero_slot){0};
 }
 
-static void run_units(struct gpt *gpt) {
+/* With weights that adjoin as far as possible, then with none: the engine knows only after its commit. */
+static void run_units(struct gpt *gpt, bool adjoin) {
+    for (uint32_t u = 0; u < gpt_units(&gpt->config); u++)
+        for (uint32_t p = 0; p < UNIT_PARAMS_MAX; p++) gpt->units[u].view[p].adjoins = adjoin;
     for (uint32_t i = 0; i < gpt->config.layers; i++) {
         cuda_block_forward(gpt, i, true);
         cuda_block_backward(gpt, i);
@@ -56,7 +59,8 @@ zero_status choices_list(struct gpt *gpt, char *memory, uint64_t bytes, struct p
     cublaslt_watch(c->products, note, out);
     for (int add = 0; add < 2; add++) {
         point_slots(gpt, memory, bytes, add);
-        run_units(gpt);
+        run_units(gpt, true);
+        run_units(gpt, false);
     }
     cublaslt_watch(c->products, NULL, NULL);
     c->lists = false;

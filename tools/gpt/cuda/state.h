@@ -51,6 +51,7 @@ struct cuda_gpt {
     bool gelu_ends;                /* products compute GELU in their ends */
     bool warpgroups;               /* attention's forward is warpgroup_forward, where it can be */
     bool lists;                    /* choices.c lists the products: nothing is enqueued */
+    bool laid_out;                 /* the units' views know which parameters adjoin */
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
     float attention_ms[2]; /* of the forward without and with warpgroups, once they were timed */
@@ -97,7 +98,7 @@ void cuda_norm_backward(struct gpt *gpt, struct cuda_norm norm, const void *skip
                         const void *x, void *dx);
 void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
                         uint32_t columns);
-/* slot's grad [outer][inner] = or += left^T right */
+/* slot's grad [outer][inner] = or += left^T right. The rows may be those of several parameters that adjoin. */
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,
                           struct factor left, struct factor right);
 

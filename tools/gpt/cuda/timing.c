@@ -109,9 +109,14 @@ static zero_status choose_all(const struct timing *t, const struct product_list 
     return status;
 }
 
-/* Of the largest parameter, on a line of 256 bytes. */
+/* Of the largest parameter or projection, on a line of 256 bytes. */
 static uint64_t parameter_bytes(const struct gpt *gpt) {
     uint64_t most = 0;
+    for (uint32_t i = 0; i < PROJECTIONS; i++) {
+        uint64_t count = projection_outputs(&gpt->config, i) *
+                         extent_of(&gpt->config, gpt->architecture->projection[i].inputs);
+        if (count > most) most = count;
+    }
     for (uint32_t u = 0; u < gpt_units(&gpt->config); u++)
         for (uint32_t p = 0; p < UNIT_PARAMS_MAX; p++)
             if (gpt->units[u].view[p].count > most) most = gpt->units[u].view[p].count;

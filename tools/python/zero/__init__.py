@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 from zero._abi import ZeroError, lib
 from zero._engine import Engine, Optimizer, StepInfo
 from zero._weights import directories
+from zero.data import Batches
 
-__all__ = ["Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "initialize", "load_pretrained"]
+__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "initialize", "load_pretrained"]
 __version__: str = lib.zero_version()
 
 fully_shard = Engine

@@ -141,6 +141,7 @@ class Engine:
         self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
+        self.samples = 0  # that the steps so far have used, those before a load included
         self._plan: _header.zero_plan | None = None
         options = _meeting_point() | {"threads": torch.get_num_threads(), "total_steps": total_steps}
         if device.type == "cuda" if device else parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available()):
@@ -289,12 +290,14 @@ class Engine:
             dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
             raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")
         passes.finish()
+        given = passes.micro
         while last and 0 < passes.micro < self.accumulation_steps:
             passes.empty()
         if passes.micro < self.accumulation_steps:
             return replace(self.info, skipped=False, overflow_unit="", updated=False, repeated=False)
         self._check_model()
         raw = self.optimizer.update(self._handle)
+        self.samples += given * self.micro_batch * self.size
         passes.micro, passes.mode = 0, None
         if not self._warned:
             self._warn_unused()
@@ -325,24 +328,29 @@ class Engine:
 
     # ---- state: collective, between steps ----
 
-    def _get(self, leaf: Leaf) -> torch.Tensor:
-        """The fp32 weights of a parameter."""
+    def _get(self, leaf: Leaf, averages: bool = False) -> torch.Tensor:
+        """The fp32 weights of a parameter. `averages`: their averages; a frozen parameter has none, and its weights do not change."""
         out = torch.empty(leaf.parameter.shape, dtype=torch.float32)
-        lib.zero_param_get(leaf.handle, _header.ZERO_PARAM, out.data_ptr(), 0, out.numel())
+        kind = _header.ZERO_EMA if averages and leaf.trains else _header.ZERO_PARAM
+        lib.zero_param_get(leaf.handle, kind, out.data_ptr(), 0, out.numel())
         return out
 
     @contextmanager
-    def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False) -> Iterator[nn.Module]:
+    def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False) -> Iterator[nn.Module]:
         """Inside, every parameter of the model is a whole fp32 copy, on every rank, or on rank 0 alone; with `writeback`, what
-        has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank."""
+        has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank. With `averages` the
+        copies are the averaged weights ("ema" in the configuration): to evaluate them under torch.no_grad(), as a
+        torch.optim.swa_utils.AveragedModel. Nothing in the engine changes."""
         if writeback and rank0_only:
             raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
+        if writeback and averages:
+            raise ZeroError("zero: full_parameters: averages are not written back; leave out writeback or averages")
         self._prepare()
         leaves = self._passes.leaves
         self._passes.ignored = True
         try:
             for leaf in leaves:
-                whole = self._get(leaf)
+                whole = self._get(leaf, averages)
                 leaf.parameter.grad = None
                 if self.rank == 0 or not rank0_only:
                     leaf.parameter.data = whole
@@ -356,9 +364,10 @@ class Engine:
                 if leaf.tensor is not None:
                     leaf.parameter.data = leaf.tensor
 
-    def state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
-        """The whole model: fp32 weights, and buffers, by the model's own names. With `rank0_only`, {} on the others."""
-        with self.full_parameters(rank0_only=rank0_only) as model:
+    def state_dict(self, *, rank0_only: bool = False, averages: bool = False) -> dict[str, torch.Tensor]:
+        """The whole model: fp32 weights, or with `averages` their averages, and buffers, by the model's own names. With
+        `rank0_only`, {} on the others."""
+        with self.full_parameters(rank0_only=rank0_only, averages=averages) as model:
             state: dict[str, torch.Tensor] = model.state_dict()
         if rank0_only and self.rank:
             return {}
@@ -373,30 +382,51 @@ class Engine:
 
     def save(self, directory: str | os.PathLike[str], notes: dict[str, str] | None = None) -> None:
         """A checkpoint of weights and optimizer state, as `zero train` writes them: `directory`/step_NNNNNNNN, and
-        `directory`/latest. Buffers are not in it: state_dict() has them."""
+        `directory`/latest. Buffers are not in it: state_dict() has them. `notes`: texts to keep with it, beside those of the
+        position, `steps`, `samples` and `train_batch`, which they may replace."""
         self._prepare()
-        for key, text in (notes or {}).items():
+        position = {"steps": self.samples // self.train_batch, "samples": self.samples, "train_batch": self.train_batch}
+        for key, text in ({key: str(value) for key, value in position.items()} | (notes or {})).items():
             lib.zero_engine_set_note(self._handle, key, text)
         Path(directory).parent.mkdir(parents=True, exist_ok=True)
         lib.zero_engine_save(self._handle, directory)
 
-    def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False) -> None:
-        """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone. A step that has begun is
-        dropped."""
+    def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False, averages: bool = False) -> None:
+        """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone, or with `averages` its
+        averaged weights as the weights. A step that has begun is dropped."""
         self._passes.restart()
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
+        call = lib.zero_engine_load_ema if averages else call
         call(self._handle, directory)
+        self.samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
         if not self._filled:
             self._attach()
+
+    def resume(self, directory: str | os.PathLike[str]) -> bool:
+        """Goes on from the latest complete checkpoint in `directory`, if there is one, on any number of ranks. Another batch than
+        its run's is refused: then steps would take other samples. For a program that a launcher starts again and again."""
+        found = (C.c_double * 1)(float(self.rank == 0 and Path(directory, "latest").exists()))
+        lib.zero_engine_sum(self._handle, found, 1)  # rank 0 decides for all
+        if not found[0]:
+            return False
+        self.load(directory)
+        batch = self.note("train_batch")
+        if batch and int(batch) != self.train_batch:
+            raise ZeroError(
+                f"zero: {os.fspath(directory)} is of a run with batches of {batch} samples, and here are {self.train_batch} on "
+                f'{self.size} ranks: set "train_batch_size": {batch} in place of "gradient_accumulation_steps"'
+            )
+        return True
 
     def note(self, key: str) -> str | None:
         """A text that was saved with the checkpoint."""
         text: str | None = lib.zero_engine_note(self._handle, key)
         return text
 
-    def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
-        """config.json and model.safetensors, as from_pretrained reads them. No rank holds the model."""
+    def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None, *, averages: bool = False) -> None:
+        """config.json and model.safetensors, as from_pretrained reads them; with `averages`, of the averaged weights. No rank holds
+        the model."""
         self._prepare()
         leaves = {leaf.parameter: leaf for leaf in self._passes.leaves}
         once = {id(t): (name, t) for name, t in reversed(self.model.state_dict(keep_vars=True).items())}  # a tied one goes once
@@ -404,7 +434,7 @@ class Engine:
         entries = {name: (t.shape, (dtype or self.dtype) if t in leaves else t.dtype) for name, t in tensors.items()}
         path = Path(directory, "model.safetensors") if self.rank == 0 else Path(os.devnull)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_safetensors(path, entries, (self._get(leaves[t]) if t in leaves else t for t in tensors.values()))
+        write_safetensors(path, entries, (self._get(leaves[t], averages) if t in leaves else t for t in tensors.values()))
         if self.rank == 0 and hasattr(self.model, "config"):
             self.model.config.save_pretrained(directory)  # type: ignore[union-attr, operator]
 
