@@ -1,7 +1,8 @@
 /* Replaces tools/gpt/cuda/wgmma.h in the emulation. Products happen as late as they may, at warpgroup_end: sums that are read
  * before, factors that are overwritten before, show up as wrong numbers. An operand in shared memory is found by the 64 bits that
  * describe it, as NVIDIA's PTX ISA has it ("Matrix Descriptor Format", "Strides"; of the swizzles only that of 128 bytes), so that
- * wrong bits give wrong numbers or a message. Not checked: that all four warps of a group make the same calls. */
+ * wrong bits give wrong numbers or a message, and so does a number that a thread has copied there without copies_done_for_products:
+ * products read memory by a way of their own, which no barrier orders ("Async Proxy"). Not checked: that all four warps of a group make the same calls. */
 #ifndef ZERO_TOOLS_GPT_CUDA_WGMMA_H
 #define ZERO_TOOLS_GPT_CUDA_WGMMA_H
 
@@ -50,6 +51,12 @@ struct operand {
         if (address < first || address + 2 > first + emulator_here.dynamic_bytes)
             emulator_fail("a product reads byte %u of shared memory, the block has bytes %u to %u", address,
                           first, first + emulator_here.dynamic_bytes);
+        const copied &c = last_copy[address / COPIED_BYTES];
+        if (fences[c.thread] < c.fences)
+            emulator_fail(
+                "a product reads byte %u of shared memory, which thread %u copied without a fence for "
+                "products",
+                address, c.thread);
         return f32_from_bf16(*reinterpret_cast<const uint16_t *>(shared - first + address));
     }
 };
@@ -78,9 +85,13 @@ static inline uint32_t shared_address(const void *at) {
     return (uint32_t)(reinterpret_cast<uintptr_t>(at) % EMULATOR_WINDOW);
 }
 
-static inline void copies_done_for_products(void) { emulation::end_copies(); }
+static inline void copies_done_for_products(void) {
+    emulation::end_copies();
+    emulation::fences[emulation::thread_index()]++;
+}
 
 static inline void hold(float (&)[8][4]) {}
+static inline void hold(uint32_t (&)[4]) {}
 
 static inline void warpgroup_begin(void) { emulation::late[emulation::thread_index()].begun = true; }
 

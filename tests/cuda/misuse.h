@@ -17,6 +17,7 @@ enum misuse {
     MISUSE_MATRIX,   /* of which a row begins there */
     MISUSE_PRODUCT,  /* of a warpgroup, that was not begun */
     MISUSE_OPERAND,  /* of which is not in the block's shared memory */
+    MISUSE_FENCE,    /* of what was copied, without a fence */
     MISUSES,
 };
 

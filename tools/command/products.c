@@ -28,12 +28,15 @@ static uint32_t shapes_of(const char *choice) {
     return lines - 1 - (attention_of(choice) != NULL); /* the first is the place's */
 }
 
-static void what_was_timed(const struct products *p, const struct gpt_config *model, char out[64]) {
+static void what_was_timed(const struct products *p, const struct gpt_config *model, const struct gpt *gpt,
+                           char out[64]) {
+    float ms[2];
+    bool attention = gpt_attention_times(gpt, ms);
     if (model->keeps_products)
-        snprintf(out, 64, "attention  was timed");
+        snprintf(out, 64, attention ? "attention  was timed" : "attention  has one kernel on this GPU");
     else
         snprintf(out, 64, "products  %" PRIu32 " shapes%s were timed", shapes_of(p->choice),
-                 model->times_attention ? ", and attention," : "");
+                 attention ? ", and attention," : "");
 }
 
 /* Rank 0's. */
@@ -56,7 +59,7 @@ static zero_status make(struct products *p, const struct job *job, struct kept k
     zero_status status = gpt_products_time(gpt, p->choice);
     if (status) return agreement_engine_failed(status, error);
     error_clear(&why);
-    what_was_timed(p, &job->model, timed);
+    what_was_timed(p, &job->model, gpt, timed);
     if (kept_store(&kept, p->choice, &why) == ZERO_OK && kept_path(&kept, path)) {
         if (!job->quiet) progress_line("%s; the choice is kept in %s: remove it to choose anew", timed, path);
     } else

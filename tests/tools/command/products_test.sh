@@ -121,6 +121,9 @@ says err "its device.products is timed-"
 attention 200 --set device.products=timed
 says out "shapes, and attention, were timed"
 says out "attention  the forward is by mma.sync: "
+train "$second" --set device.attention=timed # in fp32
+says out "attention  has one kernel on this GPU; the choice is kept in "
+says out "attention  the forward is by mma.sync"
 status=1
 FAKE_CUDA_TIMES=warpgroup_forward_64_bf16=idle train "$second" --set bf16.enabled=true --set device.attention=timed --ranks 2
 says err "attention's kernels disagree"

@@ -43,10 +43,10 @@ static zero_status take_problem(const struct cuda_gpt *c, struct attention_argum
                       (unsigned long long)out->bytes);
 }
 
-static void run(struct cuda_gpt *c, struct problem *p, bool warpgroups) {
+static void run(struct cuda_gpt *c, struct attention_argument *a, bool warpgroups) {
     bool before = c->warpgroups;
     c->warpgroups = warpgroups;
-    cuda_attention_forward(c, p->argument->width <= 64 ? 64 : HEAD_WIDTH_MAX, &p->argument[warpgroups]);
+    cuda_attention_forward(c, a->width <= 64 ? 64 : HEAD_WIDTH_MAX, a);
     c->warpgroups = before;
 }
 
@@ -88,8 +88,7 @@ static bool agree(const struct problem *p, const char *memory, uint32_t width) {
 static zero_status compute_both(struct cuda_gpt *c, struct problem *p, char *host, struct zero_error *error) {
     uint64_t behind = p->qkv_bytes;
     cuda_copy(c, (void *)(uintptr_t)p->memory, host, behind);
-    run(c, p, false);
-    run(c, p, true);
+    for (int i = 0; i < 2; i++) run(c, &p->argument[i], i);
     cuda_copy(c, host + behind, (char *)(uintptr_t)p->memory + behind, p->bytes - behind);
     CUresult result = c->driver.cuStreamSynchronize(c->stream);
     if (c->error.code) return error_pass(error, &c->error), c->error.code;
@@ -125,38 +124,42 @@ static zero_status check(struct gpt *gpt, struct zero_error *error) {
 
 struct timed_kernel {
     struct cuda_gpt *c;
-    struct problem *problem;
+    struct attention_argument *argument;
     bool warpgroups;
 };
 
 static CUresult enqueue(void *user, int count) {
     struct timed_kernel *k = user;
-    for (int i = 0; i < count; i++) run(k->c, k->problem, k->warpgroups);
+    for (int i = 0; i < count; i++) run(k->c, k->argument, k->warpgroups);
     return k->c->error.code ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
-/* On the shape of a micro-batch. The inputs are one number: both kernels have the same work with any. */
+/* On the shape of a micro-batch, in the memory of the first block's activations, which no pass has used yet. The inputs are one
+ * number: both kernels have the same work with any. */
 static zero_status time_both(struct gpt *gpt, const struct timing *t, float out_ms[2],
                              struct zero_error *error) {
     struct cuda_gpt *c = gpt->cuda;
-    struct attention_argument shape = {.batch = gpt->batch,
-                                       .length = gpt->config.context,
-                                       .heads = gpt->config.heads,
-                                       .kv_heads = gpt->config.kv_heads,
-                                       .width = gpt->config.head_width};
+    const struct gpt_config *config = &gpt->config;
+    struct attention_argument a = {.qkv = c->memory.saved->qkv,
+                                   .mixed = c->memory.saved->mixed,
+                                   .lse = c->memory.saved->lse,
+                                   .batch = gpt->batch,
+                                   .length = config->context,
+                                   .heads = config->heads,
+                                   .kv_heads = config->kv_heads,
+                                   .width = config->head_width,
+                                   .scale = 1 / sqrtf((float)config->head_width)};
+    uint64_t numbers = (uint64_t)a.batch * a.length * extent_of(config, QKV);
     float ms[2][TIMING_ROUNDS];
-    struct problem p;
-    zero_status status = take_problem(c, shape, &p, error);
     CUresult result =
-        status ? CUDA_SUCCESS : c->driver.cuMemsetD8Async(p.memory, 0x3c, p.qkv_bytes, c->stream);
-    for (int round = 0; round < TIMING_ROUNDS && !status && !result; round++)
+        c->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)a.qkv, 0x3c, numbers * c->number_bytes, c->stream);
+    for (int round = 0; round < TIMING_ROUNDS && !result; round++)
         for (int i = 0; i < 2 && !result; i++) {
-            struct timed_kernel k = {c, &p, i};
+            struct timed_kernel k = {c, &a, i};
             result = timing_take(t, enqueue, &k, &ms[i][round]);
         }
-    if (!status) status = cuda_check(&c->driver, result, error, "the GPT on the GPU: timing attention");
+    zero_status status = cuda_check(&c->driver, result, error, "the GPT on the GPU: timing attention");
     for (int i = 0; i < 2 && !status; i++) out_ms[i] = timing_median(ms[i]);
-    if (p.memory) c->driver.cuStreamSynchronize(c->stream), c->driver.cuMemFree(p.memory);
     return status;
 }
 

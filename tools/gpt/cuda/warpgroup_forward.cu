@@ -50,10 +50,19 @@ template <int N> static __device__ float (&part_of(sums_of<1, N> &sums, int n))[
     return reinterpret_cast<float(&)[8][4]>(sums[0][n]);
 }
 
+template <int D> static __device__ void hold_all(sums_of<1, D> &sums) {
+#pragma unroll
+    for (int n = 0; n < D / 64; n++) hold(part_of<D>(sums, n * 8));
+}
+template <int K> static __device__ void hold_factor(factor_of<1, K> &factor) {
+#pragma unroll
+    for (int k = 0; k < K / 16; k++) hold(factor[0][k]);
+}
+
 /* scores = queries keys^T */
 template <int D>
-static __device__ void score(sums_of<1, KEYS> &scores, const factor_of<1, D> &queries,
-                             const swizzled<D> &keys) {
+static __device__ void score(sums_of<1, KEYS> &scores, factor_of<1, D> &queries, const swizzled<D> &keys) {
+    hold_factor<D>(queries);
     warpgroup_begin();
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
@@ -61,19 +70,15 @@ static __device__ void score(sums_of<1, KEYS> &scores, const factor_of<1, D> &qu
         warpgroup_multiply<false>(part_of<KEYS>(scores, 0), queries[0][k], operand_at(at), k > 0);
     }
     warpgroup_end();
-    hold(part_of<KEYS>(scores, 0));
-}
-
-template <int D> static __device__ void hold_all(sums_of<1, D> &sums) {
-#pragma unroll
-    for (int n = 0; n < D / 64; n++) hold(part_of<D>(sums, n * 8));
+    hold_all<KEYS>(scores);
+    hold_factor<D>(queries);
 }
 
 /* sums += weights values */
 template <int D>
-static __device__ void mix(sums_of<1, D> &sums, const factor_of<1, KEYS> &weights,
-                           const swizzled<D> &values) {
+static __device__ void mix(sums_of<1, D> &sums, factor_of<1, KEYS> &weights, const swizzled<D> &values) {
     hold_all<D>(sums);
+    hold_factor<KEYS>(weights);
     warpgroup_begin();
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
@@ -83,6 +88,7 @@ static __device__ void mix(sums_of<1, D> &sums, const factor_of<1, KEYS> &weight
                                      operand_at(shared_address(values.columns[n][k * 16])), true);
     warpgroup_end();
     hold_all<D>(sums);
+    hold_factor<KEYS>(weights);
 }
 
 /* The first place for eight lines. */

@@ -34,8 +34,12 @@ static __device__ inline void warpgroup_end(void) {
     SUMS_OF_8(d, 0), SUMS_OF_8(d, 1), SUMS_OF_8(d, 2), SUMS_OF_8(d, 3), SUMS_OF_8(d, 4), SUMS_OF_8(d, 5),    \
         SUMS_OF_8(d, 6), SUMS_OF_8(d, 7)
 
-/* The compiler moves no use of the sums across it. To be called before warpgroup_begin and after warpgroup_end. */
+/* The compiler moves no use of the sums, or of the left factor, across it. To be called before warpgroup_begin and after
+ * warpgroup_end. */
 static __device__ inline void hold(float (&d)[8][4]) { asm volatile("" : SUMS_OF(d)::"memory"); }
+static __device__ inline void hold(uint32_t (&a)[4]) {
+    asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
+}
 
 /* adds: false: d = a b */
 template <bool Turned>
