@@ -5,12 +5,14 @@
  *   gpt_cuda_bench [--device cuda|cpu] [--type bf16|fp16|fp32] [--stage 0..3] [--batch 8] [--steps 20] [--peak 0]
  *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
  *                  [--graphs 1] [--accumulate 1] [--offload none|cpu|nvme] [--params none|cpu|nvme] [--swap /tmp]
- *                  [--budget 0] [--warm-up 5] [--json FILE]
+ *                  [--budget 0] [--warm-up 5] [--products first|timed]
+ *                  [--attention mma|timed] [--json FILE]
  * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 0: unknown. --recompute: of every so many blocks one
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
- * for everything planned, activations included; 0: all. A machine whose memory does not hold the run is a line "skipped: REASON" and exit
- * status 0. */
+ * for everything planned, activations included; 0: all. --products timed: each shape of a product uses the fastest of cuBLASLt's
+ * proposals, chosen before the first step. --attention timed: its forward is the faster one of two kernels. A machine whose memory
+ * does not hold the run is a line "skipped: REASON" and exit status 0. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +25,7 @@
 enum { STEPS_MAX = 10000 };
 
 struct bench {
-    const char *device, *type, *json, *offload, *params, *swap;
+    const char *device, *type, *json, *offload, *params, *swap, *products, *attention;
     double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute, graphs, accumulate,
         budget, warm_up;
 };
@@ -45,7 +47,8 @@ static void read_options(struct bench *b, int argc, char **argv) {
         {"--recompute", NULL, &b->recompute}, {"--graphs", NULL, &b->graphs},
         {"--offload", &b->offload, NULL},     {"--params", &b->params, NULL},
         {"--swap", &b->swap, NULL},           {"--accumulate", NULL, &b->accumulate},
-        {"--budget", NULL, &b->budget},       {"--warm-up", NULL, &b->warm_up}};
+        {"--budget", NULL, &b->budget},       {"--warm-up", NULL, &b->warm_up},
+        {"--products", &b->products, NULL},   {"--attention", &b->attention, NULL}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, count = sizeof options / sizeof *options;
         while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
@@ -57,6 +60,13 @@ static void read_options(struct bench *b, int argc, char **argv) {
         if (options[o].text) *options[o].text = argv[i + 1];
         if (options[o].number) *options[o].number = strtod(argv[i + 1], NULL);
     }
+}
+
+static bool is_timed(const char *option, const char *value, const char *otherwise) {
+    if (strcmp(value, "timed") == 0) return true;
+    if (strcmp(value, otherwise) == 0) return false;
+    fprintf(stderr, "gpt_cuda_bench: %s is %s or timed, not %s\n", option, otherwise, value);
+    exit(2);
 }
 
 /* The machine's memory ends the run, not a budget that the run was given. */
@@ -104,12 +114,17 @@ static zero_engine *open_engine(const struct bench *b) {
     return engine;
 }
 
-static struct gpt *open_model(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
+/* The choice is made before the engine takes its memory. On the CPU there is nothing to choose. */
+static struct gpt *open_model(const struct bench *b, zero_engine *engine, const struct gpt_config *config,
                               zero_plan *plan) {
+    static char choice[GPT_PRODUCTS_BYTES];
     struct gpt *gpt = NULL;
     struct gpt_init init = {.seed = 1, .config = *config, .threads = zero_engine_threads(engine)};
-    must(gpt_create(engine, config, batch, &gpt), "the model");
+    bool timed = (!config->keeps_products || config->times_attention) && strcmp(b->device, "cuda") == 0;
+    must(gpt_create(engine, config, (uint32_t)b->batch, &gpt), "the model");
+    if (timed) must(gpt_products_time(gpt, choice), "timing products and attention");
     must(zero_engine_commit(engine, plan), "commit");
+    if (timed) must(gpt_products_use(gpt, choice), "the products");
     must(zero_engine_fill(engine, gpt_fill, &init), "initial weights");
     return gpt;
 }
@@ -129,7 +144,7 @@ static int compare(const void *a, const void *b) {
 }
 
 static void report(FILE *to, const struct bench *b, const struct gpt_config *config, const zero_plan *plan,
-                   double seconds, double loss) {
+                   double seconds, double loss, const float attention_ms[2]) {
     double parameters = (double)gpt_parameters(config),
            tokens = b->accumulate * b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
@@ -138,12 +153,15 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
     fprintf(
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
-        "\"accumulate\": %.0f, \"offload\": \"%s\", \"params\": \"%s\", \"device_bytes\": %llu, "
+        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"accumulate\": %.0f, \"offload\": \"%s\", "
+        "\"params\": \"%s\", "
+        "\"device_bytes\": %llu, "
         "\"cpu_bytes\": %llu, "
         "\"nvme_bytes\": %llu, \"layers\": %.0f, \"width\": %.0f, \"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
-        "\"of_peak\": %s, \"loss\": %.4f}\n",
-        b->device, b->type, b->stage, b->graphs, b->accumulate, b->offload, b->params,
+        "\"of_peak\": %s, \"loss\": %.9g}\n",
+        b->device, b->type, b->stage, b->graphs, b->products, (double)attention_ms[0],
+        (double)attention_ms[1], b->accumulate, b->offload, b->params,
         (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
         (unsigned long long)plan->bytes[ZERO_NVME], b->layers, b->width, parameters, b->batch, b->context,
         seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
@@ -151,8 +169,23 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
 
 int main(int argc, char **argv) {
     static double seconds[STEPS_MAX];
-    struct bench b = {"cuda", "bf16", NULL, "none", "none", "/tmp", 0, 8, 20, 0,
-                      12,     768,    12,   1024,   50257,  0,      1, 1, 0,  5};
+    struct bench b = {.device = "cuda",
+                      .type = "bf16",
+                      .offload = "none",
+                      .params = "none",
+                      .swap = "/tmp",
+                      .products = "first",
+                      .attention = "mma",
+                      .batch = 8,
+                      .steps = 20,
+                      .layers = 12,
+                      .width = 768,
+                      .heads = 12,
+                      .context = 1024,
+                      .vocab = 50257,
+                      .graphs = 1,
+                      .accumulate = 1,
+                      .warm_up = 5};
     zero_plan plan = {.struct_size = sizeof plan};
     read_options(&b, argc, argv);
     if (b.steps < 1 || b.steps > STEPS_MAX) b.steps = STEPS_MAX;
@@ -165,23 +198,27 @@ int main(int argc, char **argv) {
                                 .layer_norm_epsilon = 1e-5,
                                 .initializer_range = 0.02,
                                 .recompute = (uint32_t)b.recompute,
-                                .no_graphs = b.graphs == 0};
+                                .no_graphs = b.graphs == 0,
+                                .keeps_products = !is_timed("--products", b.products, "first"),
+                                .times_attention = is_timed("--attention", b.attention, "mma")};
     if (gpt_config_problem(&config)) {
         fprintf(stderr, "gpt_cuda_bench: %s\n", gpt_config_problem(&config));
         return 2;
     }
     zero_engine *engine = open_engine(&b);
-    struct gpt *gpt = open_model(engine, &config, (uint32_t)b.batch, &plan);
+    struct gpt *gpt = open_model(&b, engine, &config, &plan);
     size_t count = (size_t)(b.batch * b.context);
     int32_t *tokens = malloc((count + 1) * sizeof *tokens);
     double loss = 0;
+    float attention_ms[2] = {0};
     for (size_t i = 0; i <= count; i++) tokens[i] = (int32_t)(i * 2654435761u % config.vocab);
     for (int i = 0; i < (int)b.warm_up; i++) step(engine, gpt, (int)b.accumulate, tokens, &loss);
     for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, (int)b.accumulate, tokens, &loss);
     qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
-    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss);
+    gpt_attention_times(gpt, attention_ms);
+    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms);
     FILE *json = b.json ? fopen(b.json, "a") : NULL;
-    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss), fclose(json);
+    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms), fclose(json);
     if (b.json && !json) perror(b.json);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);

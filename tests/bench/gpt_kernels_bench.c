@@ -146,26 +146,23 @@ static struct attention_argument attention(uint32_t width) {
                                        width,
                                        0.125f};
 }
-static void attend(uint32_t width, enum gpt_kernel kernel, uint32_t rows) {
+static void attend(uint32_t width, uint32_t tile, bool back) {
     struct attention_argument a = attention(width);
-    cuda_launch(&c, kernel, (struct grid){(a.length + rows - 1) / rows, a.heads, a.batch},
-                (struct grid){4 * WARP, 1, 1}, &a);
+    (back ? cuda_attention_backward : cuda_attention_forward)(&c, tile, &a);
 }
-static void run_attention_forward(void) { attend(HEAD, KERNEL_flash_forward_64, FLASH_QUERIES_64); }
-static void run_attention_backward(void) {
-    attend(HEAD, KERNEL_flash_query_backward_64, FLASH_QUERIES_64);
-    attend(HEAD, KERNEL_flash_key_backward_64, FLASH_ROWS);
+static void run_attention_forward(void) { attend(HEAD, 64, false); }
+static void run_attention_backward(void) { attend(HEAD, 64, true); }
+static void run_forward_80(void) { attend(80, 96, false); }
+static void run_backward_80(void) { attend(80, 96, true); }
+static void run_forward_128(void) { attend(128, 128, false); }
+static void run_backward_128(void) { attend(128, 128, true); }
+static void by_warpgroups(uint32_t width) {
+    c.warpgroups = true;
+    attend(width, width, false);
+    c.warpgroups = false;
 }
-static void run_forward_80(void) { attend(80, KERNEL_flash_forward_96, FLASH_ROWS); }
-static void run_backward_80(void) {
-    attend(80, KERNEL_flash_query_backward_96, FLASH_ROWS);
-    attend(80, KERNEL_flash_key_backward_96, FLASH_ROWS);
-}
-static void run_forward_128(void) { attend(128, KERNEL_flash_forward_128, FLASH_ROWS); }
-static void run_backward_128(void) {
-    attend(128, KERNEL_flash_query_backward_128, FLASH_ROWS);
-    attend(128, KERNEL_flash_key_backward_128, FLASH_ROWS);
-}
+static void run_warpgroups_64(void) { by_warpgroups(64); }
+static void run_warpgroups_128(void) { by_warpgroups(128); }
 
 /* ---- what is measured ---- */
 
@@ -222,15 +219,17 @@ static double product_of(uint32_t width) {
 
 static void measure_all(void) {
     double each = (double)(b.rows * b.columns), inner = 4 * each, logits = (double)(logit_rows() * b.vocab);
-    double product = product_of(HEAD);
+    double product = product_of(HEAD), warpgroups = cuda_attention_fits(&c, HEAD) ? 2 : 0;
     const struct measured all[] = {
         /* Attention before others leave their results, which are less random, in its arrays. */
         {"copy", copy, 4 * each, 0},
         {"attention forward", run_attention_forward, 0, 2 * product},
+        {"forward by warpgroups", run_warpgroups_64, 0, warpgroups * product},
         {"attention backward", run_attention_backward, 0, 5 * product},
         {"forward, heads 80", run_forward_80, 0, 2 * product_of(80)},
         {"backward, heads 80", run_backward_80, 0, 5 * product_of(80)},
         {"forward, heads 128", run_forward_128, 0, 2 * product_of(128)},
+        {"heads 128, by warpgroups", run_warpgroups_128, 0, warpgroups * product_of(128)},
         {"backward, heads 128", run_backward_128, 0, 5 * product_of(128)},
         {"norm forward", run_norm_forward, 4 * each, 0},
         {"norm backward", run_norm_backward, 10 * each, 0},
@@ -247,7 +246,8 @@ static void measure_all(void) {
         {"cross-entropy", run_cross_entropy, 4 * logits, 0},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].bytes > 0 || all[i].operations > 0) measure(&all[i]); /* else no head is so narrow */
+        if (all[i].bytes > 0 || all[i].operations > 0)
+            measure(&all[i]); /* else no head is so narrow, or there are no warpgroups */
 }
 
 /* ---- the program ---- */
@@ -333,8 +333,10 @@ int main(int argc, char **argv) {
         return 2;
     }
     cuda_device_open(&cuda);
-    c.driver = cuda.driver, c.stream = cuda.stream, c.type = ZERO_BF16, c.number_bytes = 2, c.widest = 8;
+    c.driver = cuda.driver, c.device = cuda.device, c.stream = cuda.stream;
+    c.type = ZERO_BF16, c.number_bytes = 2, c.widest = 8;
     cuda_kernels_open(&c);
+    if (cuda_attention_fits(&c, HEAD)) cuda_warpgroup_kernels_open(&c);
     must(CUDA_SUCCESS, "kernels");
     must(cuda.driver.cuEventCreate(&b.begin, 0), "an event");
     must(cuda.driver.cuEventCreate(&b.end, 0), "an event");

@@ -85,9 +85,27 @@ static inline void perform(const copy &c) {
         memset(c.to, 0, c.bytes);
 }
 
+/* For emulated_wgmma.h: of each 16 bytes of dynamic shared memory, the thread that copied there last, and how many fences for products
+ * it must have made before one reads them. */
+enum { COPIED_BYTES = 16 };
+struct copied {
+    uint32_t thread, fences;
+};
+inline copied last_copy[EMULATOR_WINDOW / COPIED_BYTES];
+inline uint32_t fences[THREADS_MAX];
+
+static inline void note_copy(const void *to) {
+    uintptr_t at = reinterpret_cast<uintptr_t>(to),
+              shared = reinterpret_cast<uintptr_t>(emulator_here.dynamic_shared);
+    if (at / EMULATOR_WINDOW != shared / EMULATOR_WINDOW) return;
+    uint32_t thread = thread_index();
+    last_copy[at % EMULATOR_WINDOW / COPIED_BYTES] = {thread, fences[thread] + 1};
+}
+
 static inline void begin_copy(void *to, const void *from, bool there, uint32_t bytes) {
     static uint64_t random = 1;
     need_aligned(to, bytes), need_aligned(from, bytes);
+    note_copy(to);
     copies &mine = pending[thread_index()];
     copy c = {to, there ? from : NULL, bytes};
     if (mine.count == COPIES_MAX || emulator_random(&random) % 2)
@@ -121,5 +139,7 @@ static inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
 static inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     emulation::mma<f32_from_f16>(d, a, b0, b1);
 }
+
+#include "tests/cuda/emulated_wgmma.h"
 
 #endif

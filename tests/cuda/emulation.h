@@ -9,7 +9,7 @@
  * Available: threadIdx, blockIdx, blockDim, gridDim, warpSize; __shared__ and DYNAMIC_SHARED; __syncthreads (and _or,
  * _and, _count), __syncwarp, __shfl*_sync, __ballot_sync, __any_sync, __all_sync, __reduce_*_sync; atomics; bit casts,
  * IEEE intrinsics, cached loads and stores. Not available: blocks that wait for other blocks, textures, tensor cores
- * and asynchronous copies (emulated_mma.h has the last two). Functions of <math.h> are the host's: exp and similar
+ * and asynchronous copies (emulated_mma.h and emulated_wgmma.h have the last two). Functions of <math.h> are the host's: exp and similar
  * functions may differ from a GPU's in the last places. A load or store at an address that is not a multiple of its
  * size ends the test, and so does an index outside an array (emulated_checks.c). */
 #ifndef ZERO_TESTS_CUDA_EMULATION_H

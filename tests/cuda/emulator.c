@@ -199,6 +199,14 @@ static void place_block(uint64_t index) {
     emulator_here.block[2] = (uint32_t)(index / n[0] / n[1]);
 }
 
+/* NULL: the launch has no dynamic shared memory. It begins among the window's first bytes. */
+enum { WINDOW_SKIPPED = 1024 };
+static void *window_of(size_t shared_bytes) {
+    void *window = NULL;
+    if (shared_bytes && posix_memalign(&window, EMULATOR_WINDOW, WINDOW_SKIPPED + shared_bytes)) abort();
+    return window;
+}
+
 void emulator_launch(const struct emulated_kernel *kernel, const struct emulator_shape *shape,
                      const void *argument, uint64_t *random) {
     if (!stacks) {
@@ -210,16 +218,17 @@ void emulator_launch(const struct emulated_kernel *kernel, const struct emulator
     block.threads = shape->threads[0] * shape->threads[1] * shape->threads[2];
     memcpy(emulator_here.threads, shape->threads, sizeof shape->threads);
     memcpy(emulator_here.blocks, shape->blocks, sizeof shape->blocks);
-    void *shared = aligned_alloc(128, (shape->shared_bytes + 128) / 128 * 128);
-    if (!shared) abort();
-    emulator_here.dynamic_shared = shared;
+    void *window = window_of(shape->shared_bytes);
+    unsigned char *shared = window;
+    if (window) shared += emulator_random(random) % (WINDOW_SKIPPED / 16) * 16;
+    emulator_here.dynamic_shared = shared, emulator_here.dynamic_bytes = (uint32_t)shape->shared_bytes;
     uint64_t count = (uint64_t)shape->blocks[0] * shape->blocks[1] * shape->blocks[2];
     uint64_t stride = emulator_random(random) % count + 1, at = emulator_random(random) % count;
     while (common_divisor(stride, count) != 1) stride++;
     for (uint64_t k = 0; k < count; k++, at = (at + stride) % count) {
         place_block(at);
-        memset(shared, 0xff, shape->shared_bytes);
+        if (shared) memset(shared, 0xff, shape->shared_bytes);
         run_block(random);
     }
-    free(shared);
+    free(window);
 }

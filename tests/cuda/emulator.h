@@ -34,11 +34,14 @@ uint64_t emulator_random(uint64_t *state);
 /* Ends the process with a message about the current thread. */
 void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
+/* What a GPU addresses as shared memory: addresses are offsets in it. It begins at a multiple of its size. */
+enum { EMULATOR_WINDOW = 1 << 18 };
+
 /* The place of the current thread. */
 struct emulator_here {
     uint32_t thread[3], block[3], threads[3], blocks[3];
-    uint32_t lane;
-    void *dynamic_shared;
+    uint32_t lane, dynamic_bytes;
+    void *dynamic_shared; /* in a window of EMULATOR_WINDOW bytes, at a multiple of 16 bytes */
 };
 extern struct emulator_here emulator_here;
 

@@ -23,7 +23,8 @@ enum { CHECKS_STRUCTURES = 1 };
 static _Alignas(16) uint32_t out[THREADS];
 
 static void launch(enum misuse misuse, uint64_t seed) {
-    struct emulator_shape shape = {.blocks = {1, 1, 1}, .threads = {THREADS, 1, 1}};
+    struct emulator_shape shape = {
+        .blocks = {1, 1, 1}, .threads = {THREADS, 1, 1}, .shared_bytes = misuse == MISUSE_FENCE ? 2048 : 0};
     struct misuse_argument a = {.misuse = (uint32_t)misuse, .one = 1, .large = 0x1p40f, .out = out};
     emulator_launch(emulator_find("misuse"), &shape, &a, &seed);
 }
@@ -76,6 +77,9 @@ int main(void) {
         [MISUSE_CAST] = "a float becomes an integer that cannot hold it",
         [MISUSE_COPY] = "is no multiple of 16",
         [MISUSE_MATRIX] = "is no multiple of 16",
+        [MISUSE_PRODUCT] = "a product before warpgroup_begin",
+        [MISUSE_OPERAND] = " of shared memory, the block has bytes 0 to 0",
+        [MISUSE_FENCE] = " copied without a fence for products",
     };
     launch(MISUSE_NONE, 1);
     for (uint32_t i = 0; i < THREADS; i++) CHECK_INT(out[i], i);

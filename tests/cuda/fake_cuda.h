@@ -14,7 +14,10 @@
  * FAKE_CUDA_CAPABILITY (the devices' major one, default 9), FAKE_CUDA_NODE (the host's memory node beside the
  * devices, default 0; -1: unknown), and these, which may change later: FAKE_CUDA_CAPTURES
  * (default 1; 0: captures are refused; 2: they begin, and each call in them fails), FAKE_CUDA_GRAPHS (the most graphs at
- * once that there is memory for), FAKE_CUDA_REGISTERS (default 1; 0: the host's memory cannot be registered). If FAKE_CUDA_COUNTS is set, the process writes the counts below into that file when it ends.
+ * once that there is memory for), FAKE_CUDA_REGISTERS (default 1; 0: the host's memory cannot be registered),
+ * FAKE_CUDA_TIMES (NAME=MICROSECONDS of kernels,
+ * joined by commas: see fake_cuda_spend; NAME=idle: the kernel does nothing). If FAKE_CUDA_COUNTS is set, the process writes the
+ * counts below into that file when it ends.
  *
  * To run a test with the stand-in: cuda_test in emulated.bzl. To let it run a kernel: add a line to this folder's
  * BUILD. */

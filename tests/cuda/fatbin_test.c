@@ -1,11 +1,12 @@
-/* Every fatbin holds machine code for each GPU that is built for, and PTX for later ones; and what the compiler made of
- * each kernel fits a GPU and the table:
+/* Every fatbin holds machine code for each GPU that is built for, and PTX for later ones (that of products of warpgroups: for sm_90a
+ * alone); and what the compiler made of each kernel fits a GPU and the table:
  *   fatbin_test TABLE FILE...            checks
  *   fatbin_test --write FILE... >TABLE   writes the table anew, after a look at what has changed
  * The table's first line names the toolkit (CUDA_VERSION): another one's compiler may need other registers, so with another one the
  * table is not compared. A line of the table is a kernel, in the type that needs most; its threads; and on sm_80 and sm_90 the registers of a
- * thread and the shared memory of a block. A kernel may need less. No kernel spills registers, or keeps arrays in a
- * thread's stack, which is in slow memory: on sm_100, whose compiler is younger, a few numbers.
+ * thread, the shared memory of a block (dynamic memory included), and how many warps a multiprocessor then holds at once, of 64. A
+ * kernel may need less. No kernel spills registers, or keeps arrays in a thread's stack, which is in slow memory: on sm_100, whose
+ * compiler is younger, a few numbers.
  *
  * The format of a fatbin is nvcc's own and undocumented: a head (magic, version, its bytes, bytes of the rest), then
  * images, each with a head (kind, version, its bytes, bytes of the image; the architecture at 28). */
@@ -14,6 +15,7 @@
 
 #include "tests/check.h"
 #include "tests/cuda/kernel_facts.h"
+#include "tools/gpt/cuda/kernels.h"
 
 enum { KIND_PTX = 1, KIND_ELF = 2, FILE_BYTES_MAX = 64 << 20, KERNELS_MAX = 64, ROWS_MAX = 128 };
 
@@ -21,13 +23,17 @@ static const struct {
     uint16_t kind;
     uint32_t architecture;
 } wanted[] = {{KIND_ELF, 80}, {KIND_ELF, 90}, {KIND_ELF, 100}, {KIND_PTX, 100}};
+enum { WANTED = sizeof wanted / sizeof *wanted, WANTED_ALL = (1 << WANTED) - 1, WANTED_90 = 1 << 1 };
 
-/* Of a GPU: registers of a multiprocessor, which a block must fit; shared memory that a block has unasked. The compiler
- * itself reserves SHARED_OWN from sm_90 on. */
+/* Of a GPU: registers of a multiprocessor, which a block must fit; shared memory that a block has unasked, and that every GPU
+ * gives if asked (the RTX 4090 no more). SHARED_OWN of each block is the system's; from sm_90 on the compiler counts it. */
 enum {
     REGISTERS_MAX = 65536,
     SHARED_MAX = 48 << 10,
+    SHARED_ASKED = 99 << 10,
     SHARED_OWN = 1 << 10,
+    WARPS_MAX = 64,
+    BLOCKS_MAX = 32,
     STACK_MAX = 0,
     STACK_MAX_100 = 96
 };
@@ -36,10 +42,20 @@ enum {
 
 enum { ARCHITECTURES = 2 };
 static const uint32_t architectures[ARCHITECTURES] = {80, 90};
+static const uint32_t multiprocessor_shared[ARCHITECTURES] = {164 << 10, 228 << 10};
+
+static const struct {
+    const char *name; /* of a family */
+    uint32_t bytes;
+} dynamic[] = {
+#define DYNAMIC(name, bytes) {#name, bytes},
+    GPT_CUDA_DYNAMIC_SHARED(DYNAMIC)
+#undef DYNAMIC
+};
 
 struct row {
     char name[KERNEL_NAME_BYTES];
-    uint32_t threads, registers[ARCHITECTURES], shared_bytes[ARCHITECTURES];
+    uint32_t threads, registers[ARCHITECTURES], shared_bytes[ARCHITECTURES], warps[ARCHITECTURES];
 };
 struct rows {
     struct row row[ROWS_MAX];
@@ -60,9 +76,9 @@ static bool read_table(const char *path) {
         if (sscanf(line, "# CUDA_VERSION %u", &table.toolkit) == 1) continue;
         struct row *r = &table.row[table.count];
         if (*line == '#') continue;
-        if (table.count == ROWS_MAX ||
-            sscanf(line, "%63s %u %u %u %u %u", r->name, &r->threads, &r->registers[0], &r->shared_bytes[0],
-                   &r->registers[1], &r->shared_bytes[1]) != 6)
+        if (table.count == ROWS_MAX || sscanf(line, "%63s %u %u %u %u %u %u %u", r->name, &r->threads,
+                                              &r->registers[0], &r->shared_bytes[0], &r->warps[0],
+                                              &r->registers[1], &r->shared_bytes[1], &r->warps[1]) != 8)
             return false;
         table.count++;
     }
@@ -72,11 +88,12 @@ static bool read_table(const char *path) {
 
 static void write_table(void) {
     printf("# CUDA_VERSION %d\n", TOOLKIT);
-    printf("# kernel, threads; on sm_80 registers and bytes of shared memory; the same on sm_90\n");
+    printf(
+        "# kernel, threads; on sm_80 registers, bytes of shared memory, warps at once; the same on sm_90\n");
     for (uint32_t i = 0; i < found.count; i++) {
         const struct row *r = &found.row[i];
-        printf("%-28s %4u  %3u %6u  %3u %6u\n", r->name, r->threads, r->registers[0], r->shared_bytes[0],
-               r->registers[1], r->shared_bytes[1]);
+        printf("%-28s %4u  %3u %6u %2u  %3u %6u %2u\n", r->name, r->threads, r->registers[0],
+               r->shared_bytes[0], r->warps[0], r->registers[1], r->shared_bytes[1], r->warps[1]);
     }
 }
 
@@ -91,9 +108,26 @@ static void family_of(const char *name, char out[KERNEL_NAME_BYTES]) {
 }
 
 static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 /* A GPU gives registers to a warp by eights for each thread. */
 static uint32_t given(uint32_t registers) { return (registers + 7) / 8 * 8; }
+
+static uint32_t dynamic_of(const char *name) {
+    char family[KERNEL_NAME_BYTES];
+    family_of(name, family);
+    for (size_t i = 0; i < sizeof dynamic / sizeof *dynamic; i++)
+        if (strcmp(dynamic[i].name, family) == 0) return dynamic[i].bytes;
+    return 0;
+}
+
+static uint32_t warps_at_once(const struct row *r, int a) {
+    if (!r->registers[a]) return 0; /* it does not exist there */
+    uint32_t warps = (r->threads + 31) / 32, own = architectures[a] >= 90 ? 0 : SHARED_OWN,
+             blocks = smaller(BLOCKS_MAX, WARPS_MAX / warps);
+    blocks = smaller(blocks, REGISTERS_MAX / (r->registers[a] * 32 * warps));
+    return warps * smaller(blocks, multiprocessor_shared[a] / larger(r->shared_bytes[a] + own, 1));
+}
 
 static void note(const struct kernel_facts *k, uint32_t architecture) {
     char name[KERNEL_NAME_BYTES];
@@ -105,7 +139,8 @@ static void note(const struct kernel_facts *k, uint32_t architecture) {
     for (int i = 0; i < ARCHITECTURES; i++) {
         if (architectures[i] != architecture) continue;
         r->registers[i] = larger(r->registers[i], given(k->registers));
-        r->shared_bytes[i] = larger(r->shared_bytes[i], k->shared_bytes);
+        r->shared_bytes[i] = larger(r->shared_bytes[i], k->shared_bytes + dynamic_of(k->name));
+        r->warps[i] = warps_at_once(r, i);
     }
 }
 
@@ -115,7 +150,7 @@ static void compare_rows(void) {
         bool fits = CHECK(most != NULL);
         for (int a = 0; a < ARCHITECTURES && most; a++)
             fits &= CHECK(r->registers[a] <= most->registers[a]) &
-                    CHECK(r->shared_bytes[a] <= most->shared_bytes[a]);
+                    CHECK(r->shared_bytes[a] <= most->shared_bytes[a]) & CHECK(r->warps[a] >= most->warps[a]);
         if (most) fits &= CHECK_INT(r->threads, most->threads);
         if (!fits) fprintf(stderr, "  kernel %s is not as in the table\n", r->name);
     }
@@ -141,10 +176,11 @@ struct image_head {
 
 static void check_kernel(const char *path, const struct kernel_facts *k, uint32_t architecture) {
     uint32_t own = architecture >= 90 ? SHARED_OWN : 0,
-             stack = architecture >= 100 ? STACK_MAX_100 : STACK_MAX;
+             stack = architecture >= 100 ? STACK_MAX_100 : STACK_MAX, asked = dynamic_of(k->name),
+             most = asked ? SHARED_ASKED : SHARED_MAX;
     bool fits = CHECK(k->threads > 0) & CHECK(k->registers > 0) & CHECK(k->stack_bytes <= stack) &
                 CHECK(given(k->registers) * k->threads <= REGISTERS_MAX) &
-                CHECK(k->shared_bytes <= SHARED_MAX + own);
+                CHECK(k->shared_bytes + asked <= most + own);
     if (!fits)
         fprintf(stderr,
                 "  %s on sm_%u: %u threads, %u registers, %u bytes shared, %u bytes of stack; in %s\n",
@@ -174,12 +210,13 @@ static void check_file(const char *path, const unsigned char *bytes, uint64_t si
         memcpy(&image, bytes + at, sizeof image);
         if (!CHECK(image.head_bytes >= sizeof image && at + image.head_bytes + image.bytes <= size)) return;
         check_image(path, &image, bytes + at + image.head_bytes);
-        for (unsigned w = 0; w < sizeof wanted / sizeof *wanted; w++)
+        for (unsigned w = 0; w < WANTED; w++)
             if (image.kind == wanted[w].kind && image.architecture == wanted[w].architecture)
                 images |= 1u << w;
         at += image.head_bytes + image.bytes;
     }
-    if (!CHECK_INT(images, (1 << sizeof wanted / sizeof *wanted) - 1)) fprintf(stderr, "  in %s\n", path);
+    bool only_90 = strstr(path, "/warpgroup_") != NULL;
+    if (!CHECK_INT(images, only_90 ? WANTED_90 : WANTED_ALL)) fprintf(stderr, "  in %s\n", path);
 }
 
 int main(int argc, char **argv) {

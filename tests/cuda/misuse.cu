@@ -2,6 +2,7 @@
 
 #include "engine/device/cuda/entry.h"
 #include "tools/gpt/cuda/mma.h"
+#include "tools/gpt/cuda/wgmma.h"
 
 static __device__ void wait_apart(void) {
     if (threadIdx.x < 32)
@@ -28,6 +29,25 @@ static __device__ uint32_t matrix(const uint32_t *words) {
     return to[0];
 }
 
+static __device__ uint32_t product(bool begins, uint32_t address) {
+    float sums[8][4] = {};
+    uint32_t left[4] = {};
+    if (begins) warpgroup_begin();
+    warpgroup_multiply<false>(sums, left, UINT64_C(1) << 62 | address >> 4, true);
+    warpgroup_end();
+    return (uint32_t)sums[0][0];
+}
+
+/* Eight lines, which a product takes for all that it reads. */
+static __device__ uint32_t product_of_copies(const uint32_t *from) {
+    DYNAMIC_SHARED(unsigned char, memory);
+    uint32_t first = 1024 - shared_address(memory) % 1024;
+    copy_16(memory + first + threadIdx.x * 16, from, true);
+    copies_done();
+    __syncthreads();
+    return product(true, shared_address(memory + first));
+}
+
 KERNEL(misuse, 64, struct misuse_argument, a) {
     alignas(16) __shared__ uint32_t words[64];
     uint32_t x = threadIdx.x;
@@ -43,5 +63,7 @@ KERNEL(misuse, 64, struct misuse_argument, a) {
     if (a.misuse == MISUSE_CAST) x = (uint32_t)a.large;
     if (a.misuse == MISUSE_COPY) copy_16(words + a.one, a.out, true);
     if (a.misuse == MISUSE_MATRIX) x = matrix(words + a.one);
+    if (a.misuse == MISUSE_PRODUCT || a.misuse == MISUSE_OPERAND) x = product(a.misuse == MISUSE_OPERAND, 0);
+    if (a.misuse == MISUSE_FENCE) x = product_of_copies(a.out);
     a.out[threadIdx.x] = x;
 }

@@ -15,6 +15,9 @@ enum misuse {
     MISUSE_CAST,     /* of a float that is too large */
     MISUSE_COPY,     /* asynchronous, of 16 bytes, to the second word */
     MISUSE_MATRIX,   /* of which a row begins there */
+    MISUSE_PRODUCT,  /* of a warpgroup, that was not begun */
+    MISUSE_OPERAND,  /* of which is not in the block's shared memory */
+    MISUSE_FENCE,    /* of what was copied, without a fence */
     MISUSES,
 };
 

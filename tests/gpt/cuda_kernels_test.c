@@ -332,38 +332,8 @@ static void query_on_host(const struct attention *s, uint32_t sequence, uint32_t
     }
 }
 
-/* The kernels of one family, and the queries and keys of a block of theirs. */
-struct family {
-    enum gpt_kernel forward, query_backward, key_backward;
-    uint32_t forward_queries, queries, keys;
-};
-static const struct family any_width = {KERNEL_attention_forward,
-                                        KERNEL_attention_query_backward,
-                                        KERNEL_attention_key_backward,
-                                        QUERIES_PER_BLOCK,
-                                        QUERIES_PER_BLOCK,
-                                        KEYS_PER_BLOCK},
-                           flash64 = {KERNEL_flash_forward_64,
-                                      KERNEL_flash_query_backward_64,
-                                      KERNEL_flash_key_backward_64,
-                                      FLASH_QUERIES_64,
-                                      FLASH_QUERIES_64,
-                                      FLASH_ROWS},
-                           flash96 = {KERNEL_flash_forward_96,
-                                      KERNEL_flash_query_backward_96,
-                                      KERNEL_flash_key_backward_96,
-                                      FLASH_ROWS,
-                                      FLASH_ROWS,
-                                      FLASH_ROWS},
-                           flash128 = {KERNEL_flash_forward_128,
-                                       KERNEL_flash_query_backward_128,
-                                       KERNEL_flash_key_backward_128,
-                                       FLASH_ROWS,
-                                       FLASH_ROWS,
-                                       FLASH_ROWS};
-
-static void attention(const struct family *f, uint32_t length, uint32_t heads, uint32_t kv_heads,
-                      uint32_t width) {
+/* tile: gpt_cuda_head; 0: the kernels for any width. */
+static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t kv_heads, uint32_t width) {
     enum { BATCH = 2 };
     struct attention s = {
         .batch = BATCH, .length = length, .heads = heads, .kv_heads = kv_heads, .width = width};
@@ -385,13 +355,8 @@ static void attention(const struct family *f, uint32_t length, uint32_t heads, u
                                    kv_heads,
                                    width,
                                    1 / sqrtf((float)width)};
-    struct grid forward = {(length + f->forward_queries - 1) / f->forward_queries, heads, BATCH};
-    struct grid queries = {(length + f->queries - 1) / f->queries, heads, BATCH};
-    struct grid keys = {(length + f->keys - 1) / f->keys, kv_heads, BATCH}, threads = {128, 1, 1};
-    cuda_launch(&c, f->forward, forward, threads, &a);
-    if (f == &any_width) cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
-    cuda_launch(&c, f->query_backward, queries, threads, &a);
-    cuda_launch(&c, f->key_backward, keys, threads, &a);
+    cuda_attention_forward(&c, tile, &a);
+    cuda_attention_backward(&c, tile, &a);
     memset(s.qkv_gradient.host, 0, s.qkv_gradient.count * sizeof(float));
     for (uint32_t sequence = 0; sequence < BATCH; sequence++)
         for (uint32_t query = 0; query < length; query++)
@@ -402,15 +367,15 @@ static void attention(const struct family *f, uint32_t length, uint32_t heads, u
     forget_all();
 }
 
-static void beside_infinite_heads(const struct family *f, uint32_t width) {
+static void beside_infinite_heads(uint32_t tile, uint32_t width) {
     poisoned_width = width;
-    attention(f, 40, 2, 2, width);
+    attention(tile, 40, 2, 2, width);
     poisoned_width = 0;
 }
 
 static void run(zero_dtype type) {
     memset(&c, 0, sizeof c);
-    c.driver = cuda.driver, c.stream = cuda.stream, c.type = type;
+    c.driver = cuda.driver, c.device = cuda.device, c.stream = cuda.stream, c.type = type;
     c.number_bytes = type == ZERO_F32 ? 4 : 2, c.widest = 16 / c.number_bytes;
     cuda_kernels_open(&c);
     if (!CHECK_STRING(c.error.message, "")) return;
@@ -430,18 +395,28 @@ static void run(zero_dtype type) {
     cross_entropy(301, 304, 0.25f);
     cross_entropy(301, 301, 2);
     cross_entropy(301, 304, 0);
-    attention(&any_width, 1, 1, 1, 8);
-    attention(&any_width, 50, 4, 2, 10);
-    attention(&any_width, 70, 2, 2, 40);
+    attention(0, 1, 1, 1, 8);
+    attention(0, 50, 4, 2, 10);
+    attention(0, 70, 2, 2, 40);
     if (type != ZERO_F32) {
-        attention(&flash64, 1, 1, 1, 64);
-        attention(&flash64, 150, 2, 1, 64);  /* three tiles */
-        beside_infinite_heads(&flash64, 40); /* filled up */
-        beside_infinite_heads(&flash96, 80);
-        beside_infinite_heads(&flash128, 112);
-        attention(&flash96, 70, 2, 1, 80);
-        attention(&flash96, 33, 1, 1, 96);
-        attention(&flash128, 77, 2, 2, 128);
+        attention(64, 1, 1, 1, 64);
+        attention(64, 150, 2, 1, 64);  /* three tiles */
+        beside_infinite_heads(64, 40); /* filled up */
+        beside_infinite_heads(96, 80);
+        beside_infinite_heads(128, 112);
+        attention(96, 70, 2, 1, 80);
+        attention(96, 33, 1, 1, 96);
+        attention(128, 77, 2, 2, 128);
+        attention(128, 270, 1, 1, 128); /* two blocks of queries */
+    }
+    if (cuda_attention_fits(&c, 64)) {
+        CHECK_INT(cuda_warpgroup_kernels_open(&c), ZERO_OK);
+        c.warpgroups = true;
+        attention(64, 1, 1, 1, 64);
+        attention(64, 150, 2, 1, 64); /* three tiles of keys, two blocks of queries */
+        beside_infinite_heads(64, 40);
+        beside_infinite_heads(128, 112);
+        attention(128, 130, 2, 1, 128);
     }
     CHECK_STRING(c.error.message, "");
     cuda_kernels_close(&c);

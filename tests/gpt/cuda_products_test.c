@@ -225,6 +225,79 @@ static void what_it_depends_on(void) {
     CHECK(strcmp(theirs.place, mine.place) != 0);
 }
 
+/* ---- attention ---- */
+
+#define MMA "flash_forward_64_bf16"
+#define WARPGROUPS "warpgroup_forward_64_bf16"
+
+static bool ends(const char *at, const char *end) {
+    return strlen(at) >= strlen(end) && strcmp(at + strlen(at) - strlen(end), end) == 0;
+}
+
+static struct gpt_config attends(void) {
+    struct gpt_config config = llama; /* without GELU, whose end depends on the GPU */
+    config.width = 32;
+    config.keeps_products = config.times_attention = true;
+    return config;
+}
+
+/* By these times of kernels. */
+static void choose_attention(zero_dtype dtype, const char *kernels, const char *line) {
+    setenv("FAKE_CUDA_TIMES", kernels, 1);
+    choose(attends(), dtype, "5,3,4", text, NULL);
+    unsetenv("FAKE_CUDA_TIMES");
+    CHECK(ends(text, line));
+}
+
+/* The kernel of the choice runs: if it does nothing, the gradients are others. */
+static void runs(const char *kernel, const char *choice) {
+    struct fixture f;
+    fixture_open_on(&device, ZERO_BF16, &f, attends(), BATCH, 1, 1);
+    CHECK_INT(gpt_products_use(f.gpt, choice), ZERO_OK);
+    setenv("FAKE_CUDA_TIMES", kernel, 1);
+    train(&f, &other);
+    unsetenv("FAKE_CUDA_TIMES");
+    fixture_close(&f);
+    CHECK(!same(&one, &other));
+}
+
+static void refused_attention(const char *choice, const char *part) {
+    struct fixture f;
+    fixture_open_on(&device, ZERO_BF16, &f, attends(), BATCH, 1, 1);
+    CHECK_INT(gpt_products_use(f.gpt, choice), ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(gpt_last_error(), part);
+    fixture_close(&f);
+}
+
+static void no_faster_attention(void) {
+    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=99", "\nattention mma\n");
+    choose_attention(ZERO_F16, MMA "=100," WARPGROUPS "=9", "\nattention mma\n");
+    choose_attention(ZERO_F32, MMA "=100," WARPGROUPS "=9", "\nattention mma\n");
+    setenv("FAKE_CUDA_CAPABILITY", "8", 1);
+    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=9", "\nattention mma\n");
+    unsetenv("FAKE_CUDA_CAPABILITY");
+    use(attends(), ZERO_BF16, text, &one);
+    runs(MMA "=idle", text);
+}
+
+static void attention_by_warpgroups(void) {
+    no_faster_attention();
+    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=97", " -\nattention warpgroups\n");
+    use(attends(), ZERO_BF16, text, &one);
+    runs(WARPGROUPS "=idle", text);
+    struct gpt_config both = attends(), neither = attends();
+    both.keeps_products = neither.keeps_products = neither.times_attention = false;
+    struct gpt_products_question mine = question_of(both, ZERO_BF16, BATCH);
+    CHECK(strcmp(question_of(attends(), ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
+    CHECK(strcmp(question_of(neither, ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
+    setenv("FAKE_CUDA_CAPABILITY", "8", 1);
+    refused_attention(text, "products of warpgroups, which this rank's GPU does not have");
+    unsetenv("FAKE_CUDA_CAPABILITY");
+    setenv("FAKE_CUDA_TIMES", WARPGROUPS "=idle", 1);
+    refused_attention(text, "attention's kernels disagree");
+    unsetenv("FAKE_CUDA_TIMES");
+}
+
 static void no_choice_on_the_host(void) {
     struct fixture f;
     char out[GPT_PRODUCTS_BYTES] = "x";
@@ -247,6 +320,7 @@ int main(void) {
     after_other_shapes();
     what_is_refused();
     what_it_depends_on();
+    attention_by_warpgroups();
     no_choice_on_the_host();
     cuda_device_close(&cuda);
     return check_end();

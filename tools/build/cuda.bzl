@@ -9,7 +9,7 @@ Where one of the four headers is missing, there is no toolkit, and a line says w
 A kernel file kernels/NAME.cu, its arguments in kernels/NAME.h (C, for the host too):
     cuda_fatbin(name = "NAME_fatbin", src = "NAME.cu", deps = [":NAME"])
 makes a cc_library that defines `const unsigned char NAME_fatbin[]`, machine code for each of CUDA_ARCHITECTURES and PTX for
-later ones. fmad = True lets the compiler fuse a * b + c: not for the engine's kernels, whose bits are the CPU's.
+later ones. architectures = ["90a"]: for the GPUs of sm_90 alone, without PTX. fmad = True lets the compiler fuse a * b + c: not for the engine's kernels, whose bits are the CPU's.
 """
 
 load("@cuda//:defs.bzl", "CUDA_TOOLKIT", "NVCC")
@@ -23,16 +23,20 @@ def _fatbin_impl(ctx):
     arguments = ctx.actions.args()
     arguments.add_all(["-fatbin", "--no-compress", "-O3", "-std=c++17", "-I.", "-I" + ctx.bin_dir.path, "--Werror=all-warnings"])
     arguments.add("--fmad=" + ("true" if ctx.attr.fmad else "false"))
-    for architecture in CUDA_ARCHITECTURES:
+    for architecture in ctx.attr.architectures:
         arguments.add("-gencode=arch=compute_{0},code=sm_{0}".format(architecture))
-    arguments.add("-gencode=arch=compute_{0},code=compute_{0}".format(CUDA_ARCHITECTURES[-1]))
+    if ctx.attr.architectures == CUDA_ARCHITECTURES:
+        arguments.add("-gencode=arch=compute_{0},code=compute_{0}".format(CUDA_ARCHITECTURES[-1]))
     arguments.add_all(ctx.attr.copts)
     arguments.add("-o", fatbin)
     arguments.add(ctx.file.src)
 
     # Temporary files are named after nvcc's process, and every sandbox counts its processes from 1 in the same /tmp.
+    # Where products of warpgroups do not overlap, or the compiler has to add waits, it only says so (C7510 to C7519).
     ctx.actions.run_shell(
-        command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && "$@"',
+        command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && ' +
+                  '{ "$@" 2>"$TMPDIR/said" || { cat "$TMPDIR/said" >&2 && false; }; } && ' +
+                  'cat "$TMPDIR/said" >&2 && ! grep "(C75" "$TMPDIR/said"',
         arguments = [NVCC, arguments],
         inputs = depset([ctx.file.src], transitive = [headers]),
         outputs = [fatbin],
@@ -65,6 +69,7 @@ END""",
 _fatbin = rule(
     implementation = _fatbin_impl,
     attrs = {
+        "architectures": attr.string_list(mandatory = True),
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
         "fmad": attr.bool(),
@@ -73,11 +78,12 @@ _fatbin = rule(
     },
 )
 
-def cuda_fatbin(name, src, deps = [], fmad = False, copts = [], visibility = None, tags = []):
+def cuda_fatbin(name, src, architectures = CUDA_ARCHITECTURES, deps = [], fmad = False, copts = [], visibility = None, tags = []):
     """A cc_library with one symbol, `name`: see the head of this file."""
     _fatbin(
         name = name + "_assembly",
         src = src,
+        architectures = architectures,
         copts = copts,
         fmad = fmad,
         symbol = name,

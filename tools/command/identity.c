@@ -194,7 +194,8 @@ static void tell(struct list *list, const char *path, int path_length, const cha
         add(list, "other settings differ");
     else if (is_timed(earlier) && is_timed(own))
         add(list, "its products were chosen otherwise (" PRODUCTS
-                  " is \"timed\"): on another GPU, with another cuBLASLt, or its choice is lost");
+                  " or device.attention is \"timed\"): on another GPU, with another cuBLASLt, or its choice "
+                  "is lost");
     else
         add(list, "its %.*s is %s, this configuration has %s", path_length, path, earlier, own);
 }

@@ -20,29 +20,51 @@ static bool take_kept(struct products *p, struct kept kept, struct gpt *gpt) {
     return kept_find(&kept, p->choice, sizeof p->choice) && gpt_products_use(gpt, p->choice) == ZERO_OK;
 }
 
+static const char *attention_of(const char *choice) { return strstr(choice, "\nattention "); }
+
 static uint32_t shapes_of(const char *choice) {
     uint32_t lines = 0;
-    for (; *choice; choice++) lines += *choice == '\n';
-    return lines - 1; /* the first is the place's */
+    for (const char *at = choice; *at; at++) lines += *at == '\n';
+    return lines - 1 - (attention_of(choice) != NULL); /* the first is the place's */
+}
+
+static void what_was_timed(const struct products *p, const struct gpt_config *model, const struct gpt *gpt,
+                           char out[64]) {
+    float ms[2];
+    bool attention = gpt_attention_times(gpt, ms);
+    if (model->keeps_products)
+        snprintf(out, 64, attention ? "attention  was timed" : "attention  has one kernel on this GPU");
+    else
+        snprintf(out, 64, "products  %" PRIu32 " shapes%s were timed", shapes_of(p->choice),
+                 attention ? ", and attention," : "");
+}
+
+/* Rank 0's. */
+static void tell_attention(const struct products *p, struct gpt *gpt) {
+    const char *line = attention_of(p->choice);
+    bool warpgroups = line && strncmp(line, "\nattention warpgroups", 21) == 0;
+    float ms[2];
+    if (!line) return;
+    if (gpt_attention_times(gpt, ms))
+        progress_line("attention  the forward is by %s: %.3f ms by mma.sync, %.3f ms by warpgroups",
+                      warpgroups ? "warpgroups" : "mma.sync", (double)ms[0], (double)ms[1]);
+    else
+        progress_line("attention  the forward is by %s", warpgroups ? "warpgroups" : "mma.sync");
 }
 
 static zero_status make(struct products *p, const struct job *job, struct kept kept, struct gpt *gpt,
                         struct zero_error *error) {
     struct zero_error why;
-    char path[KEPT_PATH_BYTES];
+    char path[KEPT_PATH_BYTES], timed[64];
     zero_status status = gpt_products_time(gpt, p->choice);
     if (status) return agreement_engine_failed(status, error);
     error_clear(&why);
+    what_was_timed(p, &job->model, gpt, timed);
     if (kept_store(&kept, p->choice, &why) == ZERO_OK && kept_path(&kept, path)) {
-        if (!job->quiet)
-            progress_line("products  %" PRIu32
-                          " shapes were timed; the choice is kept in %s: remove it to choose anew",
-                          shapes_of(p->choice), path);
+        if (!job->quiet) progress_line("%s; the choice is kept in %s: remove it to choose anew", timed, path);
     } else
-        progress_line("products  %" PRIu32
-                      " shapes were timed; the choice is not kept, so that the next run may "
-                      "have other bits: %s",
-                      shapes_of(p->choice), why.message);
+        progress_line("%s; the choice is not kept, so that the next run may have other bits: %s", timed,
+                      why.message);
     return ZERO_OK;
 }
 
@@ -50,7 +72,9 @@ zero_status products_find(struct products *p, const struct job *job, zero_engine
                           struct zero_error *error) {
     char question[sizeof p->question];
     struct kept kept = {"products", NULL, question};
-    p->chosen = job->config.device_products == CONFIG_PRODUCTS_TIMED && zero_engine_cuda(engine, NULL) >= 0;
+    p->chosen =
+        (!job->model.keeps_products || job->model.times_attention) && zero_engine_cuda(engine, NULL) >= 0;
+    p->quiet = job->quiet;
     if (!p->chosen) return ZERO_OK;
     zero_status status = gpt_products_question(gpt, &p->question);
     if (status) return agreement_engine_failed(status, error);
@@ -69,6 +93,7 @@ zero_status products_share(struct products *p, zero_engine *engine, struct gpt *
              hash_string(HASH_START, p->question.shapes), hash_string(HASH_START, p->choice));
     status = gpt_products_use(gpt, p->choice);
     if (status) agreement_engine_failed(status, error);
+    if (!status && zero_engine_rank(engine) == 0 && !p->quiet) tell_attention(p, gpt);
     return ZERO_OK;
 }
 

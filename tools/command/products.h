@@ -1,7 +1,7 @@
-/* Which of cuBLASLt's algorithms the GPT's products use, with "device": {"products": "timed"} on a GPU: rank 0 chooses, and all
- * ranks use its choice. A run that goes on takes the choice that its directory has for these shapes (RUN/products-HASH), if it can be
- * used. Else rank 0 takes the one that is kept for these shapes and this GPU, driver and library (kept.h), or times anew.
- * Without the key, or on a CPU, nothing happens here. */
+/* Which of cuBLASLt's algorithms the GPT's products use, with "device": {"products": "timed"} on a GPU, and which kernel attention's
+ * forward is, with "attention": "timed": rank 0 chooses, and all ranks use its choice. A run that goes on takes the choice that its
+ * directory has for these shapes (RUN/products-HASH), if it can be used. Else rank 0 takes the one that is kept for these shapes and
+ * this GPU, driver and library (kept.h), or times anew. Without these keys, or on a CPU, nothing happens here. */
 #ifndef ZERO_TOOLS_COMMAND_PRODUCTS_H
 #define ZERO_TOOLS_COMMAND_PRODUCTS_H
 
@@ -9,6 +9,7 @@
 
 struct products {
     bool chosen; /* also on ranks that do not know the choice yet */
+    bool quiet;
     char choice[GPT_PRODUCTS_BYTES];
     struct gpt_products_question question;
     char setting[48]; /* for identity_describe: "timed-SHAPES-CHOICE", two hashes; "": nothing is chosen */

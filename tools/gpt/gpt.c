@@ -125,6 +125,10 @@ zero_status gpt_products_use(struct gpt *gpt, const char *choice) {
     return gpt->backend->products_use ? gpt->backend->products_use(gpt, choice, &last) : ZERO_OK;
 }
 
+bool gpt_attention_times(const struct gpt *gpt, float out_ms[2]) {
+    return gpt->backend->attention_times && gpt->backend->attention_times(gpt, out_ms);
+}
+
 double gpt_flops_per_token(const struct gpt_config *config) {
     struct gpt_config c = gpt_complete(config);
     double block = (double)(declared_elements(&c, 1, false) - declared_elements(&c, 1, true));

@@ -90,7 +90,7 @@ forget
 export FAKE_CUBLASLT_VERSION=130100
 cp -r halves other
 status=1 steps=6 timed "$third" --run other --continue --save-every 2
-says err "was trained with other settings than this configuration: its products were chosen otherwise (device.products is \"timed\")"
+says err "was trained with other settings than this configuration: its products were chosen otherwise (device.products or device.attention is \"timed\")"
 diff -r halves other >/dev/null || fail "a run that is refused loses its choice"
 steps=6 timed "$third" --run other --resume
 unset FAKE_CUBLASLT_VERSION
@@ -99,4 +99,33 @@ says err "its device.products is timed-"
 # Another micro-batch has other shapes, and is the same run: an elastic one.
 steps=6 timed "$third" --run halves --continue --save-every 2 --set train_micro_batch_size_per_gpu=1 --set train_batch_size=2
 says out "resumed   after step 4"
+
+# The kernel of attention's forward, by rank 0's clock: kept, the same at every stage, part of the run's identity.
+forget
+attention() { # MICROSECONDS OPTION...: of the kernel of warpgroups, where the other takes 100
+    FAKE_CUDA_TIMES=flash_forward_64_bf16=100,warpgroup_forward_64_bf16=$1 train "$second" --set bf16.enabled=true \
+        --set device.attention=timed --ranks 2 "${@:2}"
+}
+attention 50 --run attends --save-every 2
+says out "attention  was timed; the choice is kept in $work/cache/zero/products-"
+says out "attention  the forward is by warpgroups: "
+of_warpgroups=$hash
+attention 200 --set zero_optimization.stage=0 # kept
+is "$of_warpgroups" "warpgroups at another stage"
+grep -q "was timed" out && fail "attention was timed again"
+forget
+steps=4 attention 200 --run attends --continue --save-every 2 # its own choice
+says out "attention  the forward is by warpgroups"
+status=1 steps=6 train "$second" --set bf16.enabled=true --ranks 2 --run attends --continue --save-every 2
+says err "its device.products is timed-"
+attention 200 --set device.products=timed
+says out "shapes, and attention, were timed"
+says out "attention  the forward is by mma.sync: "
+train "$second" --set device.attention=timed # in fp32
+says out "attention  has one kernel on this GPU; the choice is kept in "
+says out "attention  the forward is by mma.sync"
+status=1
+FAKE_CUDA_TIMES=warpgroup_forward_64_bf16=idle train "$second" --set bf16.enabled=true --set device.attention=timed --ranks 2
+says err "attention's kernels disagree"
+status=0
 finish

@@ -166,6 +166,11 @@ static void enqueue_head_logits(struct gpt *gpt) {
 /* The kernels read the slots themselves. */
 static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {}
 
+static bool attention_times(const struct gpt *gpt, float out_ms[2]) {
+    for (int i = 0; i < 2; i++) out_ms[i] = gpt->cuda->attention_ms[i];
+    return out_ms[0] > 0;
+}
+
 const struct backend cuda_backend = {
     .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches, losses, checkpoints"},
     .problem = problem,
@@ -174,6 +179,7 @@ const struct backend cuda_backend = {
     .products_question = cuda_products_question,
     .products_time = cuda_products_time,
     .products_use = cuda_products_use,
+    .attention_times = attention_times,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
     .unit_begin = nothing,

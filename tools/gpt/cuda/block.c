@@ -247,61 +247,16 @@ static struct attention_argument attention_of(const struct block *b) {
                                        .scale = 1 / sqrtf((float)config->head_width)};
 }
 
-enum { ATTENTION_BLOCK = 4 * WARP };
-
-/* A kernel, and the number of queries or keys that one of its blocks handles. */
-struct attention_kernel {
-    enum gpt_kernel kernel;
-    uint32_t rows;
-};
-
-struct attention_kernels {
-    uint32_t tile; /* gpt_cuda_head; 0: heads of any width */
-    struct attention_kernel forward, query_backward, key_backward;
-};
-static const struct attention_kernels attention_kernels[] = {
-    {64,
-     {KERNEL_flash_forward_64, FLASH_QUERIES_64},
-     {KERNEL_flash_query_backward_64, FLASH_QUERIES_64},
-     {KERNEL_flash_key_backward_64, FLASH_ROWS}},
-    {96,
-     {KERNEL_flash_forward_96, FLASH_ROWS},
-     {KERNEL_flash_query_backward_96, FLASH_ROWS},
-     {KERNEL_flash_key_backward_96, FLASH_ROWS}},
-    {128,
-     {KERNEL_flash_forward_128, FLASH_ROWS},
-     {KERNEL_flash_query_backward_128, FLASH_ROWS},
-     {KERNEL_flash_key_backward_128, FLASH_ROWS}},
-    {0,
-     {KERNEL_attention_forward, QUERIES_PER_BLOCK},
-     {KERNEL_attention_query_backward, QUERIES_PER_BLOCK},
-     {KERNEL_attention_key_backward, KEYS_PER_BLOCK}},
-};
-
-static const struct attention_kernels *kernels_of(const struct block *b) {
-    const struct attention_kernels *k = attention_kernels;
-    uint32_t tile = gpt_cuda_head(&b->gpt->config, b->c->type);
-    while (k->tile != tile) k++;
-    return k;
-}
-
-static void launch_heads(const struct block *b, const struct attention_kernel *k, uint32_t heads,
-                         struct attention_argument *a) {
-    struct grid blocks = {(a->length + k->rows - 1) / k->rows, heads, a->batch};
-    cuda_launch(b->c, k->kernel, blocks, (struct grid){ATTENTION_BLOCK, 1, 1}, a);
-}
+static uint32_t tile_of(const struct block *b) { return gpt_cuda_head(&b->gpt->config, b->c->type); }
 
 static void attend(const struct block *b) {
     struct attention_argument a = attention_of(b);
-    launch_heads(b, &kernels_of(b)->forward, a.heads, &a);
+    cuda_attention_forward(b->c, tile_of(b), &a);
 }
 
 static void attend_backward(const struct block *b) {
-    const struct attention_kernels *k = kernels_of(b);
     struct attention_argument a = attention_of(b);
-    if (!k->tile) cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
-    launch_heads(b, &k->query_backward, a.heads, &a);
-    launch_heads(b, &k->key_backward, a.kv_heads, &a);
+    cuda_attention_backward(b->c, tile_of(b), &a);
 }
 
 /* ---- the block ---- */

@@ -1,4 +1,5 @@
-/* Which of cuBLASLt's algorithms each product of a training pass uses. The units' own functions tell which products there
+/* Which of cuBLASLt's algorithms each product of a training pass uses (and, in attention_choice.c, which kernel attention's forward
+ * is). The units' own functions tell which products there
  * are: they run while launches are off, with slots that point to other memory, and the products are noted instead of
  * enqueued. The text of a choice: gpt.h. */
 #include <inttypes.h>
@@ -104,7 +105,7 @@ char *choices_write(char *text, const struct listed_product *item, const struct 
     return text + sprintf(text, algorithm ? "\n" : "-\n");
 }
 _Static_assert((int)GPT_PRODUCTS_BYTES >=
-                   (int)PLACE_BYTES + CHOICES_MAX * (SHAPE_BYTES + WORDS * HEX_DIGITS + 2),
+                   (int)PLACE_BYTES + (CHOICES_MAX + 1) * (SHAPE_BYTES + WORDS * HEX_DIGITS + 2),
                "the text of all choices has room");
 
 /* Reads 128 digits. */
@@ -132,19 +133,29 @@ static const char *read_line(const char *text, const struct listed_product *item
     return *text == '\n' ? text + 1 : NULL;
 }
 
+static const char *attention_shape(const struct gpt *gpt, char out[SHAPE_BYTES]) {
+    const struct gpt_config *c = &gpt->config;
+    snprintf(out, SHAPE_BYTES, "attention %" PRIu32 "x%" PRIu32 " heads %" PRIu32 " %" PRIu32 " of %" PRIu32,
+             gpt->batch, c->context, c->heads, c->kv_heads, c->head_width);
+    return out;
+}
+
 zero_status cuda_products_question(struct gpt *gpt, struct gpt_products_question *out,
                                    struct zero_error *error) {
     struct product_list *list;
     uint64_t hash = HASH_START;
+    char shape[SHAPE_BYTES];
     zero_status status = list_shapes(gpt, &list, error);
     for (uint32_t i = 0; !status && i < list->count; i++) {
-        char shape[SHAPE_BYTES];
         describe_shape(&list->item[i].shape, shape);
         hash = hash_string(hash, shape);
     }
+    if (gpt->config.times_attention) hash = hash_string(hash, attention_shape(gpt, shape));
     choices_place(gpt->cuda, out->place);
     if (!status)
-        snprintf(out->shapes, sizeof out->shapes, "%" PRIu32 " shapes %016" PRIx64, list->count, hash);
+        snprintf(out->shapes, sizeof out->shapes, "%" PRIu32 " shapes %016" PRIx64 "%s%s", list->count, hash,
+                 gpt->config.keeps_products ? " not timed" : "",
+                 gpt->config.times_attention ? " and attention" : "");
     free(list);
     return status;
 }
@@ -189,13 +200,15 @@ static zero_status use_line(struct cuda_gpt *c, const char *place, const struct 
                      item->product.k);
 }
 
-static zero_status use_lines(struct cuda_gpt *c, const struct product_list *list, const char *text,
+static zero_status use_lines(struct gpt *gpt, const struct product_list *list, const char *text,
                              struct zero_error *error) {
+    struct cuda_gpt *c = gpt->cuda;
     const char *at = check_place(c, text, error);
     if (!at) return error->code;
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < list->count && !status; i++)
         status = use_line(c, text, &list->item[i], &at, error);
+    if (!status) status = attention_use(gpt, &at, error);
     if (!status && *at)
         status = error_set(error, ZERO_E_ARGUMENT, "the choice of products is for more shapes");
     return status;
@@ -205,7 +218,8 @@ zero_status cuda_products_use(struct gpt *gpt, const char *choice, struct zero_e
     struct zero_error ignored;
     struct product_list *list;
     zero_status status = list_shapes(gpt, &list, error);
-    if (!status) status = use_lines(gpt->cuda, list, choice, error);
+    if (!status) status = use_lines(gpt, list, choice, error);
+    if (status) gpt->cuda->warpgroups = false;
     error_clear(&ignored);
     for (uint32_t i = 0; list && status && i < list->count; i++)
         cublaslt_choose(gpt->cuda->products, &list->item[i].product, NULL, &ignored);

@@ -1,4 +1,5 @@
-/* The products of a training pass, and the text that says which algorithms they use (gpt.h). */
+/* The products of a training pass, and the text that says which algorithms they use, and which kernel attention's forward is
+ * (gpt.h). */
 #ifndef ZERO_TOOLS_GPT_CUDA_CHOICES_H
 #define ZERO_TOOLS_GPT_CUDA_CHOICES_H
 
@@ -24,5 +25,22 @@ void choices_place(const struct cuda_gpt *c, char out[PLACE_BYTES]);
 
 /* Writes a shape's line at `text`, and returns its end. NULL: the first proposal. */
 char *choices_write(char *text, const struct listed_product *item, const struct algorithm *algorithm);
+
+/* timing.c: times of work on the GPU. What is compared takes turns, TIMING_ROUNDS times, so that a GPU that changes its clock treats
+ * all alike; medians of the rounds are compared. */
+enum { TIMING_ROUNDS = 5 };
+static const float timing_faster = 0.98f; /* than the first: what another must be to be taken in its place */
+struct timing {
+    struct cuda_gpt *c;
+    CUevent begin, end;
+};
+CUresult timing_take(const struct timing *t, CUresult (*enqueue)(void *user, int count), void *user,
+                     float *out_ms);
+float timing_median(float ms[TIMING_ROUNDS]); /* sorts them */
+
+/* attention_choice.c. Chooses on this GPU, and writes a line of the choice. */
+zero_status attention_choose(struct gpt *gpt, const struct timing *t, char *text, struct zero_error *error);
+/* Uses the line that *text begins with, if it is attention's; *text is then behind it. */
+zero_status attention_use(struct gpt *gpt, const char **text, struct zero_error *error);
 
 #endif

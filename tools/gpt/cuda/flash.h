@@ -60,13 +60,13 @@ static __device__ float row_sum(float x) {
 
 /* ---- tiles ---- */
 
-/* Reads rows first ... first + N - 1; rows from `end` on, and columns from `width` on, are zeros. All threads of the
- * block call it. The data is there after all threads have called copies_done. */
-template <int N, int D, typename T>
+/* Reads rows first ... first + N - 1; rows from `end` on, and columns from `width` on, are zeros. All THREADS threads of
+ * the block call it. The data is there after all threads have called copies_done. */
+template <int N, int D, int THREADS = ATTENTION_THREADS, typename T>
 static __device__ void fill_tile(tile<T, N, D> &to, rows<T> from, uint32_t first, uint32_t end,
                                  uint32_t width) {
 #pragma unroll
-    for (int each = 0; each < N * D / 8; each += ATTENTION_THREADS) {
+    for (int each = 0; each < N * D / 8; each += THREADS) {
         uint32_t i = each + threadIdx.x, row = i / (D / 8), column = i % (D / 8) * 8;
         bool there = first + row < end && column < width;
         copy_16(&to[row][column], there ? from.at(first + row) + column : from.first, there);
@@ -109,9 +109,12 @@ static __device__ void take_each(float (&to)[R][2], const float *from, uint32_t 
 template <int R, int D, typename T>
 static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, uint32_t width,
                                   const sums_of<R, D> &sums, const float (&scale)[R][2]) {
+#pragma unroll
     for (int r = 0; r < R; r++)
+#pragma unroll
         for (int i = 0; i < 2; i++) {
             uint32_t row = first + r * 16 + lane_row() + i * 8;
+#pragma unroll
             for (uint32_t n = 0; n < D / 8; n++) {
                 const float *from = &sums[r][n][i * 2];
                 if (row >= end || n * 8 >= width) continue;
@@ -140,6 +143,29 @@ static __device__ void multiply(sums_of<R, N> &sums, const factor_of<R, K> &left
                 mma(sums[r][2 * n + 1], left[r][k], b[2], b[3], T());
             }
         }
+}
+
+/* The same with the left factor in shared memory: 16 R rows of `left` from `row` on. */
+template <int R, int K, int N, int M, typename T>
+static __device__ void multiply_shared(sums_of<R, N> &sums, const tile<T, M, K> &left, uint32_t row,
+                                       const tile<T, N, K> &right) {
+    uint32_t lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < K / 16; k++) {
+        uint32_t a[R][4], b[4];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            load_matrices(a[r], &left[row + r * 16 + lane % 16][k * 16 + lane / 16 * 8]);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            load_matrices(b, &right[n * 16 + lane / 16 * 8 + lane % 8][k * 16 + lane / 8 % 2 * 8]);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                mma(sums[r][2 * n], a[r], b[0], b[1], T());
+                mma(sums[r][2 * n + 1], a[r], b[2], b[3], T());
+            }
+        }
+    }
 }
 
 /* sums[16 R][N] += left[16 R][K] right[K][N] */
@@ -175,18 +201,12 @@ static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums)
             }
 }
 
-/* Defines NAME_64, NAME_96 and NAME_128 for bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>; rows and r are
- * those of width 64, rows128 are those of width 128. A warp uses each number that it loads from a tile R times. */
-#define FLASH_KERNEL_OF(name, type, suffix, function, width, tile_rows, r)                                   \
-    KERNEL(name##_##width##_##suffix, ATTENTION_THREADS, attention_argument, a) {                            \
-        function<type, width, tile_rows, r>(a);                                                              \
-    }
-#define FLASH_KERNELS_OF(name, function, rows, r, rows128)                                                   \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 64, rows, r)                                        \
-    FLASH_KERNEL_OF(name, __half, f16, function, 64, rows, r)                                                \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 96, 32, 1)                                          \
-    FLASH_KERNEL_OF(name, __half, f16, function, 96, 32, 1)                                                  \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, rows128, 1)                                    \
-    FLASH_KERNEL_OF(name, __half, f16, function, 128, rows128, 1)
+/* Defines NAME_WIDTH for bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>. A warp uses each number that it loads
+ * from a tile R times. */
+#define FLASH_KERNEL_OF(name, width, threads, function, tile_rows, r)                                        \
+    KERNEL(name##_##width##_bf16, threads, attention_argument, a) {                                          \
+        function<__nv_bfloat16, width, tile_rows, r>(a);                                                     \
+    }                                                                                                        \
+    KERNEL(name##_##width##_f16, threads, attention_argument, a) { function<__half, width, tile_rows, r>(a); }
 
 #endif

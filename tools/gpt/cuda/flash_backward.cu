@@ -154,5 +154,10 @@ template <typename T, int D, int N, int R> static __device__ void by_key(const a
     write_rows<R, D>(h.value_gradient, first, a.length, a.width, value_sums, scales);
 }
 
-FLASH_KERNELS_OF(flash_query_backward, by_query, 32, 2, 32)
-FLASH_KERNELS_OF(flash_key_backward, by_key, 64, 1, 16) /* more rows of width 128 would need more registers */
+FLASH_KERNEL_OF(flash_query_backward, 64, ATTENTION_THREADS, by_query, 32, 2)
+FLASH_KERNEL_OF(flash_query_backward, 96, ATTENTION_THREADS, by_query, 32, 1)
+FLASH_KERNEL_OF(flash_query_backward, 128, ATTENTION_THREADS, by_query, 32, 1)
+FLASH_KERNEL_OF(flash_key_backward, 64, ATTENTION_THREADS, by_key, 64, 1)
+FLASH_KERNEL_OF(flash_key_backward, 96, ATTENTION_THREADS, by_key, 32, 1)
+FLASH_KERNEL_OF(flash_key_backward, 128, ATTENTION_THREADS, by_key, 16,
+                1) /* more rows would need more registers */

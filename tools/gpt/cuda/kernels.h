@@ -42,6 +42,19 @@
     X(flash_key_backward_96)                                                                                 \
     X(flash_key_backward_128)
 
+/* For bf16 on sm_90 alone, where they may replace flash_forward (attention_choice.c). */
+#define GPT_CUDA_WARPGROUP_KERNELS(X)                                                                        \
+    X(warpgroup_forward_64)                                                                                  \
+    X(warpgroup_forward_128)
+
+/* Kernels with dynamic shared memory, and its bytes. */
+#define GPT_CUDA_DYNAMIC_SHARED(X)                                                                           \
+    X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
+    X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
+    X(warpgroup_forward_128, WARPGROUP_BYTES(128))
+#define WARPGROUP_BYTES(width)                                                                               \
+    (4 * 64 * (width)*2 + 1024) /* four tiles of 64 rows in bf16, and to align them */
+
 enum {
     WARP = 32,
     ROWS_PER_BLOCK = 4,            /* kernels with a warp per row: norms, attention_dots */
@@ -53,7 +66,12 @@ enum {
     QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
     KEYS_PER_BLOCK = 8,            /* attention_key_backward: keys per block; a warp has a quarter */
     FLASH_ROWS = 64,               /* flash kernels: queries or keys per block, except */
-    FLASH_QUERIES_64 = 128,        /* queries per block in tiles of width 64 */
+    FLASH_QUERIES_64 = 128,        /* queries per block in tiles of width 64, */
+    FLASH_QUERIES_128 = 256,       /* and of flash_forward_128, */
+    FLASH_WIDE_THREADS = 256,      /* which has so many threads, others 128; */
+    FLASH_WIDE_BYTES = 87040,      /* its shared memory: every GPU gives 99 KiB if asked, without that 48 */
+    WARPGROUP_THREADS = 256,       /* of a block of warpgroup_forward: two warpgroups, */
+    WARPGROUP_QUERIES = 128,       /* with 64 queries each */
     FLASH_MULTIPLE = 8,            /* of which the width of a head must be a multiple: 16 bytes */
     HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
@@ -187,8 +205,8 @@ struct cross_entropy_argument {
  * forward: writes mixed and lse; grid: queries / QUERIES_PER_BLOCK, heads, batch.
  * dots: mixed times its gradient, by head; a warp per row and head.
  * query_backward: the grid of forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch.
- * The flash kernels: the same grids with FLASH_ROWS or FLASH_QUERIES_64 queries or keys per block. flash_query_backward
- * computes the dots itself, also for flash_key_backward. */
+ * The flash kernels: the same grids with other numbers of queries or keys per block (attention.c). flash_query_backward computes
+ * the dots itself, also for flash_key_backward. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */

@@ -5,19 +5,25 @@
 
 extern const unsigned char layer_norm_fatbin[], vector_sums_fatbin[], activation_fatbin[], embedding_fatbin[],
     cross_entropy_fatbin[], attention_forward_fatbin[], attention_backward_fatbin[], flash_forward_fatbin[],
-    flash_backward_fatbin[];
+    flash_backward_fatbin[], warpgroup_forward_fatbin[];
 
 static const unsigned char *const images[] = {
-    layer_norm_fatbin,         vector_sums_fatbin,   activation_fatbin,
-    embedding_fatbin,          cross_entropy_fatbin, attention_forward_fatbin,
-    attention_backward_fatbin, flash_forward_fatbin, flash_backward_fatbin};
-enum { IMAGES = sizeof images / sizeof *images };
+    layer_norm_fatbin,     vector_sums_fatbin,       activation_fatbin,         embedding_fatbin,
+    cross_entropy_fatbin,  attention_forward_fatbin, attention_backward_fatbin, flash_forward_fatbin,
+    flash_backward_fatbin, warpgroup_forward_fatbin};
+enum { IMAGES = sizeof images / sizeof *images, WARPGROUP_IMAGE = IMAGES - 1 };
 _Static_assert((int)IMAGES <= (int)MODULES_MAX, "a module per image");
 
 static const char *const kernel_names[] = {
 #define KERNEL_NAME(name) #name,
-    GPT_CUDA_KERNELS(KERNEL_NAME) GPT_CUDA_FLASH_KERNELS(KERNEL_NAME)
+    GPT_CUDA_KERNELS(KERNEL_NAME) GPT_CUDA_FLASH_KERNELS(KERNEL_NAME) GPT_CUDA_WARPGROUP_KERNELS(KERNEL_NAME)
 #undef KERNEL_NAME
+};
+
+static const uint32_t dynamic_bytes[GPT_KERNELS] = {
+#define KERNEL_BYTES(name, bytes) [KERNEL_##name] = bytes,
+    GPT_CUDA_DYNAMIC_SHARED(KERNEL_BYTES)
+#undef KERNEL_BYTES
 };
 
 static const char *suffix_of(zero_dtype type) {
@@ -32,20 +38,42 @@ static void check(struct cuda_gpt *c, CUresult result, const char *what) {
 /* Finds a kernel and loads all of it now, as prepare in device.h demands. */
 static bool find(struct cuda_gpt *c, const char *name, CUfunction *out) {
     for (int i = 0; i < IMAGES; i++)
-        if (c->driver.cuModuleGetFunction(out, c->module[i], name) == CUDA_SUCCESS)
+        if (c->module[i] && c->driver.cuModuleGetFunction(out, c->module[i], name) == CUDA_SUCCESS)
             return check(c, c->driver.cuFuncLoad(*out), name), true;
     return false;
 }
 
-zero_status cuda_kernels_open(struct cuda_gpt *c) {
-    for (int i = 0; i < IMAGES && !c->error.code; i++)
+/* Without that a block gets 48 KiB at most. */
+static void ask_for_shared(struct cuda_gpt *c, enum gpt_kernel kernel) {
+    CUresult result = c->driver.cuFuncSetAttribute(
+        c->function[kernel], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)dynamic_bytes[kernel]);
+    check(c, result, kernel_names[kernel]);
+}
+
+static void load(struct cuda_gpt *c, int first, int end) {
+    for (int i = first; i < end && !c->error.code; i++)
         check(c, c->driver.cuModuleLoadData(&c->module[i], images[i]), "loading kernels");
-    int kernels = c->type == ZERO_F32 ? GPT_KERNELS_OF_ALL : GPT_KERNELS;
-    for (int i = 0; i < kernels && !c->error.code; i++) {
+}
+
+static void find_all(struct cuda_gpt *c, int first, int end) {
+    for (int i = first; i < end && !c->error.code; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s_%s", kernel_names[i], suffix_of(c->type));
         if (!find(c, name, &c->function[i])) check(c, CUDA_ERROR_NOT_FOUND, name);
+        if (!c->error.code && dynamic_bytes[i]) ask_for_shared(c, (enum gpt_kernel)i);
     }
+}
+
+zero_status cuda_kernels_open(struct cuda_gpt *c) {
+    load(c, 0, WARPGROUP_IMAGE);
+    find_all(c, 0, c->type == ZERO_F32 ? GPT_KERNELS_OF_ALL : GPT_KERNELS_OF_16_BITS);
+    return c->error.code;
+}
+
+zero_status cuda_warpgroup_kernels_open(struct cuda_gpt *c) {
+    if (c->module[WARPGROUP_IMAGE]) return ZERO_OK;
+    load(c, WARPGROUP_IMAGE, IMAGES);
+    find_all(c, GPT_KERNELS_OF_16_BITS, GPT_KERNELS);
     return c->error.code;
 }
 
@@ -59,7 +87,7 @@ void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks,
     if (c->error.code || c->lists || !blocks.x || !blocks.y || !blocks.z) return;
     check(c,
           c->driver.cuLaunchKernel(c->function[kernel], blocks.x, blocks.y, blocks.z, threads.x, threads.y,
-                                   threads.z, 0, c->stream, (void *[]){argument}, NULL),
+                                   threads.z, dynamic_bytes[kernel], c->stream, (void *[]){argument}, NULL),
           kernel_names[kernel]);
 }
 

@@ -16,10 +16,13 @@ enum gpt_kernel {
         GPT_KERNELS_OF_ALL, /* the number of kernels for all types; the other kernels do not exist for fp32 */
     KERNEL_before_flash = GPT_KERNELS_OF_ALL - 1,
     GPT_CUDA_FLASH_KERNELS(KERNEL_INDEX)
+        GPT_KERNELS_OF_16_BITS, /* those of warpgroups exist for bf16 alone */
+    KERNEL_before_warpgroup = GPT_KERNELS_OF_16_BITS - 1,
+    GPT_CUDA_WARPGROUP_KERNELS(KERNEL_INDEX)
 #undef KERNEL_INDEX
         GPT_KERNELS
 };
-enum { MODULES_MAX = 9 };
+enum { MODULES_MAX = 10 };
 
 /* The copies of checkpoints to host memory; without such copies `stream` is NULL. */
 struct cuda_checkpoints {
@@ -46,10 +49,12 @@ struct cuda_gpt {
     struct cublaslt *products;
     zero_dtype type;
     bool gelu_ends;                /* products compute GELU in their ends */
+    bool warpgroups;               /* attention's forward is warpgroup_forward, where it can be */
     bool lists;                    /* choices.c lists the products: nothing is enqueued */
     bool laid_out;                 /* the units' views know which parameters adjoin */
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
+    float attention_ms[2]; /* of the forward without and with warpgroups, once they were timed */
     struct cuda_memory memory;
     struct cuda_graphs *graphs; /* NULL with config.no_graphs, and once they are given up */
     struct cuda_checkpoints checkpoints;
@@ -61,6 +66,7 @@ void cuda_memory_close(struct gpt *gpt);
 
 /* launch.c */
 zero_status cuda_kernels_open(struct cuda_gpt *c);
+zero_status cuda_warpgroup_kernels_open(struct cuda_gpt *c); /* once more, it does nothing */
 void cuda_kernels_close(struct cuda_gpt *c);
 
 struct grid {
@@ -95,6 +101,12 @@ void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const voi
 /* slot's grad [outer][inner] = or += left^T right. The rows may be those of several parameters that adjoin. */
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,
                           struct factor left, struct factor right);
+
+/* attention.c: both directions of all heads, in tiles of width `tile` (gpt_cuda_head). cuda_attention_fits: warpgroup_forward can be
+ * used for the tile, on this GPU. */
+bool cuda_attention_fits(const struct cuda_gpt *c, uint32_t tile);
+void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);
+void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);
 
 /* graph.c: enqueues the work of a unit's phase, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks,
  * layers + 1 is the head, whose forward is the evaluation. `output`: for blocks, compute the output. */

@@ -6,33 +6,20 @@
 
 #include "tools/gpt/cuda/choices.h"
 
-enum { REPEATS = 4, ROUNDS = 5 };
-static const float faster =
-    0.98f; /* than the first proposal: what an algorithm must be to be taken in its place */
+enum { REPEATS = 4 };
 
-struct timing {
-    struct cuda_gpt *c;
-    CUevent begin, end;
-};
+/* ---- times ---- */
 
-static CUresult enqueue(const struct timing *t, const struct product *p, int count) {
-    struct zero_error refused;
-    error_clear(&refused);
-    for (int i = 0; i < count; i++)
-        if (cublaslt_multiply(t->c->products, p, t->c->stream, &refused)) return CUDA_ERROR_NOT_SUPPORTED;
-    return CUDA_SUCCESS;
-}
-
-/* The first product is not timed: the host enqueues the others while the GPU works on it. */
-static bool time_product(const struct timing *t, const struct product *p, float *out_ms) {
+/* The first is not timed: the host enqueues the others while the GPU works on it. */
+CUresult timing_take(const struct timing *t, CUresult (*enqueue)(void *user, int count), void *user,
+                     float *out_ms) {
     const struct cuda_driver *d = &t->c->driver;
-    CUresult result = enqueue(t, p, 1);
+    CUresult result = enqueue(user, 1);
     if (!result) result = d->cuEventRecord(t->begin, t->c->stream);
-    if (!result) result = enqueue(t, p, REPEATS);
+    if (!result) result = enqueue(user, REPEATS);
     if (!result) result = d->cuEventRecord(t->end, t->c->stream);
     if (!result) result = d->cuEventSynchronize(t->end);
-    if (!result) result = d->cuEventElapsedTime(out_ms, t->begin, t->end);
-    return result == CUDA_SUCCESS;
+    return result ? result : d->cuEventElapsedTime(out_ms, t->begin, t->end);
 }
 
 static int compare(const void *a, const void *b) {
@@ -40,8 +27,35 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+float timing_median(float ms[TIMING_ROUNDS]) {
+    qsort(ms, TIMING_ROUNDS, sizeof *ms, compare);
+    return ms[TIMING_ROUNDS / 2];
+}
+
+/* ---- products ---- */
+
+struct timed_product {
+    const struct timing *t;
+    const struct product *product;
+};
+
+static CUresult enqueue(void *user, int count) {
+    const struct timed_product *p = user;
+    struct zero_error refused;
+    error_clear(&refused);
+    for (int i = 0; i < count; i++)
+        if (cublaslt_multiply(p->t->c->products, p->product, p->t->c->stream, &refused))
+            return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
+static bool time_product(const struct timing *t, const struct product *product, float *out_ms) {
+    struct timed_product p = {t, product};
+    return timing_take(t, enqueue, &p, out_ms) == CUDA_SUCCESS;
+}
+
 struct candidate {
-    float ms[ROUNDS];
+    float ms[TIMING_ROUNDS];
     bool out; /* it cannot run, or is much slower */
 };
 
@@ -49,7 +63,7 @@ struct candidate {
 static void time_rounds(const struct timing *t, const struct listed_product *item,
                         const struct algorithm *proposal, uint32_t count, struct candidate *out) {
     struct zero_error refused;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < TIMING_ROUNDS; round++) {
         float best = 0;
         for (uint32_t i = 0; i < count; i++) {
             error_clear(&refused);
@@ -71,26 +85,26 @@ static uint32_t fastest(const struct timing *t, const struct listed_product *ite
     time_rounds(t, item, proposal, count, candidate);
     for (uint32_t i = 0; i < count; i++) {
         if (candidate[i].out) continue;
-        qsort(candidate[i].ms, ROUNDS, sizeof *candidate[i].ms, compare);
-        float median = candidate[i].ms[ROUNDS / 2];
+        float median = timing_median(candidate[i].ms);
         if (best < count && median >= most) continue;
-        most = best == count ? median * faster : median;
+        most = best == count ? median * timing_faster : median;
         best = i;
     }
     return best;
 }
 
-static zero_status choose_all(const struct timing *t, const struct product_list *list, char *text,
-                              struct zero_error *error) {
+/* Writes at *text, and moves it on. With `keeps` all keep the first proposal. */
+static zero_status choose_all(const struct timing *t, const struct product_list *list, bool keeps,
+                              char **text, struct zero_error *error) {
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < list->count && !status; i++) {
         const struct listed_product *item = &list->item[i];
         struct algorithm proposal[ALGORITHMS_MAX];
-        uint32_t count = cublaslt_propose(t->c->products, &item->product, proposal),
+        uint32_t count = keeps ? 0 : cublaslt_propose(t->c->products, &item->product, proposal),
                  best = fastest(t, item, proposal, count);
         const struct algorithm *taken = best < count ? &proposal[best] : NULL;
         status = cublaslt_choose(t->c->products, &item->product, taken, error);
-        text = choices_write(text, item, taken);
+        *text = choices_write(*text, item, taken);
     }
     return status;
 }
@@ -117,7 +131,8 @@ static zero_status time_in(struct gpt *gpt, char *memory, uint64_t bytes, struct
     CUresult result = status ? CUDA_SUCCESS : d->cuEventCreate(&t.begin, CU_EVENT_DEFAULT);
     if (!status && !result) result = d->cuEventCreate(&t.end, CU_EVENT_DEFAULT);
     if (!status) status = cuda_check(d, result, error, "the GPT on the GPU: events");
-    if (!status) status = choose_all(&t, list, text, error);
+    if (!status) status = choose_all(&t, list, gpt->config.keeps_products, &text, error);
+    if (!status && gpt->config.times_attention) status = attention_choose(gpt, &t, text, error);
     d->cuStreamSynchronize(t.c->stream); /* before the memory is freed */
     if (t.begin) d->cuEventDestroy(t.begin);
     if (t.end) d->cuEventDestroy(t.end);

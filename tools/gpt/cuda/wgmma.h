@@ -1,0 +1,61 @@
+/* Products of a warpgroup (4 warps, 128 threads) on sm_90a. In the emulation, tests/cuda/emulated_wgmma.h replaces this file.
+ *
+ * d[64][64] += a[64][16] b[16][64], of bf16 in fp32 (NVIDIA's PTX ISA, "wgmma.mma_async"). Warp w of the group holds rows 16 w ...
+ * 16 w + 15 of a and d, as a warp of mma.h holds them: d as eight tiles of 8 columns side by side. b stands in shared memory,
+ * described by 64 bits ("Matrix Descriptor Format"); turned: its rows lie one after another, else its columns.
+ *
+ * The order: warpgroup_begin, products, warpgroup_end. In between no thread touches the factors and the sums. All threads of the
+ * group make the same calls. */
+#ifndef ZERO_TOOLS_GPT_CUDA_WGMMA_H
+#define ZERO_TOOLS_GPT_CUDA_WGMMA_H
+
+#include <stdint.h>
+
+static __device__ inline uint32_t shared_address(const void *at) {
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+/* After it the products see what this thread has copied (copy_16 of mma.h) to shared memory, once all threads have come to a
+ * barrier. */
+static __device__ inline void copies_done_for_products(void) {
+    asm volatile("cp.async.wait_all;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ inline void warpgroup_begin(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ inline void warpgroup_end(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define SUMS_OF_8(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SUMS_OF(d)                                                                                           \
+    SUMS_OF_8(d, 0), SUMS_OF_8(d, 1), SUMS_OF_8(d, 2), SUMS_OF_8(d, 3), SUMS_OF_8(d, 4), SUMS_OF_8(d, 5),    \
+        SUMS_OF_8(d, 6), SUMS_OF_8(d, 7)
+
+/* The compiler moves no use of the sums, or of the left factor, across it. To be called before warpgroup_begin and after
+ * warpgroup_end. */
+static __device__ inline void hold(float (&d)[8][4]) { asm volatile("" : SUMS_OF(d)::"memory"); }
+static __device__ inline void hold(uint32_t (&a)[4]) {
+    asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
+}
+
+/* adds: false: d = a b */
+template <bool Turned>
+static __device__ inline void warpgroup_multiply(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b,
+                                                 bool adds) {
+    asm volatile("{\n\t"
+                 ".reg .pred adds;\n\t"
+                 "setp.ne.b32 adds, %37, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, adds, 1, 1, %38;\n\t"
+                 "}"
+                 : SUMS_OF(d)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds), "n"(Turned ? 1 : 0)
+                 : "memory");
+}
+
+#endif
