@@ -17,7 +17,8 @@
  *   between micro-steps: zero_micro_begin(ZERO_EVAL), forward_begin/end of the units; also between a forward and its backward, which
  *     zero_micro_resume leads back to
  *   zero_micro_cancel drops a pass
- *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load; zero_engine_park and _unpark
+ *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load; zero_engine_ema_begin and _end;
+ *     zero_engine_park and _unpark
  *   zero_engine_destroy
  *
  * A pass may skip units (a backward needs its forward), but not reorder them, unless zero_engine_free_order was called. A call out of
@@ -679,6 +680,18 @@ zero_status zero_engine_flush(zero_engine *engine);
  * parked: give memory back, and call it again. */
 zero_status zero_engine_park(zero_engine *engine, zero_tier tier);
 zero_status zero_engine_unpark(zero_engine *engine);
+
+/* Lets evaluations compute with the averaged weights ("ema" of the configuration), between two steps. Collective.
+ *
+ * _begin: the averages take the place of the weights, where these rest, and the weights that of the averages: no memory is taken. Until
+ * _end only passes of ZERO_EVAL, zero_engine_sum, zero_engine_flush (which commits no shadow then), zero_engine_destroy and what only
+ * reads what this rank knows are possible; every other call returns ZERO_E_ORDER. In bf16 and fp16 the program computes with the averages
+ * rounded to nearest; in bf16 one that is halfway rounds to the larger magnitude. Frozen parameters are their weights.
+ * _end: weights and averages are in their places again, with the same bits. State on a drive is read and written once by each of the
+ * two; only read where its masters are fp32 beside narrower parameters.
+ * ZERO_E_ARGUMENT: there are no averages; ZERO_E_ORDER: not between steps, or before a fill. */
+zero_status zero_engine_ema_begin(zero_engine *engine);
+zero_status zero_engine_ema_end(zero_engine *engine);
 
 /* Multiply the loss by this factor before backward. The engine divides it out of everything that it reports and applies. It is 1
  * unless compute is fp16, and only zero_engine_step changes it. Local. */

@@ -289,6 +289,9 @@ class engine {
     /* Between steps: the device for something else. Addresses may be others afterwards; parameters read them in each use. */
     void park(zero_tier tier) { check(zero_engine_park(state_->checked(), tier)); }
     void unpark() { check(zero_engine_unpark(state_->checked())); }
+    /* Between steps: evaluations compute with the averaged weights in between. */
+    void ema_begin() { check(zero_engine_ema_begin(state_->checked())); }
+    void ema_end() { check(zero_engine_ema_end(state_->checked())); }
     /* The sum over ranks. */
     double sum(double value) {
         check(zero_engine_sum(state_->checked(), &value, 1));

@@ -67,6 +67,15 @@ void master_split(uint16_t *weight, uint16_t *low, const float *master, uint64_t
     master_split_isa(kernel_isa(), weight, low, master, count);
 }
 
+void master_divide(uint16_t *weight, uint16_t *low, const float *any, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t u = bits_of(any[i]);
+        uint16_t w = (uint16_t)((u + 0x8000) >> 16);
+        weight[i] = w;
+        if (low) low[i] = low_of(any[i], w);
+    }
+}
+
 void bf16_stochastic(uint16_t *target, const float *source, uint64_t count, uint64_t key, uint64_t first) {
     bf16_stochastic_isa(kernel_isa(), target, source, count, key, first);
 }

@@ -26,6 +26,11 @@ void master_join_isa(enum kernel_isa isa, float *master, const uint16_t *weight,
 void master_split_isa(enum kernel_isa isa, uint16_t *weight, uint16_t *low, const float *master,
                       uint64_t count);
 
+/* Split of any numbers, without a loss: a number halfway between two bf16 numbers rounds to that of the larger magnitude, so that
+ * each number has a weight and a low of its own, and master_join restores it. For masters the same as
+ * master_split. `low` NULL: the weights alone. */
+void master_divide(uint16_t *weight, uint16_t *low, const float *any, uint64_t count);
+
 /* fp32 -> bf16 with stochastic rounding; element i uses the random bits of index `first` + i. inf stays inf, NaN
  * stays NaN, and a finite number becomes inf only if bf16 cannot hold it. */
 void bf16_stochastic_isa(enum kernel_isa isa, uint16_t *target, const float *source, uint64_t count,

@@ -15,10 +15,10 @@
 
 /* ---- weights and states ---- */
 
-/* Everything is up to date on its tier. */
+/* Everything is up to date on its tier. What is committed has its own weights. */
 static zero_status flush(zero_engine *e) {
     zero_status status = pass_settle(&e->pass);
-    if (status || !e->config.nvme_shadow) return status;
+    if (status || !e->config.nvme_shadow || e->state.averaged) return status;
     return shadow_commit_now(&e->state);
 }
 
@@ -88,6 +88,35 @@ zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
                       SUM_VALUES_MAX);
     if (count && !values) return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: values is NULL");
     return ranks_sum(&e->ranks, values, count, "a sum of the host's");
+}
+
+/* ---- averages in the place of weights ---- */
+
+zero_status zero_engine_ema_begin(zero_engine *e) {
+    zero_status status = engine_check_steps(e, "zero_engine_ema_begin");
+    if (!status) status = engine_check_filled(e, "zero_engine_ema_begin");
+    if (!status) status = engine_check_written(e, "zero_engine_ema_begin");
+    if (status) return status;
+    if (!e->blueprint.terms.precision.average)
+        return refuse(
+            ZERO_E_ARGUMENT,
+            "zero_engine_ema_begin: there are no averaged weights: set ema.decay in the configuration");
+    status = pass_settle(&e->pass);
+    return status ? status : state_exchange_averages(&e->state, true);
+}
+
+zero_status zero_engine_ema_end(zero_engine *e) {
+    zero_status status = engine_check(e, "zero_engine_ema_end");
+    if (!status) status = pass_check_between(&e->pass, "zero_engine_ema_end");
+    if (status) return status;
+    if (!e->state.averaged)
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_engine_ema_end: the weights are in their place; call zero_engine_ema_begin first");
+    status = pass_settle(&e->pass);
+    if (!status) status = state_exchange_averages(&e->state, false);
+    if (!status) shadow_written(&e->state);
+    return status;
 }
 
 /* ---- the device for something else ---- */

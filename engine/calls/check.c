@@ -21,9 +21,16 @@ zero_status engine_check(zero_engine *e, const char *what) {
     return engine_given(e, what) ? pass_check(&e->pass, what) : ZERO_E_ARGUMENT;
 }
 
+zero_status engine_check_own_weights(const zero_engine *e, const char *what) {
+    if (!e->state.averaged) return ZERO_OK;
+    return refuse(ZERO_E_ORDER,
+                  "%s: the averages are in the place of the weights: call zero_engine_ema_end first", what);
+}
+
 zero_status engine_check_between(zero_engine *e, const char *what) {
     zero_status status = engine_check(e, what);
     if (!status) status = pass_check_between(&e->pass, what);
+    if (!status) status = engine_check_own_weights(e, what);
     return status ? status : background_save_finish(&e->state);
 }
 

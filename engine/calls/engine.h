@@ -59,4 +59,7 @@ zero_status engine_check_filled(const zero_engine *engine, const char *what);
 /* The same where zero_param_put_owned wrote what other ranks do not know of yet. */
 zero_status engine_check_written(const zero_engine *engine, const char *what);
 
+/* The same between zero_engine_ema_begin and _end. _between and _steps check it, too. */
+zero_status engine_check_own_weights(const zero_engine *engine, const char *what);
+
 #endif

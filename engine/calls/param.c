@@ -227,6 +227,7 @@ static zero_status check_owned(zero_engine *e, const char *what, const struct mo
                       what);
     zero_status status = engine_check(e, what);
     if (!status) status = pass_check_between(&e->pass, what);
+    if (!status) status = engine_check_own_weights(e, what);
     if (!status) status = engine_check_filled(e, what);
     if (!status) status = range_check(&e->state, what, p, kind, memory, first, count, out);
     if (!status) status = between_steps(e, what);

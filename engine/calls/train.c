@@ -14,6 +14,7 @@ zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
     status = engine_check_written(e, "zero_micro_begin");
+    if (!status && mode == ZERO_TRAIN) status = engine_check_own_weights(e, "zero_micro_begin");
     bool last = mode == ZERO_TRAIN && e->pass.micro + 1 == policy_passes(&e->blueprint.policy);
     if (!status && last) status = step_prepare(&e->state);
     return status ? status : pass_begin(&e->pass, mode);

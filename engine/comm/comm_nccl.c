@@ -3,8 +3,8 @@
  *
  * The transport works beside a comm of another transport over the same ranks (comm_options.beside: mpi, tcp, local),
  * and shares its failure. The other comm finds dead ranks, compares the calls, and tells failures; it also carries
- * NCCL's unique ids and the barriers. Each group has its own NCCL communicator, made in non-blocking mode. Therefore
- * every wait has a deadline, and a failure on another rank ends the wait.
+ * NCCL's unique ids and the barriers. Each group of several ranks has its own NCCL communicator, made in non-blocking mode.
+ * Therefore every wait has a deadline, and a failure on another rank ends the wait.
  *
  * A call is a list of steps on one stream of the device. A step is an NCCL call or work of the device. All members
  * issue the steps in the same order. A step is issued when NCCL has accepted the step before it (in non-blocking mode,
@@ -62,7 +62,8 @@ static zero_status check_deadline(const struct comm_work *work) {
 static zero_status taken(struct comm_work *work, bool *out_taken) {
     struct nccl_group *group = (struct nccl_group *)work->group;
     ncclResult_t state = group->failed;
-    *out_taken = false;
+    *out_taken = nccl_alone(work->group);
+    if (*out_taken) return ZERO_OK;
     if (state == ncclSuccess) {
         ncclResult_t asked = library_of(work)->ncclCommGetAsyncError(group->data, &state);
         if (asked != ncclSuccess) state = asked;
@@ -162,6 +163,10 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     comm_of(work->group)->idles = 0;
     *out_done = true;
     return ZERO_OK;
+}
+
+static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
+    return nccl_alone(group) ? 0 : staged_bytes(group, call);
 }
 
 static zero_status post(struct comm_work *work) {
@@ -325,15 +330,16 @@ static zero_status group_open(struct comm_group *group) {
     struct nccl_group *mine = (struct nccl_group *)group;
     struct nccl_comm *comm = comm_of(group);
     group->key = hash_text(group->key, "nccl"); /* the companion uses the other key on the ring */
+    bool alone = nccl_alone(group);
     zero_status status = comm_group_open(comm->beside, group->ranks, group->count, &mine->companion);
-    if (status == ZERO_OK) status = connect_members(mine);
+    if (status == ZERO_OK && !alone) status = connect_members(mine);
     if (status == ZERO_OK && comm->beside->control) {
         mine->ring = control_group_open(comm->beside->control, group);
         if (!mine->ring)
             status = comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
                                 "comm nccl: no memory for a group of %u ranks", group->count);
     }
-    if (status == ZERO_OK) status = nccl_warm_up(mine);
+    if (status == ZERO_OK && !alone) status = nccl_warm_up(mine);
     if (status == ZERO_OK) return ZERO_OK;
     disconnect(mine, false);
     if (mine->companion) comm_group_close(mine->companion);
@@ -387,7 +393,7 @@ const struct comm_ops comm_nccl_ops = {
     .close = close_comm,
     .group_open = group_open,
     .group_close = group_close,
-    .staging_bytes = staged_bytes,
+    .staging_bytes = staging_bytes,
     .post = post,
     .test = test,
     .in_order = in_order,

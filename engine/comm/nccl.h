@@ -34,7 +34,7 @@ struct nccl_group {
     struct comm_group base;
     struct comm_group *companion; /* a group of `beside` with the same ranks */
     struct control_group *ring;   /* NULL: `beside` has no control channel */
-    ncclComm_t data;
+    ncclComm_t data;              /* NULL: of one rank (nccl_alone), or aborted */
     uint64_t next; /* the call whose steps are issued now */
     ncclResult_t failed;
     uint64_t failed_ns; /* the report waits a short time, because the control channel may name the cause */
@@ -44,6 +44,9 @@ struct nccl_group {
 static inline struct nccl_comm *comm_of(const struct comm_group *group) {
     return (struct nccl_comm *)group->comm;
 }
+
+/* A rank alone has no communicator: it copies, or sums, from its source to its target. */
+static inline bool nccl_alone(const struct comm_group *group) { return group->count == 1; }
 
 static inline struct nccl_work *mine_of(const struct comm_work *work) {
     return &((struct nccl_group *)work->group)->works[work_slot(work)];

@@ -175,7 +175,34 @@ static const step_fn steps[COMM_KINDS][2][STEPS_MAX + 1] = {
     [COMM_BARRIER] = {{start_barrier}, {start_barrier}},
 };
 
+/* ---- a group of one rank: its shares are its source ---- */
+
+static zero_status copy_own(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    struct device *device = work->group->comm->device;
+    uint64_t bytes = call->count * dtype_bytes(call->dtype), ticket;
+    struct zero_error error;
+    error_clear(&error);
+    if (call->target == call->source) return ZERO_OK;
+    return device->ops->copy(device, stream_of(call), call->target, call->source, bytes, &ticket, &error)
+               ? comm_raise_error(work->group->comm, &error, false)
+               : ZERO_OK;
+}
+
+/* The kernel copies, and makes every NaN the one NaN, as the sum of several ranks does; of a sum in its own place it writes nothing else. */
+static zero_status sum_own(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    return add_up(work, call->source, 1, call->dtype, call->target, call->count, call->add,
+                  call->kind == COMM_REDUCE_SCATTER);
+}
+
+static const step_fn steps_alone[COMM_KINDS][2] = {
+    [COMM_ALL_GATHER] = {copy_own}, [COMM_REDUCE_SCATTER] = {sum_own}, [COMM_ALL_REDUCE] = {sum_own},
+    [COMM_ALL_TO_ALL] = {copy_own}, [COMM_BROADCAST] = {NULL},         [COMM_BARRIER] = {start_barrier},
+};
+
 const step_fn *nccl_steps(const struct comm_work *work) {
     const struct comm_call *call = &work->call;
-    return call->count == 0 && call->kind != COMM_BARRIER ? nothing : steps[call->kind][call->native];
+    if (call->count == 0 && call->kind != COMM_BARRIER) return nothing;
+    return nccl_alone(work->group) ? steps_alone[call->kind] : steps[call->kind][call->native];
 }

@@ -31,6 +31,14 @@ zero_status state_begin_average(struct state *state, uint32_t region, uint64_t f
     return status ? status : state_write(state, region, ZERO_EMA, first, count, piece);
 }
 
+zero_status state_exchange_averages(struct state *state, bool averages) {
+    struct zero_error error;
+    error_clear(&error);
+    if (stored_exchange_averages(&state->host, averages, &error)) return ranks_fail(state->ranks, &error);
+    state->averaged = averages;
+    return run_weights_written(state->run);
+}
+
 zero_status state_end_sweep(struct state *state, zero_status status) {
     struct zero_error error;
     error_clear(&error);

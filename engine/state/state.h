@@ -24,6 +24,7 @@ struct state {
     struct stored_view host;        /* the host's thread reads and writes through it */
     struct stored_view background;  /* a save in the background reads through it */
     bool filled;                    /* the weights have values */
+    bool averaged;                  /* the weights are the averages (state_exchange_averages) */
     bool unseen;                    /* zero_param_put_owned wrote what other ranks do not know of */
     struct manifest_entries notes;  /* the host's, for checkpoints */
     struct background_save *saving; /* NULL: none */
@@ -56,6 +57,8 @@ zero_status state_write(struct state *state, uint32_t region, zero_kind kind, ui
 /* The averaged weights of these elements, if the run has any, become the weights, which were written just now. Passes through
  * state->piece: at most PIECE_BYTES of fp32. */
 zero_status state_begin_average(struct state *state, uint32_t region, uint64_t first, uint64_t count);
+/* The averaged weights become the weights that passes compute with; or the weights come back. Collective. */
+zero_status state_exchange_averages(struct state *state, bool averages);
 /* Ends stored_sweep of the host's view. Returns `status`, if it is a failure. */
 zero_status state_end_sweep(struct state *state, zero_status status);
 

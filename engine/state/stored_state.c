@@ -260,14 +260,15 @@ static void written(const struct stored_view *v, uint8_t parts) {
     if (parts) executor_chunk_written(v->run->executor, parts);
 }
 
+/* `exact`: split masters may be any numbers (master_divide). */
 static zero_status write_masters(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
-                                 const float *in, struct zero_error *error) {
+                                 const float *in, bool exact, struct zero_error *error) {
     for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
         zero_status status = find_pair(v, region, at, count, &pair, error);
         if (status) return status;
         uint64_t n = pair.master.count;
         if (blueprint_precision_of(v->blueprint, region).split) {
-            master_split(pair.param_place, pair.master_place, in, n);
+            (exact ? master_divide : master_split)(pair.param_place, pair.master_place, in, n);
         } else {
             memcpy(pair.master_place, in, n * sizeof *in);
             if (pair.param.dtype == DTYPE_BF16) master_keep(pair.master_place, n);
@@ -293,10 +294,8 @@ static zero_status write_array(const struct stored_view *v, uint32_t region, uin
     return ZERO_OK;
 }
 
-zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t first,
-                        uint64_t count, float *out, struct zero_error *error) {
-    uint64_t at = first - own_part(v, region, kind).first;
-    uint32_t array = array_of(v, region, kind);
+static zero_status read_array(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
+                              uint64_t count, float *out, struct zero_error *error) {
     if (array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split)
         return read_masters(v, region, at, count, out, error);
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
@@ -307,10 +306,17 @@ zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind 
     return ZERO_OK;
 }
 
+zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t first,
+                        uint64_t count, float *out, struct zero_error *error) {
+    uint64_t at = first - own_part(v, region, kind).first;
+    return read_array(v, region, array_of(v, region, kind), at, count, out, error);
+}
+
 /* Within one chunk, so that it leaves its slot once, however many arrays of it are written. */
 static zero_status write_in_chunk(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t at,
                                   uint64_t count, const float *in, struct zero_error *error) {
-    if (keeps_masters(v, region) && kind == ZERO_PARAM) return write_masters(v, region, at, count, in, error);
+    if (keeps_masters(v, region) && kind == ZERO_PARAM)
+        return write_masters(v, region, at, count, in, false, error);
     zero_status status = write_array(v, region, array_of(v, region, kind), at, count, in, error);
     struct precision precision = blueprint_precision_of(v->blueprint, region);
     bool copy =
@@ -359,6 +365,52 @@ zero_status stored_restore(const struct stored_view *v, struct zero_error *error
             struct chunk c = chunk_layout_at(layout, policy->refresh[k], i);
             status = restore_chunk(v, policy->refresh[k], &c, error);
         }
+    return stored_end_sweep(v, status, error);
+}
+
+/* ---- averages in the place of weights ---- */
+
+/* The averages become the parameters, and what would be lost takes the place of the averages: parameters that are the masters, or masters
+ * that are split. Masters in fp32 stay where they are, and become the parameters again. The same exchange leads there and back. In the
+ * first half of the view's piece are averages, in the second half weights. */
+static zero_status exchange_some(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
+                                 bool averages, struct zero_error *error) {
+    const struct precision p = blueprint_precision_of(v->blueprint, region);
+    uint32_t masters = v->blueprint->o.state_count, weights = p.split ? masters : STORED_PARAMS;
+    float *in = (float *)(void *)v->piece, *out = in + STEP_ELEMENTS;
+    bool lost = p.split || !precision_keeps_masters(&p);
+    zero_status status =
+        read_array(v, region, lost || averages ? masters - 1 : masters, at, count, in, error);
+    if (!status && lost) status = read_array(v, region, weights, at, count, out, error);
+    if (!status && lost) status = write_array(v, region, masters - 1, at, count, out, error);
+    if (!status && p.split) return write_masters(v, region, at, count, in, true, error);
+    uint16_t *narrow = (uint16_t *)(void *)out;
+    bool rounds = !status && averages && p.compute == DTYPE_BF16; /* as split masters do */
+    if (rounds) master_divide(narrow, NULL, in, count);
+    if (rounds) cast(in, DTYPE_F32, narrow, DTYPE_BF16, count);
+    return status ? status : write_array(v, region, STORED_PARAMS, at, count, in, error);
+}
+
+static zero_status exchange_region(const struct stored_view *v, uint32_t region, bool averages,
+                                   struct zero_error *error) {
+    uint64_t end = own_part(v, region, ZERO_PARAM).count;
+    zero_status status = ZERO_OK;
+    for (uint64_t at = 0, some; at < end && !status; at += some) {
+        some = min64(min64(end, stored_chunk_end(v->blueprint, region, at)) - at, STEP_ELEMENTS);
+        status = exchange_some(v, region, at, some, averages, error);
+    }
+    return status;
+}
+
+zero_status stored_exchange_averages(const struct stored_view *v, bool averages, struct zero_error *error) {
+    const struct policy *policy = &v->blueprint->policy;
+    turn_take(&v->run->ranks->lock);
+    executor_refetch(v->run->executor);
+    turn_give(&v->run->ranks->lock);
+    stored_sweep(v, policy->refresh, policy->refreshes, CHUNK_ALL);
+    zero_status status = ZERO_OK;
+    for (uint32_t k = 0; k < policy->refreshes && !status; k++)
+        status = exchange_region(v, policy->refresh[k], averages, error);
     return stored_end_sweep(v, status, error);
 }
 

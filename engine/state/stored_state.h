@@ -12,7 +12,7 @@ struct stored_view {
     struct running *run;
     const struct blueprint *blueprint;
     uint8_t *bounce; /* PIECE_BYTES; unused without a discrete device */
-    uint8_t *piece;  /* PIECE_BYTES, for stored_restore */
+    uint8_t *piece;  /* PIECE_BYTES, for stored_restore and stored_exchange_averages */
 };
 
 /* The part of `kind` that this rank stores: elements of the region. */
@@ -39,6 +39,11 @@ zero_status stored_clear(const struct stored_view *view, struct zero_error *erro
 
 /* With a shadow, after executor_resume: the parameters of this rank's shard become the masters on the drive again. */
 zero_status stored_restore(const struct stored_view *view, struct zero_error *error);
+
+/* The averaged weights become the parameters of this rank's shard, and what they replace takes their place; with `averages` false, back,
+ * to the last bit. Parameters of bf16 are the averages rounded to nearest; one that is halfway rounds to the larger magnitude, in every
+ * format of the masters. Between the two nothing else reads or writes state. */
+zero_status stored_exchange_averages(const struct stored_view *view, bool averages, struct zero_error *error);
 
 /* Around calls that come to chunk after chunk: several chunks then move at the same time (executor_sweep). Only for the
  * host's view, with nothing in flight. The end returns `status`, if it is a failure. */

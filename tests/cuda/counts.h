@@ -8,4 +8,6 @@
 
 bool counts_read(struct fake_cuda_counts *out); /* false, and zeros, with a real driver */
 
+bool counts_read_nccl(struct fake_nccl_counts *out); /* the same of NCCL */
+
 #endif

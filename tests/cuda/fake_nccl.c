@@ -104,6 +104,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t ids;
 static struct ncclComm *comms; /* all there ever were: their work may still be on a stream */
 static uint64_t random_state;
+static struct fake_nccl_counts counts;
 static _Thread_local char last_error[256];
 static CUresult (*enqueue)(CUstream, bool (*)(void *), void (*)(void *), const void *, size_t);
 static struct {
@@ -349,6 +350,7 @@ static bool issue_in_order(struct ncclComm *comm) {
 static ncclResult_t put_on_stream(struct ncclComm *comm) {
     struct call call = comm->held;
     comm->holds = false;
+    counts.calls++;
     bool in_order = issue_in_order(comm);
     pthread_mutex_unlock(&mutex);
     if (!in_order)
@@ -385,6 +387,12 @@ static ncclResult_t attend(struct ncclComm *comm, const struct record *record, c
     if (!comm->delay) return put_on_stream(comm);
     pthread_mutex_unlock(&mutex);
     return ncclInProgress;
+}
+
+void fake_nccl_counts(struct fake_nccl_counts *out) {
+    pthread_mutex_lock(&mutex);
+    *out = counts;
+    pthread_mutex_unlock(&mutex);
 }
 
 /* ---- nccl.h ---- */
@@ -432,6 +440,7 @@ static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank
                               .delay = draw() % 4,
                               .context = context};
     comms = comm;
+    counts.communicators++;
     if (all_joined(comm)) unlink(path);
     *out = comm;
     return ncclInProgress;

@@ -75,6 +75,9 @@ static zero_status one_step(struct plain *p, struct run *run, zero_scratch *scra
     if (!status) status = plain_pass(p, ZERO_TRAIN, 1);
     if (!status) status = zero_engine_step(p->engine, NULL);
     if (!status) status = plain_pass(p, ZERO_EVAL, 0);
+    if (!status) status = zero_engine_ema_begin(p->engine);
+    if (!status) status = plain_pass(p, ZERO_EVAL, 0);
+    if (!status) status = zero_engine_ema_end(p->engine);
     if (!status) status = zero_engine_sum(p->engine, &loss, 1);
     if (!status) status = zero_engine_set_lr(p->engine, 0, 0.01);
     zero_counters counters = {.struct_size = sizeof counters};
@@ -123,7 +126,8 @@ static void configure(uint32_t stage, uint32_t depth, enum drive drive, char *js
                 k ? "param" : "optimizer", directory);
     snprintf(json, capacity,
              "{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": 2, \"threads\": 1, "
-             "\"gradient_clipping\": 0.05, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.02}}, "
+             "\"gradient_clipping\": 0.05, \"ema\": {\"decay\": 0.9}, \"optimizer\": {\"type\": \"AdamW\", "
+             "\"params\": {\"lr\": 0.02}}, "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 10, "
              "\"sub_group_size\": 1024%s%s}, \"comm\": {\"prefetch_depth\": %u, \"timeout_s\": 20}, "
              "\"nvme\": {\"io_uring\": \"%s\"}%s}",

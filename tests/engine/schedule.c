@@ -76,6 +76,22 @@ static void add_pass(const struct schedule *s, struct schedule_step *step, uint6
     pass->sum = has->calls && pick(state, 2);
 }
 
+static bool has_backward(const struct schedule_step *step) {
+    uint32_t units = 0;
+    for (uint32_t i = 0; i < step->passes; i++)
+        if (step->pass[i].mode == ZERO_TRAIN) units |= step->pass[i].backward;
+    return units != 0;
+}
+
+/* The engine refuses a step without a gradient: no pass has a backward, and the last one is a training pass that is still open (a
+ * flush, and a call that reads a gradient, end it). That pass uses all units then. This draws nothing, so that every other step of
+ * every seed stays as it was. */
+static void need_backward(const struct schedule *s, struct schedule_step *step) {
+    struct schedule_pass *last = &step->pass[step->passes - 1];
+    bool open = last->mode == ZERO_TRAIN && !last->flush && step->inspect < 0;
+    if (open && !has_backward(step)) last->forward = last->backward = (1u << s->units) - 1;
+}
+
 static void make_step(const struct schedule *s, struct schedule_step *step, uint64_t *state,
                       const struct features *has) {
     *step = (struct schedule_step){.nan_pass = -1, .inspect = -1, .put = -1};
@@ -84,9 +100,10 @@ static void make_step(const struct schedule *s, struct schedule_step *step, uint
         add_pass(s, step, state, ZERO_TRAIN, has);
         if (has->evaluation && pick(state, 2)) add_pass(s, step, state, ZERO_EVAL, has);
     }
-    if (!has->calls) return;
+    if (!has->calls) return need_backward(s, step);
     int32_t inspect = (int32_t)pick(state, s->params);
     if (!(s->param[root(s, inspect)].flags & ZERO_FROZEN)) step->inspect = inspect;
+    need_backward(s, step);
     if (pick(state, 2)) step->put = (int32_t)pick(state, s->params);
     if (pick(state, 2)) step->lr = 0.01 * (1 + pick(state, 5));
     step->refill = pick(state, 6) == 0;

@@ -50,6 +50,27 @@ static void one_of_131072_moves(enum kernel_isa isa) {
     }
 }
 
+/* Divided, every number comes back, what is halfway too; masters are divided as they are split. */
+static void any_number_comes_back(void) {
+    static float any[131072], back[131072];
+    static uint16_t weight[131072], low[131072], alone[131072], split_weight[131072], split_low[131072];
+    static const uint32_t firsts[] = {0x00000000, 0x3f800000, 0x7f7e0000, 0x80000000, 0xc1220000, 0x80fe0000};
+    for (size_t f = 0; f < sizeof firsts / sizeof *firsts; f++) {
+        for (uint32_t i = 0; i < 131072; i++) any[i] = float_of(firsts[f] + i);
+        master_divide(weight, low, any, 131072);
+        master_divide(alone, NULL, any, 131072);
+        master_join(back, weight, low, 131072);
+        CHECK_BYTES(back, any, sizeof back);
+        CHECK_BYTES(alone, weight, sizeof weight);
+        CHECK_INT(weight[0x8000], (firsts[f] >> 16) + 1);
+        master_keep(any, 131072);
+        master_divide(weight, low, any, 131072);
+        master_split(split_weight, split_low, any, 131072);
+        CHECK_BYTES(weight, split_weight, sizeof weight);
+        CHECK_BYTES(low, split_low, sizeof low);
+    }
+}
+
 /* One of the two bf16 numbers around x, itself where it is one. */
 static int is_neighbour(float x, uint16_t got) {
     uint32_t u = bits_of(x);
@@ -185,6 +206,7 @@ int main(void) {
         for (const struct optimizer *const *each = optimizers; *each; each++)
             for (int any = 0; any < 2; any++) split_masters_train_alike(*each, isa, any);
     }
+    any_number_comes_back();
     rounding_is_fair();
     cuts_do_not_matter();
     for (const struct optimizer *const *each = optimizers; *each; each++) narrow_moments(*each);

@@ -17,12 +17,17 @@ enum { FILES, TOKENS, PATHS, CONTENTS, WEIGHTS, DATA_VALUES, VALUES_MAX = 16 };
 static uint64_t hash_text(const char *text) { return text ? hash_string(HASH_START, text) : 0; }
 
 static uint32_t list_options(const struct job *job, struct value *out) {
-    const struct value values[] = {
-        {"--steps", job->steps, COUNT},           {"--eval-every", job->eval_every, COUNT},
-        {"--save-every", job->save_every, COUNT}, {"--keep", job->keep, COUNT},
-        {"--resume", job->resume, FLAG},          {"--resume", job->resume_step, COUNT},
-        {"--recover", job->recover, FLAG},        {"--recover", hash_text(job->recover_id), HASH},
-        {"--sample", job->sample, COUNT},         {"--prompt", hash_text(job->prompt), HASH}};
+    const struct value values[] = {{"--steps", job->steps, COUNT},
+                                   {"--eval-every", job->eval_every, COUNT},
+                                   {"--ema", job->eval_average, FLAG},
+                                   {"--save-every", job->save_every, COUNT},
+                                   {"--keep", job->keep, COUNT},
+                                   {"--resume", job->resume, FLAG},
+                                   {"--resume", job->resume_step, COUNT},
+                                   {"--recover", job->recover, FLAG},
+                                   {"--recover", hash_text(job->recover_id), HASH},
+                                   {"--sample", job->sample, COUNT},
+                                   {"--prompt", hash_text(job->prompt), HASH}};
     memcpy(out, values, sizeof values);
     return sizeof values / sizeof *values;
 }

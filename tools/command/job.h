@@ -44,6 +44,7 @@ struct job {
     uint32_t ranks;
     uint64_t steps;       /* 0: one pass over the training samples */
     uint64_t eval_every;  /* 0: the held-out loss is not measured */
+    bool eval_average;    /* then that of the averaged weights, too */
     uint64_t sample;      /* tokens to generate at the end */
     const char *prompt;   /* NULL: no prompt */
     struct sampling sampling;

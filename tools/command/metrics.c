@@ -29,6 +29,7 @@ static const struct field {
     COUNT(step),
     REAL(loss),
     REAL(eval_loss),
+    REAL(eval_loss_ema),
     REAL(grad_norm),
     REAL(lr),
     REAL(beta1),
@@ -143,6 +144,7 @@ static void write_field(FILE *file, const struct field *field, const struct reco
     }
     double value = *(const double *)at;
     bool optional = field->offset == offsetof(struct record, eval_loss) ||
+                    field->offset == offsetof(struct record, eval_loss_ema) ||
                     field->offset == offsetof(struct record, beta1) ||
                     field->offset == offsetof(struct record, drive_life_days);
     if (optional && isnan(value)) return;

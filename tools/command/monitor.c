@@ -13,16 +13,17 @@
 
 #define GROUP "Train/Samples/"
 
-enum { SCALARS = 5 };
+enum { SCALARS = 6 };
 
 /* Returns how many scalars the step has. */
 static size_t scalars_of(const struct record *r, struct scalar out[SCALARS]) {
-    const struct scalar all[] = {{GROUP "train_loss", r->loss},
-                                 {GROUP "lr", r->lr},
-                                 {GROUP "grad_norm", r->grad_norm},
-                                 {GROUP "tokens_per_s", r->tokens_per_s},
-                                 {GROUP "eval_loss", r->eval_loss}};
-    size_t count = sizeof all / sizeof *all - (isnan(r->eval_loss) ? 1 : 0);
+    const struct scalar all[] = {
+        {GROUP "train_loss", r->loss},     {GROUP "lr", r->lr},
+        {GROUP "grad_norm", r->grad_norm}, {GROUP "tokens_per_s", r->tokens_per_s},
+        {GROUP "eval_loss", r->eval_loss}, {GROUP "eval_loss_ema", r->eval_loss_ema}};
+    size_t count = SCALARS;
+    if (isnan(r->eval_loss_ema)) count--;
+    if (isnan(r->eval_loss)) count = SCALARS - 2; /* then the other is not measured either */
     memcpy(out, all, count * sizeof *out);
     return count;
 }
@@ -43,7 +44,8 @@ static void csv_path(const struct monitor *m, const char *tag, char *out, size_t
 }
 
 static bool csv_open(struct monitor *m, bool anew) {
-    static const char *const tags[] = {"train_loss", "lr", "grad_norm", "tokens_per_s", "eval_loss"};
+    static const char *const tags[SCALARS] = {"train_loss",   "lr",        "grad_norm",
+                                              "tokens_per_s", "eval_loss", "eval_loss_ema"};
     char path[sizeof m->directory + 128], tag[64];
     for (size_t i = 0; i < SCALARS && anew; i++) {
         snprintf(tag, sizeof tag, GROUP "%s", tags[i]);

@@ -53,6 +53,7 @@ static void write_step(const struct progress *progress, const struct record *rec
     *line = 0;
     add_part(line, "step %" PRIu64 "/%" PRIu64 "  loss %.4f", record->step, progress->steps, record->loss);
     if (!isnan(record->eval_loss)) add_part(line, "  held out %.4f", record->eval_loss);
+    if (!isnan(record->eval_loss_ema)) add_part(line, "  averaged %.4f", record->eval_loss_ema);
     if (record->skipped) add_part(line, "  skipped");
     add_part(line, "  lr %.3g", record->lr);
     add_part(line, "  norm %.3g", record->grad_norm);

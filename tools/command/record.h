@@ -7,9 +7,10 @@
 #include "engine/zero.h"
 
 struct record {
-    uint64_t step;    /* 1, 2, ... of this run */
-    double loss;      /* mean over the global batch, in nats per token */
-    double eval_loss; /* of the held-out samples; NaN: not measured at this step */
+    uint64_t step;        /* 1, 2, ... of this run */
+    double loss;          /* mean over the global batch, in nats per token */
+    double eval_loss;     /* of the held-out samples; NaN: not measured at this step */
+    double eval_loss_ema; /* the same with the averaged weights; NaN: not measured */
     double grad_norm, lr;
     double beta1;    /* NaN: no schedule changes it */
     uint32_t groups; /* of parameters; lr is the first one's */

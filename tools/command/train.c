@@ -33,7 +33,7 @@ struct arguments {
     char *json; /* the configuration with what --set changes and the planner chose; NULL: the file as it is */
     bool automatic; /* the planner chose what was "auto", or failed at `stage` */
     enum automatic_stage stage;
-    bool quiet, discard_shadow, random, overwrite, again;
+    bool quiet, discard_shadow, random, overwrite, again, average;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -73,6 +73,9 @@ static const struct option options[] = {
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
      OPTION_COUNT, FIELD(eval_every)},
+    {"--ema", NULL,
+     "with --eval-every: also the loss of the averaged weights (ema.decay of the configuration)", OPTION_FLAG,
+     FIELD(average)},
     {"--save-every", "N",
      "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM", OPTION_COUNT,
      FIELD(save_every)},
@@ -325,6 +328,8 @@ static const char *conflict(const struct arguments *a) {
         return "--recover goes on from the shadow that --discard-shadow overwrites; drop one";
     if (a->again && !a->save_every) return "--continue goes on from checkpoints; --save-every N makes them";
     if (a->keep && !a->save_every) return "--keep says how many checkpoints stay; --save-every N makes them";
+    if (a->average && !a->eval_every)
+        return "--ema measures the averaged weights whenever --eval-every K measures the weights: add it";
     if (a->ranks > LOCAL_RANKS_MAX) return "--ranks makes at most 1024 threads; use mpirun for more";
     return NULL;
 }
@@ -341,6 +346,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         .ranks = started(launch) ? launch->size : (uint32_t)arguments->ranks,
         .steps = arguments->steps,
         .eval_every = arguments->eval_every,
+        .eval_average = arguments->average,
         .save_every = arguments->save_every,
         .keep = arguments->keep,
         .resume = arguments->resume.given,
@@ -366,6 +372,10 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         status = error_set(&error, ZERO_E_ARGUMENT,
                            "--eval-every needs held-out data: add \"eval\": 0.01, or \"eval\": a path, "
                            "to the data block of %s",
+                           arguments->config);
+    if (status == ZERO_OK && job.eval_average && job.config.ema.decay == 0)
+        status = error_set(&error, ZERO_E_ARGUMENT,
+                           "--ema: %s keeps no averaged weights: set ema.decay, such as 0.999, or drop --ema",
                            arguments->config);
     if (status == ZERO_OK) {
         job.model = weights_model(&job.config.model);

@@ -339,7 +339,7 @@ static zero_status train_step(struct trainer *t, uint64_t step, double *out_loss
 
 /* The other ranks wait for every collective call. A rank that cannot read therefore continues with the tokens in its
  * buffer, and a rank without samples left evaluates one sequence that does not count. */
-static zero_status measure_held_out(struct trainer *t, double *out_loss) {
+static zero_status measure_weights(struct trainer *t, double *out_loss) {
     double sums[2] = {0}; /* of losses and of their weights */
     const struct dataset *data = &t->job->dataset;
     bool some = feed_leaves_out(data->held_out, &data->held_out_order);
@@ -356,7 +356,23 @@ static zero_status measure_held_out(struct trainer *t, double *out_loss) {
     }
     zero_status status = zero_engine_sum(t->engine, sums, 2);
     *out_loss = sums[0] / sums[1]; /* without a target that counts: NaN, which is not written */
-    return status == ZERO_OK ? count_from_here(t) : engine_failed(t, status);
+    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
+/* Whatever the measurement returns, the weights come back. */
+static zero_status measure_averages(struct trainer *t, double *out_loss) {
+    zero_status status = zero_engine_ema_begin(t->engine);
+    if (status != ZERO_OK) return engine_failed(t, status);
+    zero_status measured = measure_weights(t, out_loss);
+    status = zero_engine_ema_end(t->engine);
+    if (measured != ZERO_OK) return measured;
+    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
+static zero_status measure_held_out(struct trainer *t, struct record *record) {
+    zero_status status = measure_weights(t, &record->eval_loss);
+    if (status == ZERO_OK && t->job->eval_average) status = measure_averages(t, &record->eval_loss_ema);
+    return status == ZERO_OK ? count_from_here(t) : status;
 }
 
 static void fill_record(const struct trainer *t, const double sums[SUMS], const zero_step_info *info,
@@ -398,10 +414,10 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     bool last = record->step == t->steps;
     bool counts_process = !t->job->local || t->speaks; /* threads share one process, so rank 0 counts it */
     step_sums_count(t->engine, counts_process, &t->counters, sums);
-    record->eval_loss = NAN;
+    record->eval_loss = record->eval_loss_ema = NAN;
     if (t->job->eval_every && (last || record->step % t->job->eval_every == 0)) {
         uint64_t from_ns = clock_now_ns();
-        status = measure_held_out(t, &record->eval_loss);
+        status = measure_held_out(t, record);
         if (status != ZERO_OK) return status;
         held_out_ns = clock_now_ns() - from_ns;
     }

@@ -79,6 +79,23 @@ expect 0 "$zero" eval averaged --data text --ema
 says out ", averaged"
 expect 0 "$zero" eval averaged --data text
 [[ $(loss) != "$losses" ]] || fail "the averages are the weights"
+
+# The same loss in the training, of the same bits at every stage and tier; the training has the same bits as without.
+head -c 3000 text >other
+expect 0 "$zero" eval averaged --data other --ema && losses=$(loss)
+measured=
+for more in zero_optimization.stage={0,1,2,3} zero_optimization.offload_optimizer='{"device": "nvme", "nvme_path": "swap"}'; do
+    expect 0 "$zero" train ema.json --data text --set data.eval=other --set "$more" --ranks 2 --steps 3 --eval-every 2 --ema --run measured --overwrite
+    [[ $(weights) == "$hash" ]] || fail "$more: measuring averages changes the training"
+    printed=$(sed -En 's/^step 3.*  held out ([0-9.]+)  averaged ([0-9.]+)  .*/\2/p' out)
+    [[ -n $printed && $losses == "${printed:0:-1}"* ]] || fail "$more: $printed was printed, and zero eval says $losses"
+    now=$(sed -En 's/.*"eval_loss": ([^,]+), "eval_loss_ema": ([^,]+),.*/\1 \2/p' measured/metrics.jsonl)
+    [[ $(wc -l <<<"$now") == 2 && $now == "${measured:-$now}" ]] || fail "$more: losses $now, elsewhere $measured"
+    measured=$now
+done
+expect 2 "$zero" train ema.json --data text --ema && says err "whenever --eval-every K measures the weights"
+expect 2 "$zero" train ema.json --data text --set data.eval=other --set ema.decay=0 --eval-every 2 --ema
+says err "keeps no averaged weights: set ema.decay"
 expect 0 "$zero" sample averaged --tokens 20 --prompt "line" --ema && cp out first
 expect 0 "$zero" sample imported_ema --tokens 20 --prompt "line"
 cmp -s first out || fail "equal averages, other text"

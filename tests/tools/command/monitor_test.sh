@@ -69,14 +69,15 @@ END
 }
 
 # By the run's own lines: step 1 has trained 2 samples.
-expect 0 "$zero" train c.json --data text --set data.eval=0.1 --steps 3 --eval-every 3 --save-every 2 --run run
+expect 0 "$zero" train c.json --data text --set data.eval=0.1 --set ema.decay=0.5 --steps 3 --eval-every 3 --ema --save-every 2 --run run
 events=run/tensorboard/DeepSpeedJobName
 read_all "$events" >events || fail "the event file does not follow its format"
 "$python" - run/metrics.jsonl events tables/small <<'END' || fail "events, tables and metrics.jsonl differ"
 import csv, json, sys
 steps = [json.loads(line) for line in open(sys.argv[1])]
 events = {(tag, int(step)): float(value) for tag, step, value in map(str.split, open(sys.argv[2]))}
-names = {"train_loss": "loss", "lr": "lr", "grad_norm": "grad_norm", "tokens_per_s": "tokens_per_s", "eval_loss": "eval_loss"}
+names = {"train_loss": "loss", "lr": "lr", "grad_norm": "grad_norm", "tokens_per_s": "tokens_per_s", "eval_loss": "eval_loss",
+         "eval_loss_ema": "eval_loss_ema"}
 seen = 0
 for tag, name in names.items():
     with open(f"{sys.argv[3]}/Train_Samples_{tag}.csv") as file:
@@ -88,7 +89,7 @@ for tag, name in names.items():
         assert int(row[0]) == samples and abs(float(row[1]) - value) <= 1e-8 * abs(value), (tag, row)
         assert abs(events["Train/Samples/" + tag, samples] - value) <= 1e-5 * abs(value), (tag, samples)
         seen += 1
-assert seen == 13 and len(events) == 13, (seen, len(events))
+assert seen == 14 and len(events) == 14, (seen, len(events))
 END
 if "$python" -c 'import tensorboard' 2>/dev/null; then
     "$python" - "$events" <<'END' || fail "TensorBoard reads other scalars"
@@ -96,7 +97,7 @@ import sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 events = EventAccumulator(sys.argv[1])
 events.Reload()
-assert len(events.Tags()["scalars"]) == 5, events.Tags()
+assert len(events.Tags()["scalars"]) == 6, events.Tags()
 assert [e.step for e in events.Scalars("Train/Samples/train_loss")] == [2, 4, 6]
 END
 fi

@@ -119,6 +119,7 @@ static void metrics_are_one_object_per_line(void) {
     struct record record = {.step = 1,
                             .loss = NAN,
                             .eval_loss = NAN,
+                            .eval_loss_ema = NAN,
                             .grad_norm = INFINITY,
                             .lr = 0.5,
                             .beta1 = NAN,
@@ -126,7 +127,7 @@ static void metrics_are_one_object_per_line(void) {
     record.bytes[ZERO_CPU] = 3;
     metrics_write(&metrics, &record);
     CHECK_INT(metrics.lost, 0);
-    record.step = 2, record.eval_loss = 1.25;
+    record.step = 2, record.eval_loss = 1.25, record.eval_loss_ema = 1.125;
     record.beta1 = 0.875, record.groups = 2, record.group_lr[0] = 0.5, record.group_lr[1] = 0.25;
     metrics_write(&metrics, &record);
     CHECK_INT(metrics.lost, 0);
@@ -136,7 +137,7 @@ static void metrics_are_one_object_per_line(void) {
     CHECK_CONTAINS(line, "\"bytes\": {\"device\": 0, \"cpu\": 3, \"nvme\": 0}}\n");
     CHECK(!strstr(line, "beta1") && !strstr(line, "group_lr"));
     CHECK(file && fgets(line, sizeof line, file));
-    CHECK_CONTAINS(line, "{\"step\": 2, \"loss\": null, \"eval_loss\": 1.25, ");
+    CHECK_CONTAINS(line, "{\"step\": 2, \"loss\": null, \"eval_loss\": 1.25, \"eval_loss_ema\": 1.125, ");
     CHECK_CONTAINS(line, "\"lr\": 0.5, \"beta1\": 0.875, ");
     CHECK_CONTAINS(line, "\"group_lr\": [0.5, 0.25], \"bytes\"");
     CHECK(file && !fgets(line, sizeof line, file));
