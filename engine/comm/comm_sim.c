@@ -257,6 +257,13 @@ static zero_status compare_records(const struct comm_work *work, const struct si
                                work->group->ranks[call->first], first);
 }
 
+/* The sum of one member in its own place only reads. */
+static uint64_t own_bytes(const struct comm_call *call, uint32_t members) {
+    if (members > 1 || !shape_reduces(call)) return 0;
+    uint64_t target = call->target == call->source ? 0 : shape_target_bytes(call, members);
+    return shape_source_bytes(call, members) + (call->add ? 2 : 1) * target;
+}
+
 static void meet(const struct sim_network *network, const struct comm_work *work, struct sim_call *call) {
     struct sim_meeting meeting = {.ranks = work->group->ranks,
                                   .members = call->count,
@@ -264,7 +271,8 @@ static void meet(const struct sim_network *network, const struct comm_work *work
                                   .source = work->call.source,
                                   .source_bytes = shape_source_bytes(&work->call, call->count),
                                   .bytes = comm_call_sent(&work->call, call->count).bytes,
-                                  .reduces = shape_reduces(&work->call)};
+                                  .reduces = shape_reduces(&work->call),
+                                  .own_bytes = own_bytes(&work->call, call->count)};
     network->meet(network->user, &meeting, call->done_at_ns);
 }
 

@@ -23,6 +23,7 @@ struct sim_meeting {
     uint64_t source_bytes;
     uint64_t bytes; /* that each member sends (struct comm_counters) */
     bool reduces;
+    uint64_t own_bytes; /* of a reduction of one member: what its sum reads and writes */
 };
 
 /* Completes calls at virtual times instead of at random tests. */

@@ -123,6 +123,10 @@ uint32_t executor_requests_max(const struct plan *plan);
 /* The host adds what this reduction makes to the shard, if that rests in its memory; else the device adds. */
 bool executor_host_adds(const struct executor_shape *shape, const struct operation *op);
 
+/* On a discrete device, a kernel of its own reads the reduced shard again for its norm: the kernel that sums has not taken it. `by_host`:
+ * the host adds the shard. */
+bool executor_norm_apart(const struct executor_shape *shape, const struct operation *op, bool by_host);
+
 /* The most scratch bytes that one reduction needs, and what of them the host adds; one coded gather; and one gather to lent
  * regions. The plan needs these numbers. */
 uint64_t executor_staging_bytes(const struct executor_shape *shape);

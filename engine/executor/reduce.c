@@ -378,10 +378,12 @@ static comm_written_fn norm_of_sum(const struct executor *e, const struct operat
 }
 
 /* The same on a device, whose kernel sums in the device's memory. */
-static bool norms_with_sum(const struct executor *e, const struct item *item) {
-    const struct operation *op = &item->task->op;
-    return e->o.shape.discrete && !e->o.without_data && scatters(op) && takes_norm(op) &&
-           !sums_replicas(op) && !host_adds(e, item) && !reduces_codes(e, item);
+static bool norms_with_sum(const struct executor_shape *o, const struct operation *op, bool by_host) {
+    return o->discrete && scatters(op) && takes_norm(op) && !sums_replicas(op) && !by_host && !coded(o, op);
+}
+
+bool executor_norm_apart(const struct executor_shape *o, const struct operation *op, bool by_host) {
+    return o->discrete && takes_norm(op) && !by_host && !norms_with_sum(o, op, by_host);
 }
 
 bool reduce_posts_once(const struct executor *e, const struct item *item) {
@@ -419,7 +421,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     call.written = norm_of_sum(e, op, call.target_dtype);
     call.written_user = &e->norm[op->region];
-    bool with_sum = norms_with_sum(e, item);
+    bool with_sum = norms_with_sum(&e->o.shape, op, host_adds(e, item));
     if (with_sum) norm_with_sum(e, op->region, round_of(e, item), &call.norm);
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);

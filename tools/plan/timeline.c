@@ -25,8 +25,9 @@ struct timeline {
     struct executor *executor;
     struct loop loop;
     struct zero_error *error;
-    uint64_t now, computing_until;                              /* computing_until: 0: the host waits */
-    uint64_t inside_free, between_free, update_free, core_free; /* when the started operations end */
+    uint64_t now, computing_until; /* computing_until: 0: the host waits */
+    uint64_t inside_free, between_free, update_free, core_free,
+        norm_free; /* when the started operations end */
     struct speeds_turns drive;
     uint64_t store_ns, fetch_ns; /* when the last checkpoint will have left, and the next one have come */
     uint32_t fetches;            /* of this pass so far, the one under way included */
@@ -208,6 +209,16 @@ static uint64_t gather(struct timeline *t, const struct operation *op, uint32_t 
                   : from;
 }
 
+/* A device that reduces alone sums in its own memory. In the gradient's place this only reads. */
+static uint64_t sum_alone_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
+    const struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
+    if (!t->e.plan->discrete || comm_group_size(t->e.shape.group[op->axes][op->stream]) > 1) return 0;
+    bool scatters = op->reads > 0, stays = !scatters || t->e.shape.policy->region[op->region].grad_in_place;
+    uint64_t source = part_bytes(t, op, item, scatters ? p.message : p.reduced),
+             target = stays ? 0 : part_bytes(t, op, item, p.reduced);
+    return speeds_ns(source + (op->add ? 2 : 1) * target, t->speeds.device_bytes_per_s);
+}
+
 /* A gradient shard in host memory crosses to the device first, if the device adds to it or sums it over the replicate axis. The
  * result crosses back to the host, which may add it there. */
 static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t item) {
@@ -217,6 +228,10 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
     bool adds = host && executor_host_adds(&t->e.shape, op);
     if (host && (op->add || !op->reads) && !adds) from = cross(t, IN, from, bytes);
     from = communicate(t, from, calls_ns(t, op, item));
+    uint64_t alone_ns = sum_alone_ns(t, op, item);
+    if (alone_ns) from = take(from, &t->inside_free, alone_ns);
+    if (executor_norm_apart(&t->e.shape, op, adds))
+        from = take(from, &t->norm_free, speeds_ns(bytes, t->speeds.device_bytes_per_s));
     if (host) from = cross(t, OUT, from, bytes);
     if (!adds) return from;
     uint64_t ns = speeds_ns(3 * bytes, t->speeds.host_bytes_per_s); /* reads two arrays, writes one */

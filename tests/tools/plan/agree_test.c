@@ -1,6 +1,6 @@
 /* The step time of a plan and of the simulator. The plan prices one rank's operations (timeline.c); the simulator runs
  * all ranks on virtual transport, devices and drives; both use speeds.h and work.h. Seconds agree within 1 %, bytes of
- * the drive and memory are equal. One difference remains: the simulator's device takes time for norms, clears and
+ * the drive and memory are equal. One difference remains: the simulator's device takes time for codes, clears and
  * copies, the plan does not. A step that is repeated agrees as well. */
 #include <math.h>
 #include <stdlib.h>

@@ -79,6 +79,35 @@ static void times_add_up(void) {
     sim_model_free(&one);
 }
 
+/* The step of a GPU whose memory moves a byte in a nanosecond; all else takes next to no time. */
+static double step_bytes(uint32_t shard_ranks, uint32_t replicas, uint32_t elements) {
+    struct sim_model one = {0};
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(sim_model_uniform(1, elements, 0, &one, &error), ZERO_OK);
+    struct sim_setup s = setup(shard_ranks * replicas, 0);
+    s.model = &one;
+    s.terms.stage = &stage_zero2;
+    s.terms.mesh[AXIS_SHARD] = shard_ranks, s.terms.mesh[AXIS_REPLICATE] = replicas;
+    s.terms.discrete = true;
+    s.speeds.device_bytes_per_s = 1000000000;
+    s.speeds.bus_bytes_per_s = s.speeds.host_bytes_per_s = UINT64_MAX / 64;
+    s.speeds.inside = s.speeds.between = (struct speeds_link){UINT64_MAX / 64, UINT64_MAX / 64, 0};
+    struct sim_result r = run(&s);
+    sim_model_free(&one);
+    return (double)r.step_ns / elements;
+}
+
+/* By hand, in bytes of an element. The update moves 28: it reads and writes the weight and two moments, and reads the gradient. One rank
+ * also sums: 4 read, 4 written. The time of the sum of several ranks is the link's. The norm is taken in that kernel; over replicas it is not
+ * that of the first sum, and another kernel reads the shard. */
+static void norms_cost_time(void) {
+    enum { ELEMENTS = 1 << 20 };
+    CHECK_DOUBLE(step_bytes(1, 1, ELEMENTS), 28 + 4 + 4, 0.01);
+    CHECK_DOUBLE(step_bytes(2, 1, ELEMENTS), 28.0 / 2, 0.01);
+    CHECK_DOUBLE(step_bytes(2, 2, ELEMENTS), (28.0 + 4) / 2, 0.01);
+}
+
 static void faults_cost_time(void) {
     struct sim_setup s = setup(16, 0);
     struct sim_result even = run(&s);
@@ -190,6 +219,7 @@ int main(void) {
     CHECK_INT(sim_model_uniform(UNITS, 60000000, 2000, &model, &error), ZERO_OK);
     the_seed_decides();
     times_add_up();
+    norms_cost_time();
     faults_cost_time();
     faults_end_ranks();
     wrong_setups_are_refused();
