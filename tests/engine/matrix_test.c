@@ -338,12 +338,17 @@ static uint32_t new_pairs(const struct cell *c, int taken) {
     return count;
 }
 
-/* Greedy: the cell with the most new pairs, until there are none; what is refused is no cover. */
+/* Greedy: the first of the cells with the most new pairs, until there are none; what is refused is no cover. A cell's new pairs only get
+ * fewer, so those that it had when it was counted last are a bound: most cells need no new count. */
 static const struct cell *next_of_pairs(void) {
+    static uint8_t fewer[CELLS_MAX]; /* pairs than all, at least */
+    enum { ALL = AXES_COUNT * (AXES_COUNT - 1) / 2 };
     const struct cell *best = NULL;
     uint32_t most = 0;
     for (uint32_t i = 0; i < cell_count; i++) {
+        if (fewer[i] + most >= ALL) continue;
         uint32_t pairs = refusal(&cells[i]) ? 0 : new_pairs(&cells[i], 0);
+        fewer[i] = (uint8_t)(ALL - pairs);
         if (pairs > most) most = pairs, best = &cells[i];
     }
     if (best) new_pairs(best, 1);

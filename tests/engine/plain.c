@@ -40,10 +40,6 @@ zero_status plain_open(struct plain *p, zero_engine *engine, const struct plain_
     return status ? status : zero_engine_fill(engine, toy_fill, NULL);
 }
 
-float plain_gradient(float weight, uint64_t element, uint32_t rank, uint32_t micro) {
-    return weight / 8 + (float)(int)((element + 3 * rank + 5 * micro) % 7) - 3;
-}
-
 zero_status plain_forward(struct plain *p, uint32_t unit) {
     zero_status status = zero_forward_begin(p->unit[unit]);
     for (uint64_t m = 1; m < zero_engine_use_micros(p->engine) && !status; m++)

@@ -36,7 +36,9 @@ zero_status plain_declare_matrices(struct plain *plain, zero_engine *engine, con
 zero_status plain_open(struct plain *plain, zero_engine *engine, const struct plain_param *param,
                        uint32_t params, zero_plan *out_plan);
 
-float plain_gradient(float weight, uint64_t element, uint32_t rank, uint32_t micro);
+static inline float plain_gradient(float weight, uint64_t element, uint32_t rank, uint32_t micro) {
+    return weight / 8 + (float)(int)((element + 3 * rank + 5 * micro) % 7) - 3;
+}
 
 zero_status plain_forward(struct plain *plain, uint32_t unit);
 /* Inside a backward: writes the gradients of one micro-step. */

@@ -39,14 +39,18 @@ static float nearest_e4m3(float x) {
     return nearbyintf(x / unit) * unit;
 }
 
-/* Element i of x, cut into shares and those into blocks, coded and decoded. */
-static float coded(const float *x, uint32_t i, const struct format *format) {
-    uint32_t share = i / SHARE * SHARE, block = share + (i - share) / BLOCK * BLOCK;
-    float most = 0;
-    for (uint32_t k = block; k < block + BLOCK && k < share + SHARE; k++) most = fmaxf(most, fabsf(x[k]));
-    if (most == 0) return 0;
-    float scaled = x[i] * (format->largest / most);
-    return (format->fp8 ? nearest_e4m3(scaled) : nearbyintf(scaled)) * (most / format->largest);
+/* x, cut into shares and those into blocks, coded and decoded. */
+static void code(const float *x, const struct format *format, float out[COUNT]) {
+    for (uint32_t block = 0, end; block < COUNT; block = end) {
+        uint32_t share_end = (block / SHARE + 1) * SHARE;
+        float most = 0;
+        end = block + BLOCK < share_end ? block + BLOCK : share_end;
+        for (uint32_t k = block; k < end; k++) most = fmaxf(most, fabsf(x[k]));
+        for (uint32_t k = block; k < end; k++) {
+            float scaled = most > 0 ? x[k] * (format->largest / most) : 0;
+            out[k] = (format->fp8 ? nearest_e4m3(scaled) : nearbyintf(scaled)) * (most / format->largest);
+        }
+    }
 }
 
 struct bits {
@@ -64,11 +68,12 @@ static void weights_are_decoded(zero_engine *engine, uint32_t rank, void *user) 
     if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, one_region, 1, NULL), ZERO_OK)) return;
     for (int step = 0; step < 3; step++) {
         take_masters(engine, own);
+        code(own, format, own);
         CHECK_INT(zero_micro_begin(engine, ZERO_EVAL), ZERO_OK);
         CHECK_INT(zero_forward_begin(p.unit[0]), ZERO_OK);
         const float *seen = p.slot[0].param;
         for (uint32_t i = 0; i < COUNT; i++)
-            if (!CHECK_DOUBLE(seen[i], coded(own, i, format), 0)) break;
+            if (!CHECK_DOUBLE(seen[i], own[i], 0)) break;
         CHECK_INT(zero_forward_end(p.unit[0]), ZERO_OK);
         CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
     }
@@ -88,14 +93,15 @@ static void gradients_are_sums_of_codes(zero_engine *engine, uint32_t rank, void
         for (uint32_t k = 0; k < MICRO_STEPS * RANKS; k++)
             for (uint32_t i = 0; i < COUNT; i++)
                 made[k * COUNT + i] = plain_gradient(own[i], i, k % RANKS, k / RANKS);
+        for (uint32_t k = 0; k < MICRO_STEPS * RANKS; k++)
+            code(made + k * COUNT, bits->bits == 8 ? &int8 : &int4, made + k * COUNT);
         for (uint32_t m = 0; m < MICRO_STEPS; m++) CHECK_INT(plain_pass(&p, ZERO_TRAIN, m), ZERO_OK);
         CHECK_INT(zero_engine_get(engine, "a.w", ZERO_GRAD, got, 0, COUNT), ZERO_OK);
         for (uint32_t i = 0; i < COUNT; i++) {
             float sum = 0;
             for (uint32_t m = 0; m < MICRO_STEPS; m++) {
                 float ranks = 0;
-                for (uint32_t r = 0; r < RANKS; r++)
-                    ranks += coded(made + (m * RANKS + r) * COUNT, i, bits->bits == 8 ? &int8 : &int4);
+                for (uint32_t r = 0; r < RANKS; r++) ranks += made[(m * RANKS + r) * COUNT + i];
                 sum += ranks;
             }
             if (!CHECK_DOUBLE(got[i], sum / (RANKS * MICRO_STEPS), 0)) break;
@@ -209,8 +215,9 @@ static void each_as_its_pattern_says(zero_engine *engine, uint32_t rank, void *u
     zero_engine_counters(engine, &after);
     for (int k = 0; k < KINDS; k++) {
         CHECK_INT(zero_engine_get(engine, one_unit[k].name, ZERO_PARAM, own, 0, COUNT), ZERO_OK);
+        if (format_of[k]) code(own, format_of[k], own);
         for (uint32_t i = 0; i < COUNT; i++)
-            if (!CHECK_DOUBLE(copy[k * COUNT + i], format_of[k] ? coded(own, i, format_of[k]) : own[i], 0)) {
+            if (!CHECK_DOUBLE(copy[k * COUNT + i], own[i], 0)) {
                 fprintf(stderr, "  %s, element %u\n", one_unit[k].name, i);
                 break;
             }

@@ -11,6 +11,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/seeds.h"
 
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 #define STATE "\"offload_optimizer\": " NVME
@@ -57,6 +58,11 @@ static void twenty_steps(void) {
     for (s.stage = 0; s.stage <= 3; s.stage++) s.tiers = s.stage == 3 ? ALL SMALL : NULL, same(s);
 }
 
+/* Under a sanitizer, one order of micro-steps for each stage and tier: every order is there, but not with each of the others. */
+static bool is_taken(uint32_t order, uint32_t orders, uint32_t turn) {
+    return seeds_divisor() == 1 || order == turn % orders;
+}
+
 static void kinds(void) {
     static const char *const tiers[] = {NULL, "\"offload_optimizer\": {\"device\": \"cpu\"}", STATE SMALL,
                                         ALL SMALL};
@@ -64,6 +70,7 @@ static void kinds(void) {
     for (s.stage = 0; s.stage <= 3; s.stage++)
         for (uint32_t k = 0; k < 3u + (s.stage == 3); k++)
             for (uint32_t order = 0; order < 4; order++) {
+                if (!is_taken(order, 4, s.stage + k)) continue;
                 s.tiers = tiers[k], s.vertical = order > 1, s.mode = order % 2 ? "every" : "last";
                 s.micro_steps = 1 + (order + k) % 3;
                 if (s.vertical && s.micro_steps == 1) s.micro_steps = 4;
@@ -133,6 +140,7 @@ static void with_a_shadow(void) {
         for (uint32_t k = 0; k < 4; k++) {
             if ((k == 1 && s.stage < 3) || (k == 2 && s.stage == 0)) continue;
             for (uint32_t order = 0; order < 3; order++) {
+                if (!is_taken(order, 3, s.stage + k)) continue;
                 s.tiers = drive(tiers[k]), s.compute = types[(s.stage + k + order) % 3];
                 s.vertical = order == 2, s.mode = order % 2 ? "every" : "last", s.micro_steps = 1 + order;
                 s.recompute = (s.stage + k) % 4, s.flush = k % 2, s.clip = CLIP;
