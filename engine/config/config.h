@@ -225,6 +225,7 @@ struct config {
     bool device_graphs;
     int device_products;            /* enum config_products */
     int device_attention;           /* enum config_attention */
+    bool device_keep_outputs;
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
     int quantized_weights;          /* as written: enum code_format, or CODE_FORMATS for true */

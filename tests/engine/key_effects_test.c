@@ -571,9 +571,9 @@ static const char *const in_the_transport_tests[] = {"comm.checksum"};
 
 /* Where the memory is: tests/engine/devices_test.c. What the command does there: cuda_test.sh and products_test.sh of
  * tests/tools/command. */
-static const char *const in_the_device_tests[] = {"device.type",      "device.index",
-                                                  "device.graphs",    "device.products",
-                                                  "device.attention", "memory.device_margin"};
+static const char *const in_the_device_tests[] = {
+    "device.type",      "device.index",        "device.graphs",       "device.products",
+    "device.attention", "device.keep_outputs", "memory.device_margin"};
 
 /* Keys that only the command reads, and keys whose effect shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",

@@ -209,6 +209,23 @@ static void same_bits(struct gpt_config config, uint32_t batch) {
     fixture_close(&whole);
 }
 
+/* What norms and the activation give, kept instead of computed again: the same bits, and three kernels less for each block. */
+static void kept_outputs(struct gpt_config config, const char *capability) {
+    struct fixture again;
+    struct fake_cuda_counts ignored;
+    double loss;
+    setenv("FAKE_CUDA_CAPABILITY", capability, 1);
+    fixture_open_on(&device, ZERO_BF16, &again, config, 1, 1, 1);
+    CHECK_INT(gpt_train(again.gpt, again.tokens, again.targets, &loss), ZERO_OK);
+    unsigned long long kernels = counts_of_training(config).kernels;
+    config.keeps_outputs = true;
+    if (counts_read(&ignored)) CHECK_INT(kernels - counts_of_training(config).kernels, 3 * config.layers);
+    for (config.recompute = 0; config.recompute < config.layers; config.recompute++)
+        same_training(config, 1, &again, loss, config.recompute ? NONE : ODD);
+    fixture_close(&again);
+    unsetenv("FAKE_CUDA_CAPABILITY");
+}
+
 /* What moves to the drive and back: of segments of one block all but the last six, down to the lowest that trains, once per pass. */
 static void moves(struct gpt_config config, uint32_t frozen_units, uint64_t places, uint64_t moved) {
     static const int32_t tokens[64];
@@ -332,7 +349,7 @@ int main(void) {
     cuda_device_open(&cuda);
     device = cuda_device_of(&cuda);
     struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2, untied = gpt2,
-                      padded = llama, whole = llama;
+                      padded = llama, whole = llama, kept = gpt2;
     odd.width = 21, odd.heads = 3, odd.inner = 35, odd.tied = false; /* no multiple of anything */
     own.tied = true, own.kv_heads = 1, own.head_width = 10;
     flash.layers = 1, flash.width = 64, flash.heads = 1, flash.context = 70; /* on the tensor cores */
@@ -355,6 +372,10 @@ int main(void) {
     sums_once(untied, ZERO_BF16);
     sums_once(llama, ZERO_F16);
     gelu_by_capability(gpt2);
+    kept_outputs(llama, "9");
+    kept_outputs(gpt2, "8");
+    kept.keeps_outputs = true; /* GELU is cuBLASLt's */
+    against_host(kept, 2, ZERO_BF16, 0.08);
     whole.inner = own.inner = 40; /* weights fill cache lines, but for the keys' weight of `own` */
     products_of_block(gpt2, 12);
     products_of_block(whole, 12);

@@ -198,6 +198,7 @@ static void take_recompute(const struct config *config, struct scenario *s) {
     s->recompute = recompute ? recompute : 1;
     s->segments = (uint32_t)config->recompute.checkpoints;
     s->checkpoints = choice_checkpoints(config);
+    s->keeps_outputs = config->device_keep_outputs;
 }
 
 static zero_status find_largest(const struct arguments *a, const struct config *config, struct scenario *s,

@@ -82,6 +82,11 @@ struct gpt_config {
     /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
     bool no_graphs;
 
+    /* On a GPU: what norms and the MLP's activation give is kept for the backward, which else computes it again from their inputs.
+     * More memory, fewer bytes to move. The same bits, but for GPT-2 in 16 bits from sm_90 on: there the forward's GELU is cuBLASLt's,
+     * and what is computed again is a kernel's. */
+    bool keeps_outputs;
+
     /* on a GPU, what gpt_products_time does: products keep the first proposals; attention's kernels are timed, too */
     bool keeps_products, times_attention;
 

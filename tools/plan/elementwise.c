@@ -18,22 +18,25 @@ static const struct pass_bytes {
     int places, families;
     enum elements of;
     double times;
-    struct elementwise bytes[3]; /* by enum kernels */
+    struct {
+        double forward, backward;
+    } bytes[3];   /* by enum kernels */
+    double again; /* tools/gpt's, unless it keeps outputs */
 } passes[] = {
-    {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8},   {4, 8}}},
-    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}, {4, 16}}},
-    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10},  {4, 16}}},
-    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}, {4, 14}}},
-    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10},  {4, 14}}},
-    {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6},   {2, 0}}},
-    {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6},   {0, 4}}},
-    {"rotation, queries",   IN_BLOCK,           OF_LLAMA, HEADS,      1, {{4, 4},  {20, 20}, {4, 4}}},
-    {"rotation, keys",      IN_BLOCK,           OF_LLAMA, KEYS,       1, {{4, 4},  {20, 20}, {4, 4}}},
-    {"SwiGLU",              IN_BLOCK,           OF_LLAMA, INNER,      1, {{6, 10}, {10, 18}, {6, 10}}},
-    {"GELU",                IN_BLOCK,           OF_GPT2,  INNER,      1, {{4, 6},  {4, 6},   {4, 6}}},
-    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     5, {{0, 2},  {0, 2},   {0, 2}}},
-    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  INNER,      1, {{0, 2},  {0, 2},   {0, 2}}},
-    {"loss",                IN_HEAD,            OF_ALL,   VOCABULARY, 1, {{4, 4},  {14, 22}, {4, 4}}},
+    {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8},   {4, 8}}, 0},
+    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}, {4, 16}}, 4},
+    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10},  {4, 16}}, 4},
+    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}, {4, 14}}, 0},
+    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10},  {4, 14}}, 0},
+    {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6},   {2, 0}}, 0},
+    {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6},   {0, 4}}, 0},
+    {"rotation, queries",   IN_BLOCK,           OF_LLAMA, HEADS,      1, {{4, 4},  {20, 20}, {4, 4}}, 0},
+    {"rotation, keys",      IN_BLOCK,           OF_LLAMA, KEYS,       1, {{4, 4},  {20, 20}, {4, 4}}, 0},
+    {"SwiGLU",              IN_BLOCK,           OF_LLAMA, INNER,      1, {{6, 10}, {10, 18}, {6, 10}}, 6},
+    {"GELU",                IN_BLOCK,           OF_GPT2,  INNER,      1, {{4, 6},  {4, 6},   {4, 6}}, 4},
+    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     5, {{0, 2},  {0, 2},   {0, 2}}, 0},
+    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  INNER,      1, {{0, 2},  {0, 2},   {0, 2}}, 0},
+    {"loss",                IN_HEAD,            OF_ALL,   VOCABULARY, 1, {{4, 4},  {14, 22}, {4, 4}}, 0},
 };
 /* clang-format on */
 
@@ -49,12 +52,13 @@ struct elementwise elementwise_of(const struct shapes *s, uint32_t unit, enum ke
                 : unit < ends + layers ? IN_BLOCK
                                        : IN_HEAD,
         family = s->architecture == GPT_GPT2 ? OF_GPT2 : OF_LLAMA;
-    struct elementwise all = {0, 0};
+    struct elementwise all = {0};
     for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
         const struct pass_bytes *p = &passes[i];
         if (!(p->places & place) || !(p->families & family)) continue;
         all.forward += p->times * elements[p->of] * p->bytes[kernels].forward;
         all.backward += p->times * elements[p->of] * p->bytes[kernels].backward;
+        all.again += p->times * elements[p->of] * (kernels == KERNELS_OWN ? p->again : 0);
     }
     return all;
 }

@@ -44,8 +44,11 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
 static struct shapes_recompute recompute_of(const struct scenario *s, const zero_engine *engine,
                                             const struct price *p) {
     uint32_t blocks = p->cell.recompute;
-    return (struct shapes_recompute){blocks, blocks ? s->checkpoints : ZERO_DEVICE,
-                                     (uint32_t)zero_engine_use_micros(engine), !s->machine.device.is_host};
+    return (struct shapes_recompute){.blocks = blocks,
+                                     .tier = blocks ? s->checkpoints : ZERO_DEVICE,
+                                     .micros = (uint32_t)zero_engine_use_micros(engine),
+                                     .gpu = !s->machine.device.is_host,
+                                     .keeps_outputs = s->keeps_outputs};
 }
 
 /* As a trainer does, before the engine fills budgets with state. */

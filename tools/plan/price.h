@@ -26,6 +26,7 @@ struct scenario {
     bool bytes_alone;          /* prices have no times */
     bool times_always;         /* prices have times where there is no room, too */
     bool traced;               /* the timeline's bytes count, which `zero train` keeps */
+    bool keeps_outputs;        /* struct shapes_recompute */
     /* On a GPU. NULL: that of tools/gpt. */
     const struct work_style *style;
 };

@@ -111,7 +111,8 @@ static struct gpt_config gpt_of(const struct shapes *s, struct shapes_recompute 
                                .recompute = recompute.blocks,
                                .checkpoints = recompute.tier,
                                .micros = recompute.micros,
-                               .gpu = recompute.gpu};
+                               .gpu = recompute.gpu,
+                               .keeps_outputs = recompute.keeps_outputs};
 }
 
 static const struct shapes_recompute whole; /* no recomputation */

@@ -33,7 +33,7 @@ struct shapes_recompute {
     uint32_t blocks; /* 0: no recomputation */
     zero_tier tier;  /* of the inputs of segments */
     uint32_t micros; /* of a use, whose activations exist for each; 0: one */
-    bool gpu;
+    bool gpu, keeps_outputs;
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 

@@ -54,8 +54,7 @@ static struct unit_times host_times(const struct work_options *o, uint32_t unit,
         .recompute = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights};
 }
 
-/* tools/gpt keeps neither what norms nor what activations give. */
-static const struct work_style gpt_style = {KERNELS_OWN, {.elementwise = 1}};
+static const struct work_style gpt_style = {.kernels = KERNELS_OWN};
 
 /* The backward of attention has five products to the forward's two, because it computes the scores again. */
 #define ATTENTION_BACKWARD 2.5
@@ -78,14 +77,15 @@ static struct unit_times device_times(const struct work_options *o, uint32_t uni
            flops = shapes_weight_flops(o->shapes, unit), products = flops / rate,
            attention = (shapes_forward_flops(o->shapes, unit) - flops) / attention_rate;
     struct elementwise bytes = elementwise_of(o->shapes, unit, style->kernels);
-    double per_byte = tokens * dtype_bytes(dtype) / 2 / d->memory_per_s, passes = bytes.forward * per_byte;
+    double per_byte = tokens * dtype_bytes(dtype) / 2 / d->memory_per_s, passes = bytes.forward * per_byte,
+           outputs = o->recompute.keeps_outputs ? 0 : bytes.again * per_byte;
     struct unit_times t = {.forward = products + attention + passes + FORWARD_PASSES * weights,
                            .backward = (1 + share) * products + shapes_again_flops(o->shapes, unit) / rate +
                                        ATTENTION_BACKWARD * attention + bytes.backward * per_byte +
                                        (BACKWARD_PASSES + share * GRADIENT_PASSES) * weights,
                            .again = block ? style->again.products * products +
                                                 style->again.attention * attention +
-                                                style->again.elementwise * passes
+                                                style->again.elementwise * passes + outputs
                                           : 0};
     t.recompute = t.forward - shapes_output_flops(o->shapes) / rate;
     return t;

@@ -69,6 +69,8 @@ grep -q "late loads 0 " counts || fail "kernels are loaded late: $(cat counts)"
 on_gpu cuda 0 "" --ranks 2
 [[ $(launched) == 0 && $(weights) == "$hash" ]] || fail "device.graphs false: $(cat counts), $(weights), with graphs $hash"
 graphs=true
+on_gpu cuda 3 "" --ranks 2 --set device.keep_outputs=true
+[[ $(weights) == "$hash" ]] || fail "device.keep_outputs: $(weights), without $hash"
 
 # Muon: one hash, wherever its state is.
 optimizer=Muon matrices=', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' muon=""

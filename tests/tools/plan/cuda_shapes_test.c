@@ -1,5 +1,5 @@
 /* The GPU activations that `zero plan` computes are those that the GPT reserves and allocates, on each tier, in every
- * type, with and without recomputation and checkpoints in host memory or on the drive. Runs on the stand-ins of tests/cuda, or
+ * type, with and without recomputation, kept outputs, and checkpoints in host memory or on the drive. Runs on the stand-ins of tests/cuda, or
  * on a GPU. */
 #include <stdlib.h>
 
@@ -45,6 +45,7 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
                                 .layer_norm_epsilon = 1e-5,
                                 .recompute = recompute.blocks,
                                 .checkpoints = recompute.tier,
+                                .keeps_outputs = recompute.keeps_outputs,
                                 .micros = 1};
     zero_engine *engine = fake_engine_create(types[t].type, 1, 1);
     struct fake_cuda_counts counts;
@@ -75,7 +76,10 @@ int main(void) {
             for (uint32_t blocks = 0; blocks <= all[i].layers; blocks++)
                 for (int tier = 0; tier < ZERO_TIERS; tier++)
                     check(&all[i], t, 1 + (blocks + (uint32_t)t) % 3,
-                          (struct shapes_recompute){.blocks = blocks, .tier = (zero_tier)tier, .gpu = true});
+                          (struct shapes_recompute){.blocks = blocks,
+                                                    .tier = (zero_tier)tier,
+                                                    .gpu = true,
+                                                    .keeps_outputs = (blocks + (uint32_t)tier) % 2});
     cuda_device_close(&cuda);
     return check_end();
 }

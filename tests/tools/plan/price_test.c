@@ -94,6 +94,27 @@ static void passes_are_counted_by_hand(void) {
                  2 * 8 * 256 + 6 * 1024 + 2 * (5 * 256 + 1024), 1e-12);
     CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).backward,
                  2 * 16 * 4096 + 3 * 4 * 4096 + 4 * (4096 + 1024) + 10 * 14336, 1e-12);
+    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).again, 2 * 4 * 4096 + 6 * 14336, 1e-12);
+    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_FUSED).again, 0, 0);
+}
+
+/* A step is shorter by what is not computed again, and takes the memory of outputs. */
+static void kept_outputs_take_memory(void) {
+    struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
+    double bytes = 0, rows = 2 * 128;
+    s.machine.device.memory_per_s = 1e9;
+    s.machine.device.is_host = false;
+    struct price again = price(&s, 0, ZERO_DEVICE);
+    s.keeps_outputs = true;
+    struct price kept = price(&s, 0, ZERO_DEVICE);
+    for (uint32_t u = 0; u < shapes_units(&s.shapes); u++)
+        bytes += elementwise_of(&s.shapes, u, KERNELS_OWN).again * rows;
+    CHECK(bytes > 0);
+    CHECK_DOUBLE(again.step.busy_s[RESOURCE_COMPUTE] - kept.step.busy_s[RESOURCE_COMPUTE], bytes / 1e9, 1e-6);
+    CHECK_DOUBLE((double)(kept.activation_bytes - again.activation_bytes),
+                 2 * rows *
+                     ((double)s.shapes.layers * (2 * 256 + 1024) - 1024), /* in the place of the scratch */
+                 1e-12);
 }
 
 /* A step longer by what another style adds to its bytes, and by what is computed again. */
@@ -455,6 +476,7 @@ int main(void) {
     compute_alone();
     passes_are_counted_by_hand();
     passes_take_their_bytes();
+    kept_outputs_take_memory();
     heads_take_their_tiles();
     latencies_add_up();
     updates_are_not_hidden_in_memory();

@@ -12,6 +12,7 @@ struct block {
     const struct view *view;
     void *input, *output;
     uint32_t rows, width, query, qkv, inner, wide;
+    bool keeps; /* outputs of norms and of the activation */
 };
 
 static struct block block_at(struct gpt *gpt, uint32_t index) {
@@ -28,7 +29,8 @@ static struct block block_at(struct gpt *gpt, uint32_t index) {
                           .query = (uint32_t)extent_of(&gpt->config, QUERY),
                           .qkv = (uint32_t)extent_of(&gpt->config, QKV),
                           .inner = gpt->config.inner,
-                          .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN)};
+                          .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN),
+                          .keeps = gpt->config.keeps_outputs};
 }
 
 static struct cuda_norm first_norm(const struct block *b) {
@@ -170,8 +172,8 @@ static uint64_t groups_of(const struct block *b, bool gate) {
 
 static void activate(const struct block *b) {
     const struct activation *a = &activations[b->gpt->architecture->mlp];
-    struct swiglu_forward_argument argument = {b->c->memory.inner, b->saved->wide,
-                                               (uint64_t)b->rows * b->inner, b->inner};
+    struct swiglu_forward_argument argument = {b->saved->inner, b->saved->wide, (uint64_t)b->rows * b->inner,
+                                               b->inner};
     cuda_launch_flat(b->c, a->forward, groups_of(b, a->gate), &argument);
 }
 
@@ -189,24 +191,25 @@ static bool has_gelu_end(const struct block *b, const struct product *p) {
     return b->gpt->architecture->mlp == GELU && b->c->gelu_ends && cublaslt_can(b->c->products, p);
 }
 
-static void widen(const struct block *b) {
+/* Without `output` nothing reads `inner` before a backward computes it again, unless it is kept. */
+static void widen(const struct block *b, bool output) {
     struct run run = first_run(b, PROJECT_WIDEN);
-    struct product p = forward_product(b, PROJECT_WIDEN, &run, b->c->memory.normed, NULL, b->c->memory.inner);
+    struct product p = forward_product(b, PROJECT_WIDEN, &run, b->saved->normed2, NULL, b->saved->inner);
     p.end = PRODUCT_BIAS_GELU, p.bias = b->slot[WIDEN_BIAS].param, p.aux = b->saved->wide;
     if (has_gelu_end(b, &p)) {
         cuda_multiply(b->c, &p);
         return;
     }
-    forward(b, PROJECT_WIDEN, &b->slot[WIDEN_BIAS], b->c->memory.normed, NULL, b->saved->wide);
-    activate(b);
+    forward(b, PROJECT_WIDEN, &b->slot[WIDEN_BIAS], b->saved->normed2, NULL, b->saved->wide);
+    if (output || b->keeps) activate(b);
 }
 
-/* Turns the output's gradient into the gradient of `wide`; recomputes `inner`. */
+/* Turns the output's gradient into the gradient of `wide`; `inner` is there afterwards. */
 static void *narrow_backward(const struct block *b, const void *gradient) {
     struct run run = first_run(b, PROJECT_NARROW);
     struct product p = backward_product(b, PROJECT_NARROW, &run, gradient, b->c->memory.inner_gradient);
     p.end = PRODUCT_GELU_BACKWARD, p.aux = b->saved->wide;
-    activate(b);
+    if (!b->keeps) activate(b);
     if (has_gelu_end(b, &p)) {
         cuda_multiply(b->c, &p);
         return b->c->memory.inner_gradient;
@@ -263,15 +266,14 @@ static void attend_backward(const struct block *b) {
 
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output) {
     struct block b = block_at(gpt, index);
-    const struct cuda_memory *m = &gpt->cuda->memory;
-    cuda_norm_forward(gpt, first_norm(&b), b.input, m->normed);
-    forward(&b, PROJECT_QKV, &b.slot[QUERY_BIAS], m->normed, NULL, b.saved->qkv);
+    cuda_norm_forward(gpt, first_norm(&b), b.input, b.saved->normed1);
+    forward(&b, PROJECT_QKV, &b.slot[QUERY_BIAS], b.saved->normed1, NULL, b.saved->qkv);
     turn(&b, b.saved->qkv, false);
     attend(&b);
     forward(&b, PROJECT_MIXED, &b.slot[PROJECT_BIAS], b.saved->mixed, b.input, b.saved->middle);
-    cuda_norm_forward(gpt, second_norm(&b), b.saved->middle, m->normed);
-    widen(&b);
-    if (output) forward(&b, PROJECT_NARROW, &b.slot[NARROW_BIAS], m->inner, b.saved->middle, b.output);
+    cuda_norm_forward(gpt, second_norm(&b), b.saved->middle, b.saved->normed2);
+    widen(&b, output);
+    if (output) forward(&b, PROJECT_NARROW, &b.slot[NARROW_BIAS], b.saved->inner, b.saved->middle, b.output);
 }
 
 static void mlp_backward(const struct block *b) {
@@ -279,10 +281,10 @@ static void mlp_backward(const struct block *b) {
     const struct cuda_memory *m = &b->c->memory;
     void *gradient = m->gradient[0], *wide_gradient = narrow_backward(b, gradient);
     cuda_bias_gradient(gpt, &b->slot[NARROW_BIAS], gradient, b->width);
-    weight_gradients(b, PROJECT_NARROW, m->inner, gradient);
+    weight_gradients(b, PROJECT_NARROW, b->saved->inner, gradient);
     cuda_bias_gradient(gpt, &b->slot[WIDEN_BIAS], wide_gradient, b->wide);
-    cuda_norm_forward(gpt, second_norm(b), b->saved->middle, m->normed);
-    weight_gradients(b, PROJECT_WIDEN, m->normed, wide_gradient);
+    if (!b->keeps) cuda_norm_forward(gpt, second_norm(b), b->saved->middle, b->saved->normed2);
+    weight_gradients(b, PROJECT_WIDEN, b->saved->normed2, wide_gradient);
     backward(b, PROJECT_WIDEN, wide_gradient, m->normed_gradient);
     cuda_norm_backward(gpt, second_norm(b), gradient, m->normed_gradient, b->saved->middle, m->gradient[1]);
 }
@@ -297,8 +299,8 @@ static void mix_backward(const struct block *b) {
     attend_backward(b);
     turn(b, m->qkv_gradient, true);
     cuda_bias_gradient(gpt, &b->slot[QUERY_BIAS], m->qkv_gradient, b->qkv);
-    cuda_norm_forward(gpt, first_norm(b), b->input, m->normed);
-    weight_gradients(b, PROJECT_QKV, m->normed, m->qkv_gradient);
+    if (!b->keeps) cuda_norm_forward(gpt, first_norm(b), b->input, b->saved->normed1);
+    weight_gradients(b, PROJECT_QKV, b->saved->normed1, m->qkv_gradient);
     backward(b, PROJECT_QKV, m->qkv_gradient, m->normed_gradient);
     cuda_norm_backward(gpt, first_norm(b), gradient, m->normed_gradient, b->input, m->gradient[0]);
 }

@@ -44,6 +44,10 @@ static struct cuda_statistics plan_statistics(struct planning *p) {
     return s;
 }
 
+static void *plan_kept(struct planning *p, uint64_t columns) {
+    return p->config->keeps_outputs ? take_numbers(p, p->rows * columns) : NULL;
+}
+
 static struct cuda_saved plan_saved(struct planning *p) {
     const struct gpt_config *c = p->config;
     return (struct cuda_saved){
@@ -51,6 +55,9 @@ static struct cuda_saved plan_saved(struct planning *p) {
         .qkv = take_numbers(p, p->rows * extent_of(c, QKV)),
         .mixed = take_numbers(p, p->rows * extent_of(c, QUERY)),
         .wide = take_numbers(p, p->rows * projection_outputs(c, PROJECT_WIDEN)),
+        .normed1 = plan_kept(p, c->width),
+        .normed2 = plan_kept(p, c->width),
+        .inner = plan_kept(p, c->inner),
         .lse = take_floats(p, p->rows * c->heads),
         .norm1 = plan_statistics(p),
         .norm2 = plan_statistics(p),
@@ -125,7 +132,7 @@ static void plan_scratch(struct planning *p) {
     for (int i = 0; i < 2; i++) m->gradient[i] = take_numbers(p, p->rows * c->width);
     m->normed = take_numbers(p, p->rows * c->width);
     m->normed_gradient = take_floats(p, p->rows * c->width);
-    m->inner = take_numbers(p, p->rows * c->inner);
+    m->inner = c->keeps_outputs ? NULL : take_numbers(p, p->rows * c->inner);
     m->inner_gradient = take_numbers(p, p->rows * c->inner);
     m->mixed_gradient = take_numbers(p, p->rows * query);
     m->qkv_gradient = take_numbers(p, p->rows * qkv);
@@ -135,6 +142,13 @@ static void plan_scratch(struct planning *p) {
     if (!architecture_of(c)->rotary) return;
     m->cosine = take_floats(p, (uint64_t)c->context * (c->head_width / 2));
     m->sine = take_floats(p, (uint64_t)c->context * (c->head_width / 2));
+}
+
+/* Outputs that are not kept are in the scratch. */
+static void share_outputs(struct planning *p) {
+    struct cuda_memory *m = p->memory;
+    for (uint32_t i = 0; i < p->config->layers && m->saved && !p->config->keeps_outputs; i++)
+        m->saved[i].normed1 = m->saved[i].normed2 = m->normed, m->saved[i].inner = m->inner;
 }
 
 /* The same layout in device memory and in pinned memory. */
@@ -164,6 +178,7 @@ void cuda_layout(struct cuda_memory *m, const struct gpt_config *config, uint32_
     plan_checkpoints(&p);
     plan_head(&p);
     plan_scratch(&p);
+    share_outputs(&p);
     m->bytes = p.device.bytes, m->pinned_bytes = p.pinned.bytes;
 }
 

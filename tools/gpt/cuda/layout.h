@@ -20,7 +20,11 @@ struct cuda_saved {
     void *qkv;    /* [rows][qkv]: rotated, bias included */
     void *mixed;  /* [rows][query] */
     void *wide;   /* [rows][wide]: input of the MLP's activation; SwiGLU's backward overwrites it */
-    float *lse;   /* [batch][heads][context] */
+    /* What norms and the activation give: kept with config.keeps_outputs. Else these are the scratch of all blocks, and a backward
+     * computes them again. */
+    void *normed1, *normed2; /* [rows][width] */
+    void *inner;             /* [rows][inner] */
+    float *lse;              /* [batch][heads][context] */
     struct cuda_statistics norm1, norm2;
 };
 
@@ -50,7 +54,8 @@ struct cuda_memory {
     void *gradient[2]; /* [rows][width]: of the residual stream; of its value between attention and MLP */
     void *normed;      /* [rows][width] */
     float *normed_gradient;              /* [rows][width]: a sum over products, which nothing rounds */
-    void *inner, *inner_gradient;        /* [rows][inner] */
+    void *inner;                         /* [rows][inner]; NULL with config.keeps_outputs */
+    void *inner_gradient;                /* [rows][inner] */
     void *mixed_gradient, *qkv_gradient; /* [rows][query], [rows][qkv] */
     void *logits;                        /* [head_rows][logits_stride] */
     float *head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs one product, or is fp32 */
