@@ -60,7 +60,22 @@ INLINE void put(const float *restrict accumulator, void *target, enum dtype dtyp
             y[i] = f16_from_f32(canonical(f32_from_f16(y[i]) + accumulator[i]));
 }
 
+/* One contribution of fp32: target = input, or target + input. Element i is read before it is written, so the target may be the
+ * input. */
+INLINE void pass_block(const struct ordered *sum, uint64_t first, uint64_t count) {
+    const float *x = (const float *)sum->inputs[0] + first;
+    float *y = (float *)sum->target + first;
+    if (sum->add)
+        for (uint64_t i = 0; i < count; i++) y[i] = canonical(y[i] + x[i]);
+    else
+        for (uint64_t i = 0; i < count; i++) y[i] = canonical(x[i]);
+}
+
 INLINE void sum_block(const struct ordered *sum, uint64_t first, uint64_t count) {
+    if (sum->input_count == 1 && sum->dtype == DTYPE_F32) {
+        pass_block(sum, first, count);
+        return;
+    }
     _Alignas(ALIGN_BYTES) float accumulator[NORM_BLOCK_ELEMENTS];
     for (uint32_t rank = 0; rank < sum->input_count; rank++)
         take(accumulator, sum->inputs[rank], sum->dtype, first, count, rank == 0);

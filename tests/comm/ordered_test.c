@@ -200,7 +200,7 @@ static void speed(enum dtype dtype, enum dtype target_dtype) {
 }
 
 /* The kernel's host function, over numbers of every kind. */
-static void kernel_agrees(enum dtype dtype, enum dtype target_dtype, bool add) {
+static void kernel_agrees(uint32_t ranks, enum dtype dtype, enum dtype target_dtype, bool add) {
     enum { RANKS = 3, COUNT = NORM_BLOCK_ELEMENTS + 77 };
     static float in[RANKS][COUNT], out[2][COUNT];
     const void *inputs[RANKS];
@@ -211,7 +211,7 @@ static void kernel_agrees(enum dtype dtype, enum dtype target_dtype, bool add) {
     }
     for (int i = 0; i < COUNT; i++) out[0][i] = out[1][i] = random_f32(&seed);
     ordered_sum(&(struct ordered){.inputs = inputs,
-                                  .input_count = RANKS,
+                                  .input_count = ranks,
                                   .dtype = dtype,
                                   .target_dtype = target_dtype,
                                   .target = out[0],
@@ -220,21 +220,46 @@ static void kernel_agrees(enum dtype dtype, enum dtype target_dtype, bool add) {
     kernel_ordered_sum.run(&(struct ordered_sum_argument){.input = {in[0], in[1], in[2]},
                                                           .count = COUNT,
                                                           .target = out[1],
-                                                          .input_count = RANKS,
+                                                          .input_count = ranks,
                                                           .dtype = dtype,
                                                           .target_dtype = target_dtype,
                                                           .add = add});
     CHECK_BYTES(out[0], out[1], sizeof out[0]);
 }
 
+/* One rank's sum may be its input. A NaN becomes the one NaN. */
+static void in_place(void) {
+    enum { COUNT = NORM_BLOCK_ELEMENTS + 77 };
+    static float x[COUNT], expected[COUNT];
+    const void *input = x;
+    uint64_t seed = 6;
+    for (int i = 0; i < COUNT; i++) x[i] = random_f32(&seed);
+    memcpy(&x[3], &(uint32_t){0xffc12345}, sizeof *x);
+    struct ordered sum = {.inputs = &input,
+                          .input_count = 1,
+                          .dtype = DTYPE_F32,
+                          .target_dtype = DTYPE_F32,
+                          .target = expected,
+                          .count = COUNT};
+    ordered_sum(&sum);
+    CHECK_BYTES(&expected[3], &(uint32_t){0x7fc00000}, sizeof *expected);
+    sum.target = x;
+    ordered_sum(&sum);
+    CHECK_BYTES(x, expected, sizeof x);
+}
+
 int main(void) {
-    kernel_agrees(DTYPE_F32, DTYPE_F32, false);
-    kernel_agrees(DTYPE_F32, DTYPE_F32, true);
-    kernel_agrees(DTYPE_BF16, DTYPE_BF16, false);
-    kernel_agrees(DTYPE_F16, DTYPE_F16, false);
-    kernel_agrees(DTYPE_BF16, DTYPE_F32, true);
-    kernel_agrees(DTYPE_BF16, DTYPE_BF16, true);
-    kernel_agrees(DTYPE_F16, DTYPE_F16, true);
+    kernel_agrees(1, DTYPE_F32, DTYPE_F32, false);
+    kernel_agrees(1, DTYPE_F32, DTYPE_F32, true);
+    kernel_agrees(1, DTYPE_BF16, DTYPE_F32, true);
+    in_place();
+    kernel_agrees(3, DTYPE_F32, DTYPE_F32, false);
+    kernel_agrees(3, DTYPE_F32, DTYPE_F32, true);
+    kernel_agrees(3, DTYPE_BF16, DTYPE_BF16, false);
+    kernel_agrees(3, DTYPE_F16, DTYPE_F16, false);
+    kernel_agrees(3, DTYPE_BF16, DTYPE_F32, true);
+    kernel_agrees(3, DTYPE_BF16, DTYPE_BF16, true);
+    kernel_agrees(3, DTYPE_F16, DTYPE_F16, true);
     every_number();
     f16_rounds_half_to_even();
     bf16_rounds_half_to_even();

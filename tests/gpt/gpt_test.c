@@ -99,8 +99,10 @@ int main(void) {
                              .tied = true,
                              .layer_norm_epsilon = 1e-5,
                              .initializer_range = 0.2};
-    struct gpt_config own = odd, strips = odd;
+    struct gpt_config own = odd, strips = odd, cut = odd;
     own.tied = false;
+    /* so wide that products of few rows are cut by columns */
+    cut.width = 1024, cut.layers = 1, cut.heads = 16, cut.context = 2;
     /* three strips of attention; with batch 9, ten tiles: two groups in the head */
     strips.layers = 1, strips.width = 6, strips.inner = 10, strips.context = 141, strips.tied = false;
     check_gradients(odd, 2, 1);
@@ -112,6 +114,7 @@ int main(void) {
     check_logits(odd, 2, 2);
     check_logits(own, 2, 1);
     check_logits(strips, 1, 2);
+    check_logits(cut, 1, 2);
     struct gpt_config wide = {.layers = 2,
                               .width = 192,
                               .heads = 3,

@@ -94,6 +94,17 @@ static void relatives(void) {
     check_bits(ZERO_F32, late, 9, 2, 2);
 }
 
+/* A model so wide that products of few rows are cut by columns: with some panels, and with some groups of rows. */
+static void cut(void) {
+    struct gpt_config panels = odd, groups = odd;
+    panels.width = groups.width = 1024, panels.layers = groups.layers = 1;
+    panels.heads = 3, panels.kv_heads = 1, panels.head_width = 8, panels.inner = 40, panels.context = 9;
+    check_gradients(panels, 2, 2);
+    check_logits(panels, 1, 2);
+    groups.heads = groups.kv_heads = 8, groups.head_width = 128, groups.inner = 72, groups.context = 128;
+    check_bits(ZERO_F32, groups, 2, 1, 2);
+}
+
 int main(void) {
     struct gpt_config own = odd, scaled = odd, strips = odd, wide = odd;
     own.tied = false, own.kv_heads = 1, own.head_width = 10;
@@ -130,6 +141,7 @@ int main(void) {
     check_narrow(ZERO_F16, strips, 9, 2);
     check_bits(ZERO_F16, wide, 9, 2, 5);
     relatives();
+    cut();
     mistakes_are_refused();
     sizes();
     return check_end();

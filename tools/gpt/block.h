@@ -4,6 +4,11 @@
 
 #include "tools/gpt/model.h"
 
+enum {
+    CUT_WIDTH = 1024, /* of the model */
+    CUT_ROWS = 512,
+};
+
 /* The context of a block's tasks. */
 struct block {
     struct gpt *gpt;
@@ -16,7 +21,14 @@ struct block {
     uint32_t query, qkv, inner,
         wide; /* columns: of mixed, of qkv, of the MLP's middle, of what comes before it */
     uint32_t window;
+    bool cut; /* products are cut by columns (steps.h) */
 };
+
+/* Of few rows a tile per thread is small, and each thread reads all weights. Of a narrow model the panels are small. bf16 products
+ * round their rows for each panel. */
+static inline bool cuts_columns(const struct gpt *gpt) {
+    return !gpt->bf16 && !gpt->pass.known && gpt->config.width >= CUT_WIDTH && gpt->pass.rows <= CUT_ROWS;
+}
 
 static inline struct block block_at(struct gpt *gpt, uint32_t index) {
     return (struct block){.gpt = gpt,
@@ -30,7 +42,13 @@ static inline struct block block_at(struct gpt *gpt, uint32_t index) {
                           .qkv = (uint32_t)extent_of(&gpt->config, QKV),
                           .inner = gpt->config.inner,
                           .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN),
-                          .window = window_of(&gpt->config, index)};
+                          .window = window_of(&gpt->config, index),
+                          .cut = cuts_columns(gpt)};
+}
+
+/* A tile's first row in scratch: a tile of all rows if its steps wait for each other, else of the thread, whose cache has it. */
+static inline uint64_t block_scratch(const struct block *b, uint32_t tile, uint32_t thread) {
+    return scratch_first(b->gpt, b->cut ? tile : thread);
 }
 
 /* The values of a vector; NULL: the architecture has no such vector. */

@@ -2,8 +2,7 @@
  * with the weights' gradients that are ready; tiles to the block's input, together with the last weights' gradients. */
 #include "tools/gpt/attention.h"
 #include "tools/gpt/block.h"
-#include "tools/gpt/phase.h"
-#include "tools/gpt/projection.h"
+#include "tools/gpt/steps.h"
 
 /* Computes a bias's gradient: the sums of the columns. */
 static void sum_bias(const struct block *b, enum block_param bias, float *sums, const float *gradient,
@@ -20,31 +19,62 @@ static void sum_qkv_biases(const struct block *b, float *sums, const float *grad
                                          b->qkv);
 }
 
-static void to_attention(void *context, uint32_t index, uint32_t thread) {
-    struct block *b = context;
-    struct gpt *gpt = b->gpt;
-    const struct activations *a = &gpt->activations;
-    uint32_t width = gpt->config.width, first = tile_first(gpt, index), rows = tile_rows(gpt, index);
-    uint64_t at = (uint64_t)first * width;
-    float *sums = tile_partial(gpt, index), *gradient = b->gradient + at;
-    float *wide = b->saved->wide + (uint64_t)first * b->wide, *inner = a->inner + (uint64_t)first * b->inner;
-    const float *middle = b->saved->middle + at;
-    float *norm_gradient =
-        a->norm1 + (uint64_t)scratch_first(gpt, thread) * width; /* norm1 is free until later */
+/* ---- back to attention's output ---- */
 
-    partial_clear(gpt, b->unit, index);
-    sum_bias(b, NARROW_BIAS, sums, gradient, rows, width);
-    projection_backward(b, PROJECT_NARROW, thread, rows, gradient, inner);
-    gpt->kernels->mlp[gpt->architecture->mlp].backward(wide, inner, sums_of(sums, &b->unit->view[WIDEN_BIAS]),
-                                                       rows, b->inner);
-    projection_backward(b, PROJECT_WIDEN, thread, rows, wide, norm_gradient);
-    norm_recompute(gpt, second_norm(b), first, rows, middle, a->norm2 + at);
-    norm_backward(gpt, second_norm(b), first, rows, sums, gradient, norm_gradient, middle,
+static void begin_sums(struct block *b, uint32_t tile, uint32_t thread) {
+    uint32_t width = b->gpt->config.width;
+    partial_clear(b->gpt, b->unit, tile);
+    sum_bias(b, NARROW_BIAS, tile_partial(b->gpt, tile),
+             b->gradient + (uint64_t)tile_first(b->gpt, tile) * width, tile_rows(b->gpt, tile), width);
+}
+
+static struct factors narrow_factors(const struct block *b, uint64_t first, uint64_t scratch) {
+    return (struct factors){b->gradient + first * b->gpt->config.width,
+                            b->gpt->activations.inner + first * b->inner, 0};
+}
+
+static void back_through_activation(struct block *b, uint32_t tile, uint32_t thread) {
+    struct gpt *gpt = b->gpt;
+    uint64_t first = tile_first(gpt, tile);
+    float *sums = tile_partial(gpt, tile);
+    gpt->kernels->mlp[gpt->architecture->mlp].backward(
+        b->saved->wide + first * b->wide, gpt->activations.inner + first * b->inner,
+        sums_of(sums, &b->unit->view[WIDEN_BIAS]), tile_rows(gpt, tile), b->inner);
+}
+
+/* The gradient of the norm's output: in norm1, which is free until later. */
+static struct factors widen_factors(const struct block *b, uint64_t first, uint64_t scratch) {
+    return (struct factors){b->saved->wide + first * b->wide,
+                            b->gpt->activations.norm1 + scratch * b->gpt->config.width, 0};
+}
+
+static void back_through_norm(struct block *b, uint32_t tile, uint32_t thread) {
+    struct gpt *gpt = b->gpt;
+    uint32_t width = gpt->config.width, first = tile_first(gpt, tile), rows = tile_rows(gpt, tile);
+    uint64_t at = (uint64_t)first * width;
+    float *sums = tile_partial(gpt, tile);
+    const float *middle = b->saved->middle + at,
+                *norm_gradient = gpt->activations.norm1 + block_scratch(b, tile, thread) * width;
+    norm_recompute(gpt, second_norm(b), first, rows, middle, gpt->activations.norm2 + at);
+    norm_backward(gpt, second_norm(b), first, rows, sums, b->gradient + at, norm_gradient, middle,
                   b->middle_gradient + at);
     sum_bias(b, PROJECT_BIAS, sums, b->middle_gradient + at, rows, width);
-    projection_backward(b, PROJECT_MIXED, thread, rows, b->middle_gradient + at,
-                        a->mixed_gradient + (uint64_t)first * b->query);
 }
+
+static struct factors mixed_factors(const struct block *b, uint64_t first, uint64_t scratch) {
+    return (struct factors){b->middle_gradient + first * b->gpt->config.width,
+                            b->gpt->activations.mixed_gradient + first * b->query, 0};
+}
+
+static const struct step to_attention[] = {
+    {.rows = begin_sums},
+    {.factors = narrow_factors, .index = PROJECT_NARROW, .backward = true},
+    {.rows = back_through_activation},
+    {.factors = widen_factors, .index = PROJECT_WIDEN, .backward = true},
+    {.rows = back_through_norm},
+    {.factors = mixed_factors, .index = PROJECT_MIXED, .backward = true}};
+
+/* ---- heads ---- */
 
 static void attention(void *context, uint32_t index, uint32_t thread) {
     struct block *b = context;
@@ -64,20 +94,33 @@ static void norm_input(void *context, uint32_t index, uint32_t thread) {
                    b->gpt->activations.norm1 + at);
 }
 
-static void to_input(void *context, uint32_t index, uint32_t thread) {
-    struct block *b = context;
-    struct gpt *gpt = b->gpt;
-    uint32_t width = gpt->config.width, first = tile_first(gpt, index), rows = tile_rows(gpt, index);
-    uint64_t at = (uint64_t)first * width;
-    float *sums = tile_partial(gpt, index), *qkv = b->saved->qkv + (uint64_t)first * b->qkv;
-    float *norm_gradient =
-        gpt->activations.norm2 + (uint64_t)scratch_first(gpt, thread) * width; /* norm2 is no longer needed */
+/* ---- back to the block's input ---- */
 
-    sum_qkv_biases(b, sums, qkv, rows);
-    projection_backward(b, PROJECT_QKV, thread, rows, qkv, norm_gradient);
-    norm_backward(gpt, first_norm(b), first, rows, sums, b->middle_gradient + at, norm_gradient,
+static void sum_biases(struct block *b, uint32_t tile, uint32_t thread) {
+    sum_qkv_biases(b, tile_partial(b->gpt, tile), b->saved->qkv + (uint64_t)tile_first(b->gpt, tile) * b->qkv,
+                   tile_rows(b->gpt, tile));
+}
+
+/* The gradient of the norm's output: in norm2, which is no longer needed. */
+static struct factors qkv_factors(const struct block *b, uint64_t first, uint64_t scratch) {
+    return (struct factors){b->saved->qkv + first * b->qkv,
+                            b->gpt->activations.norm2 + scratch * b->gpt->config.width, 0};
+}
+
+static void back_to_input(struct block *b, uint32_t tile, uint32_t thread) {
+    struct gpt *gpt = b->gpt;
+    uint32_t width = gpt->config.width, first = tile_first(gpt, tile);
+    uint64_t at = (uint64_t)first * width;
+    norm_backward(gpt, first_norm(b), first, tile_rows(gpt, tile), tile_partial(gpt, tile),
+                  b->middle_gradient + at, gpt->activations.norm2 + block_scratch(b, tile, thread) * width,
                   b->input + at, b->gradient + at);
 }
+
+static const struct step to_input[] = {{.factors = qkv_factors, .index = PROJECT_QKV, .backward = true},
+                                       {.rows = sum_biases},
+                                       {.rows = back_to_input}};
+
+/* ---- all ---- */
 
 static void run_middle(struct block *b) {
     struct gpt *gpt = b->gpt;
@@ -103,14 +146,13 @@ static void run_last(struct block *b) {
     projection_round(b, all, 1);
     struct phase phase = {.groups = 0};
     projection_add(&qkv, &phase);
-    phase_add(&phase, gpt->pass.tiles, to_input, b);
-    phase_run(&phase, gpt->threads);
+    steps_run(b, to_input, COUNT_OF(to_input), &phase);
 }
 
 void block_backward(struct gpt *gpt, uint32_t index) {
     struct block b = block_at(gpt, index);
     projection_turn(&b, true);
-    parallel_run(gpt->threads, gpt->pass.tiles, to_attention, &b);
+    steps_run(&b, to_attention, COUNT_OF(to_attention), NULL);
     run_middle(&b);
     if (norms_heads(&gpt->config)) parallel_run(gpt->threads, gpt->pass.tiles, norm_heads, &b);
     run_last(&b);

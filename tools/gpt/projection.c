@@ -41,17 +41,26 @@ struct turn {
     const struct kernels *kernels;
     float *to;
     const float *from;
-    uint32_t rows, columns, at, width; /* width: columns of the transposed matrix */
+    uint32_t rows, columns, at, width, panel; /* width: columns of the transposed matrix; panel: of one */
 };
 
 enum {
     TURN_ROWS = 64,
-    PANEL_COLUMNS = 512, /* of the transposed matrix; the last panel has what is left */
+    PANEL_COLUMNS = 512, /* at most; the last panel has what is left */
+    PANELS = 4,          /* or a multiple, for threads to share */
     STREAMED = 1 << 20,  /* elements: a matrix so large leaves the caches before it is used */
 };
 
-static uint32_t panel_width(uint32_t width, uint32_t first) {
-    return width - first < PANEL_COLUMNS ? width - first : PANEL_COLUMNS;
+/* Columns of a panel, of a result with `columns`. The panels of a narrow model would be too small. */
+static uint32_t panel_columns(const struct gpt *gpt, uint32_t columns) {
+    if (gpt->config.width < CUT_WIDTH) return PANEL_COLUMNS;
+    uint32_t most = PANELS * PANEL_COLUMNS, panels = PANELS * ((columns + most - 1) / most);
+    return ((columns + panels - 1) / panels + 15) / 16 * 16; /* whole lines of the cache */
+}
+
+/* Of the panel that begins at column `first`. */
+static uint32_t panel_width(uint32_t panel, uint32_t columns, uint32_t first) {
+    return columns - first < panel ? columns - first : panel;
 }
 
 static void turn_rows(void *context, uint32_t index, uint32_t thread) {
@@ -59,8 +68,8 @@ static void turn_rows(void *context, uint32_t index, uint32_t thread) {
     uint32_t row = index * TURN_ROWS, end = t->rows - row < TURN_ROWS ? t->rows : row + TURN_ROWS;
     bool streamed = (uint64_t)t->width * t->columns >= STREAMED;
     while (row < end) {
-        uint32_t column = t->at + row, offset = column % PANEL_COLUMNS, first = column - offset;
-        uint32_t width = panel_width(t->width, first),
+        uint32_t column = t->at + row, offset = column % t->panel, first = column - offset;
+        uint32_t width = panel_width(t->panel, t->width, first),
                  rows = end - row < width - offset ? end - row : width - offset;
         t->kernels->transpose(t->to + (uint64_t)first * t->columns + offset, width,
                               t->from + (uint64_t)row * t->columns, t->columns, rows, t->columns, streamed);
@@ -72,13 +81,15 @@ static void turn_rows(void *context, uint32_t index, uint32_t thread) {
 static struct turn turn_of(const struct block *b, enum projection_index index, uint32_t i) {
     struct layer layer = layer_of(b, index, i);
     bool outputs_first = b->gpt->architecture->outputs_first;
+    uint32_t width = outputs_first ? outputs_of(b, index) : layer.view->rows;
     return (struct turn){.kernels = b->gpt->kernels,
                          .to = b->gpt->activations.turned[index],
                          .from = layer.view->param,
                          .rows = layer.view->rows,
                          .columns = layer.view->columns,
                          .at = layer.at,
-                         .width = outputs_first ? outputs_of(b, index) : layer.view->rows};
+                         .width = width,
+                         .panel = panel_columns(b->gpt, width)};
 }
 
 void projection_turn(struct block *b, bool backward) {
@@ -97,45 +108,69 @@ void projection_turn(struct block *b, bool backward) {
 
 /* ---- products ---- */
 
-/* c[rows][n] = beta c + a[rows][k] times the transposed matrix [k][n], panel by panel. */
-static void turned_product(const struct block *b, enum projection_index index, uint32_t thread, uint32_t rows,
-                           uint32_t n, uint32_t k, const float *a, float beta, float *c) {
-    const float *turned = b->gpt->activations.turned[index];
-    for (uint32_t first = 0; first < n; first += PANEL_COLUMNS) {
-        uint32_t width = panel_width(n, first);
-        product(b->gpt, thread, rows, width, k, a, k, plain(turned + (uint64_t)first * k, width), beta,
-                c + first, n);
+/* A product with a projection in one direction: y[rows][to] = beta y + x[rows][from] times the weights. */
+struct direction {
+    uint32_t from, to;
+    bool backward;
+};
+
+static struct direction direction_of(const struct block *b, enum projection_index index, bool backward) {
+    uint32_t outputs = outputs_of(b, index), inputs = layer_of(b, index, 0).inputs;
+    return (struct direction){backward ? outputs : inputs, backward ? inputs : outputs, backward};
+}
+
+/* With columns first ... first + count - 1 of the transposed matrix, which lie in one panel. */
+static void turned_columns(const struct block *b, enum projection_index index, const struct direction *d,
+                           uint32_t thread, uint32_t rows, struct factors f, uint32_t first, uint32_t count) {
+    const float *panel = b->gpt->activations.turned[index] + (uint64_t)first * d->from;
+    product(b->gpt, thread, rows, count, d->from, f.x, d->from, plain(panel, count), f.beta, f.y + first,
+            d->to);
+}
+
+/* With columns first ... first + count - 1 of plain weights [from][to], the layers one below the other. */
+static void plain_columns(const struct block *b, enum projection_index index, const struct direction *d,
+                          uint32_t thread, uint32_t rows, struct factors f, uint32_t first, uint32_t count) {
+    for (uint32_t i = 0; i < projection_of(b, index)->layers; i++) {
+        struct layer layer = layer_of(b, index, i);
+        struct matrix weight = plain((const float *)layer.view->param + first, layer.view->columns);
+        product(b->gpt, thread, rows, count, layer.view->rows, f.x + layer.at, d->from, weight,
+                i ? 1 : f.beta, f.y + first, d->to);
     }
 }
 
-void projection_forward(const struct block *b, enum projection_index index, uint32_t thread, uint32_t rows,
-                        const float *x, float beta, float *y) {
-    uint32_t outputs = outputs_of(b, index), inputs = layer_of(b, index, 0).inputs;
-    if (is_turned(b->gpt, false)) {
-        turned_product(b, index, thread, rows, outputs, inputs, x, beta, y);
-        return;
-    }
-    enum transpose form = b->gpt->architecture->outputs_first ? TRANSPOSED : PLAIN;
+/* With whole weights, of any type: forward the layers stand side by side, backward one below the other. */
+static void whole_layers(const struct block *b, enum projection_index index, const struct direction *d,
+                         uint32_t thread, uint32_t rows, struct factors f) {
+    bool transpose = b->gpt->architecture->outputs_first != d->backward;
     for (uint32_t i = 0; i < projection_of(b, index)->layers; i++) {
         struct layer layer = layer_of(b, index, i);
-        product(b->gpt, thread, rows, layer.outputs, inputs, x, inputs, weight_of(b->gpt, layer.view, form),
-                beta, y + layer.at, outputs);
+        uint32_t from = d->backward ? layer.outputs : layer.inputs,
+                 to = d->backward ? layer.inputs : layer.outputs;
+        product(b->gpt, thread, rows, to, from, f.x + (d->backward ? layer.at : 0), d->from,
+                weight_of(b->gpt, layer.view, transpose ? TRANSPOSED : PLAIN), d->backward && i ? 1 : f.beta,
+                f.y + (d->backward ? 0 : layer.at), d->to);
     }
 }
 
-void projection_backward(const struct block *b, enum projection_index index, uint32_t thread, uint32_t rows,
-                         const float *dy, float *dx) {
-    uint32_t outputs = outputs_of(b, index), inputs = layer_of(b, index, 0).inputs;
-    if (is_turned(b->gpt, true)) {
-        turned_product(b, index, thread, rows, inputs, outputs, dy, 0, dx);
+uint32_t projection_panels(const struct block *b, enum projection_index index, bool backward) {
+    uint32_t columns = direction_of(b, index, backward).to, panel = panel_columns(b->gpt, columns);
+    return (columns + panel - 1) / panel;
+}
+
+void projection_product(const struct block *b, enum projection_index index, bool backward, uint32_t thread,
+                        uint32_t rows, struct factors f, int32_t panel) {
+    struct direction d = direction_of(b, index, backward);
+    bool turned = is_turned(b->gpt, backward);
+    if (panel == ALL_PANELS && !turned) {
+        whole_layers(b, index, &d, thread, rows, f);
         return;
     }
-    enum transpose form = b->gpt->architecture->outputs_first ? PLAIN : TRANSPOSED;
-    for (uint32_t i = 0; i < projection_of(b, index)->layers; i++) {
-        struct layer layer = layer_of(b, index, i);
-        product(b->gpt, thread, rows, inputs, layer.outputs, dy + layer.at, outputs,
-                weight_of(b->gpt, layer.view, form), i ? 1 : 0, dx, inputs);
-    }
+    uint32_t columns = panel_columns(b->gpt, d.to),
+             first = panel == ALL_PANELS ? 0 : (uint32_t)panel * columns;
+    uint32_t end = panel == ALL_PANELS || d.to - first < columns ? d.to : first + columns;
+    for (; first < end; first += columns)
+        (turned ? turned_columns : plain_columns)(b, index, &d, thread, rows, f, first,
+                                                  panel_width(columns, d.to, first));
 }
 
 /* ---- gradients ---- */

@@ -12,13 +12,21 @@
  * 0.62 of the time. bf16 products run at the same rate in both forms. */
 void projection_turn(struct block *block, bool backward);
 
-/* y[rows][outputs] = beta y + x[rows][inputs] weights. Only a projection of one layer may add: beta is 0 for several
- * layers. */
-void projection_forward(const struct block *block, enum projection_index index, uint32_t thread,
-                        uint32_t rows, const float *x, float beta, float *y);
-/* dx[rows][inputs] = dy[rows][outputs] weights^T */
-void projection_backward(const struct block *block, enum projection_index index, uint32_t thread,
-                         uint32_t rows, const float *dy, float *dx);
+/* The rows of one factor and of the result that a product uses, from its first row on. */
+struct factors {
+    const float *x;
+    float *y;
+    float beta;
+};
+
+/* Panels of the columns of a product's result. Their width depends only on the model, so that bits depend on nothing else. */
+uint32_t projection_panels(const struct block *block, enum projection_index index, bool backward);
+
+/* All panels of a product, or one. Forward: y[rows][outputs] = beta y + x[rows][inputs] weights; only a projection of one
+ * layer may add: beta is 0 for several layers. Backward: y[rows][inputs] = x[rows][outputs] weights^T; beta is 0. */
+enum { ALL_PANELS = -1 };
+void projection_product(const struct block *block, enum projection_index index, bool backward,
+                        uint32_t thread, uint32_t rows, struct factors factors, int32_t panel);
 
 /* The gradients of a projection's weights, from all rows of its input and of its outputs' gradient. */
 struct projection_gradient {
