@@ -56,10 +56,24 @@ static void run_norm_forward(void) {
     cuda_launch_rows(&c, KERNEL_norm_forward, b.rows, &a);
 }
 static void run_norm_backward(void) {
-    struct norm_backward_argument a = {b.array[1],      b.array[3],       b.array[0],
-                                       b.array[2],      b.array[2],       b.statistics[0],
-                                       b.statistics[1], (uint32_t)b.rows, (uint32_t)b.columns};
-    cuda_launch_rows(&c, KERNEL_norm_backward, b.rows, &a);
+    uint64_t each = cuda_norm_parts_most(b.rows, b.columns, c.widest) * b.columns;
+    float *sums = (float *)b.array[1] + b.rows * b.columns; /* behind dx */
+    struct norm_backward_argument a = {.dx = b.array[1],
+                                       .skip = b.array[3],
+                                       .dy = b.array[0],
+                                       .x = b.array[2],
+                                       .gain = b.array[2],
+                                       .mean = b.statistics[0],
+                                       .rstd = b.statistics[1],
+                                       .rows = (uint32_t)b.rows,
+                                       .columns = (uint32_t)b.columns,
+                                       .gain_sums = sums,
+                                       .bias_sums = sums + each,
+                                       .dx_sums = sums + 2 * each};
+    if (cuda_norm_back(&c, a.columns) == GPT_KERNELS)
+        cuda_launch_rows(&c, KERNEL_norm_backward, b.rows, &a);
+    else
+        cuda_launch_norm_back(&c, &a);
 }
 static struct grid sum_blocks(void) {
     return (struct grid){(uint32_t)(b.columns + SUM_COLUMNS - 1) / SUM_COLUMNS,
@@ -232,7 +246,7 @@ static void measure_all(void) {
         {"heads 128, by warpgroups", run_warpgroups_128, 0, warpgroups * product_of(128)},
         {"backward, heads 128", run_backward_128, 0, 5 * product_of(128)},
         {"norm forward", run_norm_forward, 4 * each, 0},
-        {"norm backward", run_norm_backward, 10 * each, 0},
+        {"norm backward, sums", run_norm_backward, 10 * each, 0},
         {"norm sums", run_norm_sums, 6 * each, 0},
         {"bias sums", run_bias_sums, 2 * each, 0},
         {"round sums", run_round_sums, 8 * each, 0},

@@ -209,6 +209,17 @@ static void same_bits(struct gpt_config config, uint32_t batch) {
     fixture_close(&whole);
 }
 
+/* Where a row fills its groups of 16 bytes, a norm's backward makes the gradients of its own vectors and those of the stream's two
+ * biases: no kernel reads x or dx again for them. */
+static void sums_with_the_norm(struct gpt_config config) {
+    struct gpt_config apart = config;
+    struct fake_cuda_counts ignored;
+    apart.width = config.width - 4;
+    if (counts_read(&ignored))
+        CHECK_INT(counts_of_training(apart).kernels - counts_of_training(config).kernels,
+                  4 * config.layers + 1);
+}
+
 /* What norms and the activation give, kept instead of computed again: the same bits, and three kernels less for each block. */
 static void kept_outputs(struct gpt_config config, const char *capability) {
     struct fixture again;
@@ -372,6 +383,7 @@ int main(void) {
     sums_once(untied, ZERO_BF16);
     sums_once(llama, ZERO_F16);
     gelu_by_capability(gpt2);
+    sums_with_the_norm(gpt2);
     kept_outputs(llama, "9");
     kept_outputs(gpt2, "8");
     kept.keeps_outputs = true; /* GELU is cuBLASLt's */

@@ -109,10 +109,14 @@ static uint32_t groups(uint64_t count, uint64_t whole) {
 
 /* ---- norms and sums ---- */
 
+static void parts_finish(float *sums, uint32_t parts, struct array to, uint32_t add) {
+    struct finish_sums_argument a = {to.device, sums, parts, (uint32_t)to.count, add};
+    cuda_launch(&c, KERNEL_finish_sums, (struct grid){(a.columns + WARP - 1) / WARP, 1, 1},
+                (struct grid){WARP, SUM_LANES, 1}, &a);
+}
+
 static void sums_finish(float *parts, struct array to, uint32_t add) {
-    struct finish_sums_argument a = {to.device, parts, (ROWS + SUM_ROWS - 1) / SUM_ROWS, (uint32_t)to.count,
-                                     add};
-    cuda_launch_flat(&c, KERNEL_finish_sums, to.count, &a);
+    parts_finish(parts, (ROWS + SUM_ROWS - 1) / SUM_ROWS, to, add);
 }
 
 static void norms(enum norm_kind kind, uint32_t columns) {
@@ -130,8 +134,15 @@ static void norms(enum norm_kind kind, uint32_t columns) {
     struct norm_forward_argument forward = {y.device, x.device,    gain.device, centred ? bias.device : NULL,
                                             of_mean,  rstd.device, ROWS,        columns,
                                             1e-5f};
-    struct norm_backward_argument backward = {dx.device, skip.device, dy.device, x.device, gain.device,
-                                              of_mean,   rstd.device, ROWS,      columns};
+    struct norm_backward_argument backward = {.dx = dx.device,
+                                              .skip = skip.device,
+                                              .dy = dy.device,
+                                              .x = x.device,
+                                              .gain = gain.device,
+                                              .mean = of_mean,
+                                              .rstd = rstd.device,
+                                              .rows = ROWS,
+                                              .columns = columns};
     struct norm_sums_argument sums = {
         parts.device, centred ? bias_parts : NULL, dy.device, x.device, of_mean, rstd.device, ROWS, columns};
     cuda_launch_rows(&c, KERNEL_norm_forward, ROWS, &forward);
@@ -149,6 +160,57 @@ static void norms(enum norm_kind kind, uint32_t columns) {
     }
     backward.skip = NULL;
     cuda_launch_rows(&c, KERNEL_norm_backward, ROWS, &backward);
+    for (uint64_t i = 0; i < count; i++) dx.host[i] -= skip.host[i];
+    COMPARE(dx);
+    forget_all();
+}
+
+/* The backward and all its sums in one kernel; without a skipped gradient, dx alone. */
+static void norm_back(enum norm_kind kind, uint32_t columns, uint32_t rows) {
+    const struct norm_kernels *k = &kernels_at(0)->norm[kind];
+    uint64_t count = (uint64_t)rows * columns;
+    uint32_t most = cuda_norm_parts_most(rows, columns, c.widest), each = (rows + most - 1) / most,
+             parts = (rows + each - 1) / each;
+    struct array x = numbers(count, 2), y = numbers(count, 1), gain = numbers(columns, 1),
+                 bias = numbers(columns, 1);
+    struct array mean = floats(rows), rstd = floats(rows), dy = floats(count), skip = numbers(count, 1);
+    struct array dx = numbers(count, 1), dgain = numbers(columns, 1), dbias = numbers(columns, 1),
+                 of_dx = numbers(columns, 1), sums = floats(3ull * parts * columns);
+    float *gain_sums = sums.device, *bias_sums = gain_sums + (uint64_t)parts * columns,
+          *dx_sums = bias_sums + (uint64_t)parts * columns;
+    bool centred = k->centred;
+    float *of_mean = centred ? mean.device : NULL, *host_mean = centred ? mean.host : NULL;
+    struct norm_forward_argument forward = {y.device, x.device,    gain.device, centred ? bias.device : NULL,
+                                            of_mean,  rstd.device, rows,        columns,
+                                            1e-5f};
+    struct norm_backward_argument backward = {.dx = dx.device,
+                                              .skip = skip.device,
+                                              .dy = dy.device,
+                                              .x = x.device,
+                                              .gain = gain.device,
+                                              .mean = of_mean,
+                                              .rstd = rstd.device,
+                                              .rows = rows,
+                                              .columns = columns,
+                                              .gain_sums = gain_sums,
+                                              .bias_sums = bias_sums,
+                                              .dx_sums = dx_sums};
+    if (!CHECK(cuda_norm_back(&c, columns) != GPT_KERNELS)) return forget_all();
+    cuda_launch_rows(&c, KERNEL_norm_forward, rows, &forward);
+    cuda_launch_norm_back(&c, &backward);
+    parts_finish(gain_sums, parts, dgain, 1);
+    parts_finish(bias_sums, parts, dbias, 1);
+    parts_finish(dx_sums, parts, of_dx, 0);
+    k->forward(y.host, host_mean, rstd.host, x.host, gain.host, centred ? bias.host : NULL, rows, columns,
+               1e-5f);
+    k->backward(dx.host, dgain.host, centred ? dbias.host : NULL, skip.host, dy.host, x.host, host_mean,
+                rstd.host, gain.host, rows, columns);
+    memset(of_dx.host, 0, columns * sizeof *of_dx.host);
+    kernels_at(0)->column_sums(of_dx.host, dx.host, rows, columns, columns);
+    COMPARE(dx), COMPARE(dgain), COMPARE(of_dx);
+    if (centred) COMPARE(dbias);
+    backward.skip = NULL, backward.gain_sums = backward.bias_sums = backward.dx_sums = NULL;
+    cuda_launch_norm_back(&c, &backward);
     for (uint64_t i = 0; i < count; i++) dx.host[i] -= skip.host[i];
     COMPARE(dx);
     forget_all();
@@ -390,6 +452,12 @@ static void run(zero_dtype type) {
         swiglu(columns[i]);
         embedding(columns[i], i);
     }
+    /* Both kernels; the last columns and rows do not fill their block. */
+    CHECK_INT(cuda_norm_back(&c, 33), GPT_KERNELS);
+    CHECK_INT(cuda_norm_back(&c, (2 * NORM_GROUPS + 1) * c.widest), GPT_KERNELS);
+    norm_back(LAYER_NORM, 136, ROWS);
+    norm_back(RMS_NORM, (NORM_GROUPS + 3) * c.widest, 5);
+    norm_back(LAYER_NORM, (2 * NORM_GROUPS - 1) * c.widest, 131); /* two rows of a part, one of the last */
     rotary(5, false);
     rotary(16, true);
     cross_entropy(301, 304, 0.25f);

@@ -10,8 +10,8 @@ enum elements { STREAM, HEADS, KEYS, INNER, VOCABULARY, ELEMENTS };
  * product and sum for the mean (16), the square (12) and the sum of both ways (12). Eager rotation: a cast to fp32, a complex
  * multiplication, a cast back. Eager loss: a cast to fp32 and log-softmax; backward the target's gradient (4), log-softmax (12) and
  * the cast (6). An input of several products gets a sum of gradients for each but the first.
- * tools/gpt: a norm's backward reads the gradient in fp32 (4) twice, once for the gradient of its weight, and the input twice; products
- * add residuals, and sums of gradients in fp32, as they write. */
+ * tools/gpt: a norm's backward reads the gradient in fp32 (4), and makes the gradients of its weight and of the stream's biases on the
+ * way (as for widths that are multiples of 8, up to 4,096); products add residuals, and sums of gradients in fp32, as they write. */
 /* clang-format off */
 static const struct pass_bytes {
     const char *name;
@@ -24,17 +24,18 @@ static const struct pass_bytes {
     double again; /* tools/gpt's, unless it keeps outputs */
 } passes[] = {
     {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8},   {4, 8}}, 0},
-    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}, {4, 16}}, 4},
-    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10},  {4, 16}}, 4},
-    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}, {4, 14}}, 0},
-    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10},  {4, 14}}, 0},
+    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}, {4, 10}}, 4},
+    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10},  {4, 10}}, 4},
+    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}, {4, 8}}, 0},
+    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10},  {4, 8}}, 0},
     {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6},   {2, 0}}, 0},
     {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6},   {0, 4}}, 0},
     {"rotation, queries",   IN_BLOCK,           OF_LLAMA, HEADS,      1, {{4, 4},  {20, 20}, {4, 4}}, 0},
     {"rotation, keys",      IN_BLOCK,           OF_LLAMA, KEYS,       1, {{4, 4},  {20, 20}, {4, 4}}, 0},
     {"SwiGLU",              IN_BLOCK,           OF_LLAMA, INNER,      1, {{6, 10}, {10, 18}, {6, 10}}, 6},
     {"GELU",                IN_BLOCK,           OF_GPT2,  INNER,      1, {{4, 6},  {4, 6},   {4, 6}}, 4},
-    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     5, {{0, 2},  {0, 2},   {0, 2}}, 0},
+    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     3, {{0, 2},  {0, 2},   {0, 2}}, 0},
+    {"of the stream",       IN_BLOCK,           OF_GPT2,  STREAM,     2, {{0, 2},  {0, 2},   {0, 0}}, 0},
     {"biases' gradients",   IN_BLOCK,           OF_GPT2,  INNER,      1, {{0, 2},  {0, 2},   {0, 2}}, 0},
     {"loss",                IN_HEAD,            OF_ALL,   VOCABULARY, 1, {{4, 4},  {14, 22}, {4, 4}}, 0},
 };

@@ -280,7 +280,7 @@ static void mlp_backward(const struct block *b) {
     struct gpt *gpt = b->gpt;
     const struct cuda_memory *m = &b->c->memory;
     void *gradient = m->gradient[0], *wide_gradient = narrow_backward(b, gradient);
-    cuda_bias_gradient(gpt, &b->slot[NARROW_BIAS], gradient, b->width);
+    cuda_stream_bias_gradient(gpt, &b->slot[NARROW_BIAS], gradient);
     weight_gradients(b, PROJECT_NARROW, b->saved->inner, gradient);
     cuda_bias_gradient(gpt, &b->slot[WIDEN_BIAS], wide_gradient, b->wide);
     if (!b->keeps) cuda_norm_forward(gpt, second_norm(b), b->saved->middle, b->saved->normed2);
@@ -293,7 +293,7 @@ static void mix_backward(const struct block *b) {
     struct gpt *gpt = b->gpt;
     const struct cuda_memory *m = &b->c->memory;
     void *gradient = m->gradient[1];
-    cuda_bias_gradient(gpt, &b->slot[PROJECT_BIAS], gradient, b->width);
+    cuda_stream_bias_gradient(gpt, &b->slot[PROJECT_BIAS], gradient);
     weight_gradients(b, PROJECT_MIXED, b->saved->mixed, gradient);
     backward(b, PROJECT_MIXED, gradient, m->mixed_gradient);
     attend_backward(b);

@@ -10,6 +10,8 @@
 #define GPT_CUDA_KERNELS(X)                                                                                  \
     X(norm_forward)                                                                                          \
     X(norm_backward)                                                                                         \
+    X(norm_back_1)                                                                                           \
+    X(norm_back_2)                                                                                           \
     X(norm_sums)                                                                                             \
     X(bias_sums)                                                                                             \
     X(finish_sums)                                                                                           \
@@ -63,6 +65,8 @@ enum {
     SUM_COLUMNS = SUM_EACH * WARP, /* columns per block, */
     SUM_LANES = 8,                 /* threads that share a column; each adds every SUM_LANES-th row, */
     SUM_ROWS = 256,                /* and rows per part */
+    NORM_GROUPS = 256,             /* norm_back: groups of columns, one of each thread, */
+    NORM_THREADS = 65536,          /* and threads of all blocks */
     QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
     KEYS_PER_BLOCK = 8,            /* attention_key_backward: keys per block; a warp has a quarter */
     FLASH_ROWS = 64,               /* flash kernels: queries or keys per block, except */
@@ -84,7 +88,9 @@ struct norm_forward_argument {
     uint32_t rows, columns;
     float epsilon;
 };
-/* dx = skip + the gradient through the norm; dx may be skip. A warp per row. */
+/* dx = skip + the gradient through the norm; dx may be skip. A warp per row.
+ * norm_back_K: also the sums over the rows of a part that norm_sums and bias_sums (of dx) would make, each of which may be NULL. A
+ * row of x has up to K NORM_GROUPS groups of 16 bytes, and fills them. A block per part, with a thread for each group, in whole warps. */
 struct norm_backward_argument {
     void *dx;
     const void *skip; /* may be NULL */
@@ -92,10 +98,16 @@ struct norm_backward_argument {
     const void *x, *gain;
     const float *mean, *rstd; /* mean: NULL without a mean */
     uint32_t rows, columns;
+    /* of norm_back alone */
+    float *gain_sums, *bias_sums, *dx_sums; /* [parts][columns] */
+    uint32_t part_rows;
 };
+#define norm_back_1_argument norm_backward_argument
+#define norm_back_2_argument norm_backward_argument
 
 /* Sums over rows, in two steps: sums of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts; blocks: WARP,
- * SUM_LANES), then the sum of the parts in order (a thread per column). */
+ * SUM_LANES), then the sum of the parts (grid: columns / WARP; blocks: WARP, SUM_LANES): each lane adds every SUM_LANES-th part in
+ * order, then the lanes' sums are added in order. */
 struct norm_sums_argument { /* the sums of dy n and of dy, where n is the normalised x */
     float *gain, *bias;     /* [parts][columns]; bias: may be NULL */
     const float *dy;

@@ -73,5 +73,81 @@ template <typename T> static __device__ void backward(const norm_backward_argume
         backward_row<T, 1>(a, row, lane);
 }
 
+/* ---- the backward with its sums ----
+ *
+ * All threads of a block work on one row after another. A thread has the same group of columns of each row, so it adds the sums over
+ * rows in registers, in the order of the rows. */
+
+/* The sums of x and y over all threads of the block, added in the order of its warps. Calls take turns with two buffers: a thread
+ * that writes one has seen all threads read it. */
+template <int THREADS> static __device__ void block_sums(float &x, float &y, uint32_t turn) {
+    __shared__ float of_warp[2][THREADS / WARP][2];
+    float(&each)[THREADS / WARP][2] = of_warp[turn % 2];
+    x = warp_sum(x), y = warp_sum(y);
+    if (threadIdx.x % WARP == 0) each[threadIdx.x / WARP][0] = x, each[threadIdx.x / WARP][1] = y;
+    __syncthreads();
+    x = y = 0;
+    for (uint32_t i = 0; i < blockDim.x / WARP; i++) x += each[i][0], y += each[i][1];
+}
+
+/* A thread's columns of a row; zeros beyond it. */
+template <typename T> struct norm_row {
+    static constexpr int N = WIDEST<T>;
+    group<T, N> x, skip;
+    group<float, N> dy;
+
+    __device__ void take(const norm_backward_argument &a, uint32_t row, uint32_t column) {
+        uint64_t at = (uint64_t)row * a.columns + column;
+        if (column >= a.columns) return;
+        x = group_at<N>((const T *)a.x + at), dy = group_at<N>(a.dy + at);
+        if (a.skip) skip = group_at<N>((const T *)a.skip + at);
+    }
+};
+
+/* The next row is on its way while one is worked on. */
+template <typename T, int THREADS> static __device__ void back(const norm_backward_argument &a) {
+    constexpr int N = WIDEST<T>;
+    uint32_t column = threadIdx.x * N, first = blockIdx.x * a.part_rows,
+             end = first + a.part_rows < a.rows ? first + a.part_rows : a.rows;
+    bool there = column < a.columns;
+    float gain_sum[N] = {}, bias_sum[N] = {}, dx_sum[N] = {};
+    group<T, N> gain = {};
+    norm_row<T> now = {}, next = {};
+    if (there) gain = group_at<N>((const T *)a.gain + column);
+    now.take(a, first, column);
+    for (uint32_t row = first; row < end; row++, now = next) {
+        group<T, N> dx;
+        float mean = a.mean ? a.mean[row] : 0, rstd = a.rstd[row], sum_g = 0, sum_gn = 0;
+        if (row + 1 < end) next.take(a, row + 1, column);
+        for (int i = 0; i < N; i++) {
+            float d = now.dy.number[i], n = (wide(now.x.number[i]) - mean) * rstd,
+                  g = d * wide(gain.number[i]);
+            sum_g += g, sum_gn += g * n;
+            gain_sum[i] += d * n, bias_sum[i] += d;
+        }
+        block_sums<THREADS>(sum_g, sum_gn, row);
+        float mean_g = a.mean ? sum_g / (float)a.columns : 0, mean_gn = sum_gn / (float)a.columns;
+        for (int i = 0; i < N; i++) {
+            float n = (wide(now.x.number[i]) - mean) * rstd, g = now.dy.number[i] * wide(gain.number[i]);
+            narrow(&dx.number[i], (g - mean_g - n * mean_gn) * rstd + wide(now.skip.number[i]));
+            dx_sum[i] += wide(dx.number[i]);
+        }
+        if (there) *(group<T, N> *)((T *)a.dx + (uint64_t)row * a.columns + column) = dx;
+    }
+    uint64_t at = (uint64_t)blockIdx.x * a.columns + column;
+    if (there && a.gain_sums) store(a.gain_sums + at, gain_sum);
+    if (there && a.bias_sums) store(a.bias_sums + at, bias_sum);
+    if (there && a.dx_sums) store(a.dx_sums + at, dx_sum);
+}
+
+template <typename T> static __device__ void back_1(const norm_backward_argument &a) {
+    back<T, NORM_GROUPS>(a);
+}
+template <typename T> static __device__ void back_2(const norm_backward_argument &a) {
+    back<T, 2 * NORM_GROUPS>(a);
+}
+
 KERNELS_OF(norm_forward, ROWS_PER_BLOCK *WARP, forward)
 KERNELS_OF(norm_backward, ROWS_PER_BLOCK *WARP, backward)
+KERNELS_OF(norm_back_1, NORM_GROUPS, back_1)
+KERNELS_OF(norm_back_2, 2 * NORM_GROUPS, back_2)

@@ -126,9 +126,10 @@ static void plan_head(struct planning *p) {
 static void plan_scratch(struct planning *p) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
-    uint64_t parts = (p->rows + SUM_ROWS - 1) / SUM_ROWS, query = extent_of(c, QUERY),
-             qkv = extent_of(c, QKV);
-    uint64_t widest = larger(larger(2 * c->width, qkv), projection_outputs(c, PROJECT_WIDEN));
+    uint64_t parts = (p->rows + SUM_ROWS - 1) / SUM_ROWS,
+             norm_parts = cuda_norm_parts_most(p->rows, c->width, 16 / p->number_bytes),
+             query = extent_of(c, QUERY), qkv = extent_of(c, QKV);
+    uint64_t widest = larger(qkv, projection_outputs(c, PROJECT_WIDEN));
     for (int i = 0; i < 2; i++) m->gradient[i] = take_numbers(p, p->rows * c->width);
     m->normed = take_numbers(p, p->rows * c->width);
     m->normed_gradient = take_floats(p, p->rows * c->width);
@@ -136,7 +137,9 @@ static void plan_scratch(struct planning *p) {
     m->inner_gradient = take_numbers(p, p->rows * c->inner);
     m->mixed_gradient = take_numbers(p, p->rows * query);
     m->qkv_gradient = take_numbers(p, p->rows * qkv);
-    m->sums = take_floats(p, parts * widest);
+    m->sums = take_floats(p, larger(parts * widest, norm_parts * 2 * c->width));
+    bool biases = architecture_of(c)->block[PROJECT_BIAS].name != NULL;
+    m->stream_sums = biases ? take_floats(p, norm_parts * c->width) : NULL;
     m->dots = take_floats(p, p->rows * c->heads);
     m->workspace = take(&p->device, CUBLASLT_WORKSPACE_BYTES, 1);
     if (!architecture_of(c)->rotary) return;

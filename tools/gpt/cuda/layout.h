@@ -7,6 +7,7 @@
 
 #include "engine/zero.h"
 #include "tools/gpt/activations.h"
+#include "tools/gpt/cuda/kernels.h"
 #include "tools/gpt/gpt.h"
 
 /* Statistics of each row. mean: NULL for a norm without a mean. */
@@ -60,12 +61,23 @@ struct cuda_memory {
     void *logits;                        /* [head_rows][logits_stride] */
     float *head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs one product, or is fp32 */
     float *sums, *dots, *loss, *workspace; /* sums: [2][parts][widest vector]; loss: [rows] */
+    /* [parts][width]: of the gradient[0] or [1] that a norm's backward wrote last; NULL: no bias needs them */
+    float *stream_sums;
     struct cuda_batch batch;
 
     struct cuda_batch pinned_batch;
     float *pinned_loss;
     void *pinned_logits; /* [vocab] */
 };
+
+/* Threads of a block of norm_back, and its parts at most: few rows make short parts, so that the GPU has enough of them. */
+static inline uint32_t cuda_norm_threads(uint64_t columns, uint64_t widest) {
+    return (uint32_t)((columns + widest * WARP - 1) / (widest * WARP) * WARP);
+}
+static inline uint32_t cuda_norm_parts_most(uint64_t rows, uint64_t columns, uint64_t widest) {
+    uint64_t most = NORM_THREADS / cuda_norm_threads(columns, widest);
+    return (uint32_t)(rows < most ? rows : most ? most : 1);
+}
 
 /* The number of recomputed segments; 0: no recomputation. */
 static inline uint32_t cuda_segments(const struct gpt_config *config) {

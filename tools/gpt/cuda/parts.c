@@ -1,17 +1,19 @@
 /* Norms, and the gradients of vectors and weights. */
 #include "tools/gpt/cuda/state.h"
 
-static uint32_t parts_of(uint32_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
+static uint32_t parts_of(uint32_t rows, uint32_t each) { return (rows + each - 1) / each; }
 
 static struct grid sum_blocks(uint32_t rows, uint32_t columns) {
-    return (struct grid){(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, parts_of(rows), 1};
+    return (struct grid){(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, parts_of(rows, SUM_ROWS), 1};
 }
 static const struct grid sum_threads = {WARP, SUM_LANES, 1};
 
-static void finish(struct gpt *gpt, const struct zero_slot *slot, const float *sums, uint32_t columns) {
+static void finish(struct gpt *gpt, const struct zero_slot *slot, const float *sums, uint32_t parts,
+                   uint32_t columns) {
     if (!slot->grad) return; /* frozen, or no such parameter */
-    struct finish_sums_argument a = {slot->grad, sums, parts_of(gpt->pass.rows), columns, slot->add != 0};
-    cuda_launch_flat(gpt->cuda, KERNEL_finish_sums, columns, &a);
+    struct finish_sums_argument a = {slot->grad, sums, parts, columns, slot->add != 0};
+    cuda_launch(gpt->cuda, KERNEL_finish_sums, (struct grid){(columns + WARP - 1) / WARP, 1, 1}, sum_threads,
+                &a);
 }
 
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm n, const void *x, void *y) {
@@ -27,26 +29,65 @@ void cuda_norm_forward(struct gpt *gpt, struct cuda_norm n, const void *x, void 
     cuda_launch_rows(gpt->cuda, KERNEL_norm_forward, a.rows, &a);
 }
 
+enum gpt_kernel cuda_norm_back(const struct cuda_gpt *c, uint32_t columns) {
+    uint32_t k = parts_of(columns, NORM_GROUPS * c->widest);
+    if (columns % c->widest || k > 2) return GPT_KERNELS;
+    return k == 1 ? KERNEL_norm_back_1 : KERNEL_norm_back_2;
+}
+
+static uint32_t norm_part_rows(const struct cuda_gpt *c, uint32_t rows, uint32_t columns) {
+    return parts_of(rows, cuda_norm_parts_most(rows, columns, c->widest));
+}
+static uint32_t norm_parts(const struct cuda_gpt *c, uint32_t rows, uint32_t columns) {
+    return parts_of(rows, norm_part_rows(c, rows, columns));
+}
+
+void cuda_launch_norm_back(struct cuda_gpt *c, struct norm_backward_argument *a) {
+    struct grid blocks = {norm_parts(c, a->rows, a->columns), 1, 1},
+                threads = {cuda_norm_threads(a->columns, c->widest), 1, 1};
+    a->part_rows = norm_part_rows(c, a->rows, a->columns);
+    cuda_launch(c, cuda_norm_back(c, a->columns), blocks, threads, a);
+}
+
+static void norm_apart(struct gpt *gpt, struct norm_backward_argument *a) {
+    struct cuda_gpt *c = gpt->cuda;
+    struct norm_sums_argument sums = {.gain = a->gain_sums,
+                                      .bias = a->bias_sums,
+                                      .dy = a->dy,
+                                      .x = a->x,
+                                      .mean = a->mean,
+                                      .rstd = a->rstd,
+                                      .rows = a->rows,
+                                      .columns = a->columns};
+    if (sums.gain) cuda_launch(c, KERNEL_norm_sums, sum_blocks(a->rows, a->columns), sum_threads, &sums);
+    cuda_launch_rows(c, KERNEL_norm_backward, a->rows, a);
+}
+
 void cuda_norm_backward(struct gpt *gpt, struct cuda_norm n, const void *skip, const float *dy, const void *x,
                         void *dx) {
     struct cuda_gpt *c = gpt->cuda;
     uint32_t rows = gpt->pass.rows, width = gpt->config.width;
-    float *bias = c->memory.sums + (uint64_t)parts_of(rows) * width;
-    struct norm_sums_argument sums = {.gain = c->memory.sums,
-                                      .bias = n.bias->grad ? bias : NULL,
-                                      .dy = dy,
-                                      .x = x,
-                                      .mean = n.statistics.mean,
-                                      .rstd = n.statistics.rstd,
-                                      .rows = rows,
-                                      .columns = width};
-    if (n.weight->grad || n.bias->grad)
-        cuda_launch(c, KERNEL_norm_sums, sum_blocks(rows, width), sum_threads, &sums);
-    finish(gpt, n.weight, sums.gain, width);
-    finish(gpt, n.bias, bias, width);
-    struct norm_backward_argument a = {
-        dx, skip, dy, x, n.weight->param, n.statistics.mean, n.statistics.rstd, rows, width};
-    cuda_launch_rows(c, KERNEL_norm_backward, rows, &a);
+    bool apart = cuda_norm_back(c, width) == GPT_KERNELS;
+    uint32_t parts = apart ? parts_of(rows, SUM_ROWS) : norm_parts(c, rows, width);
+    float *sums = c->memory.sums, *bias = sums + (uint64_t)parts * width;
+    struct norm_backward_argument a = {.dx = dx,
+                                       .skip = skip,
+                                       .dy = dy,
+                                       .x = x,
+                                       .gain = n.weight->param,
+                                       .mean = n.statistics.mean,
+                                       .rstd = n.statistics.rstd,
+                                       .rows = rows,
+                                       .columns = width,
+                                       .gain_sums = n.weight->grad || n.bias->grad ? sums : NULL,
+                                       .bias_sums = n.bias->grad ? bias : NULL,
+                                       .dx_sums = c->memory.stream_sums};
+    if (apart)
+        norm_apart(gpt, &a);
+    else
+        cuda_launch_norm_back(c, &a);
+    finish(gpt, n.weight, sums, parts, width);
+    finish(gpt, n.bias, bias, parts, width);
 }
 
 void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
@@ -54,7 +95,15 @@ void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const voi
     if (!bias->grad) return;
     struct bias_sums_argument a = {gpt->cuda->memory.sums, gradient, gpt->pass.rows, columns};
     cuda_launch(gpt->cuda, KERNEL_bias_sums, sum_blocks(a.rows, columns), sum_threads, &a);
-    finish(gpt, bias, a.sums, columns);
+    finish(gpt, bias, a.sums, parts_of(a.rows, SUM_ROWS), columns);
+}
+
+void cuda_stream_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient) {
+    uint32_t width = gpt->config.width;
+    if (cuda_norm_back(gpt->cuda, width) == GPT_KERNELS)
+        cuda_bias_gradient(gpt, bias, gradient, width);
+    else
+        finish(gpt, bias, gpt->cuda->memory.stream_sums, norm_parts(gpt->cuda, gpt->pass.rows, width), width);
 }
 
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,

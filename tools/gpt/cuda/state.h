@@ -54,7 +54,7 @@ struct cuda_gpt {
     bool laid_out;                 /* the units' views know which parameters adjoin */
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
-    float attention_ms[2]; /* of the forward without and with warpgroups, once they were timed */
+    float attention_ms[2];         /* of the forward without and with warpgroups, once they were timed */
     struct cuda_memory memory;
     struct cuda_graphs *graphs; /* NULL with config.no_graphs, and once they are given up */
     struct cuda_checkpoints checkpoints;
@@ -96,8 +96,14 @@ struct cuda_norm {
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm norm, const void *x, void *y);
 void cuda_norm_backward(struct gpt *gpt, struct cuda_norm norm, const void *skip, const float *dy,
                         const void *x, void *dx);
+/* The kernel that makes a norm's backward and its sums at once, and its launch. GPT_KERNELS: there is none for so many columns, because
+ * a row does not fill its groups of 16 bytes, or is too wide. The launch sets the argument's part_rows. */
+enum gpt_kernel cuda_norm_back(const struct cuda_gpt *c, uint32_t columns);
+void cuda_launch_norm_back(struct cuda_gpt *c, struct norm_backward_argument *a);
 void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
                         uint32_t columns);
+/* The same of a bias that is added to the stream, whose gradient the last cuda_norm_backward wrote. */
+void cuda_stream_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient);
 /* slot's grad [outer][inner] = or += left^T right. The rows may be those of several parameters that adjoin. */
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,
                           struct factor left, struct factor right);

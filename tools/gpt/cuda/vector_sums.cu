@@ -88,12 +88,17 @@ template <typename T> static __device__ void of_bias(const bias_sums_argument &a
 }
 
 template <typename T> static __device__ void finish(const finish_sums_argument &a) {
-    uint32_t column = blockIdx.x * FLAT_THREADS + threadIdx.x;
-    if (column >= a.columns) return;
+    __shared__ float of_lane[SUM_LANES][WARP];
+    uint32_t column = blockIdx.x * WARP + threadIdx.x, lane = threadIdx.y;
     T *to = (T *)a.to + column;
     float sum = 0;
-#pragma unroll 16
-    for (uint32_t part = 0; part < a.parts; part++) sum += a.sums[(uint64_t)part * a.columns + column];
+#pragma unroll 8
+    for (uint32_t part = lane; part < a.parts && column < a.columns; part += SUM_LANES)
+        sum += a.sums[(uint64_t)part * a.columns + column];
+    of_lane[lane][threadIdx.x] = sum;
+    __syncthreads();
+    if (lane > 0 || column >= a.columns) return;
+    for (uint32_t i = 1; i < SUM_LANES; i++) sum += of_lane[i][threadIdx.x];
     narrow(to, a.add ? wide(*to) + sum : sum);
 }
 
@@ -123,6 +128,6 @@ template <typename T> static __device__ void add_bias(const bias_add_argument &a
 
 KERNELS_OF(norm_sums, WARP *SUM_LANES, of_norm)
 KERNELS_OF(bias_sums, WARP *SUM_LANES, of_bias)
-KERNELS_OF(finish_sums, FLAT_THREADS, finish)
+KERNELS_OF(finish_sums, WARP *SUM_LANES, finish)
 KERNELS_OF(bias_add, FLAT_THREADS, add_bias)
 KERNELS_OF(round_sums, FLAT_THREADS, round_sums_of)
