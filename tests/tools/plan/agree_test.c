@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/check.h"
+#include "tests/seeds.h"
 #include "tools/plan/price.h"
 #include "tools/sim/job.h"
 
@@ -156,6 +157,7 @@ int main(void) {
     struct zero_error error;
     error_clear(&error);
     CHECK_INT(hardware_open(&hardware, &error), ZERO_OK);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) compare(&hardware, i);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (seeds_divisor() == 1 || i % 3 == 0) compare(&hardware, i);
     return check_end();
 }
