@@ -27,9 +27,12 @@ static struct {
 
 void memory_open(uint64_t capacity) {
     uint64_t range = whole_pages(capacity + capacity / 4 + (1 << 20)); /* guards do not count */
-    void *at = mmap(NULL, range + PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at = mmap(NULL, range + 2 * PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) fake_fail("cannot reserve %llu bytes of addresses", (unsigned long long)range);
-    memory.first = memory.end = whole_pages((uint64_t)(uintptr_t)at);
+    memory.first = whole_pages((uint64_t)(uintptr_t)at);
+    /* An address with low bits of 0 would pass for an enumerator in a kernel's argument (check_pointers). */
+    if (!(uint32_t)memory.first) memory.first += PAGE_BYTES;
+    memory.end = memory.first;
     madvise((void *)(uintptr_t)memory.first, range, MADV_HUGEPAGE);
     memory.capacity = capacity;
     memory.range = range;
