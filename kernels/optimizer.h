@@ -72,8 +72,8 @@ struct optimizer_args {
     /* The averaged weights, fp32, which move by this share towards the updated masters (average.h); or NULL. */
     float *average;
     float average_share;
-    const struct optimizer_scalars *scalars;
     uint32_t threads; /* at least 1; 1 enters no OpenMP region; small calls use fewer threads */
+    const struct optimizer_scalars *scalars;
 };
 
 /* The loop of an optimizer. All arrays are fp32 and do not overlap. States that the optimizer does not have may be
