@@ -61,7 +61,7 @@ static void matrix(float *direction, uint64_t rows, uint64_t columns, const stru
 static void prepare(const struct optimizer_params *params, uint64_t step,
                     struct optimizer_scalars *out_scalars) {
     *out_scalars = (struct optimizer_scalars){.caller = params->caller};
-    params->caller->prepare(params->caller->user, params, step, out_scalars->value);
+    params->caller->prepare(params->caller->owner, params, step, out_scalars->value);
 }
 
 static void set_loop(struct optimizer *row, optimizer_loop *loop) {
@@ -79,6 +79,10 @@ void optimizer_of_caller(struct optimizer_rows *rows) {
     set_loop(&rows->direction, direction);
     if (row->scope == SCOPE_ELEMENT) return;
     row->before = &rows->before;
-    if (tensor) row->direction = &rows->direction, row->trust = trust;
-    if (!tensor) row->matrix = matrix;
+    if (!tensor) {
+        row->matrix = matrix;
+        return;
+    }
+    row->direction = &rows->direction;
+    row->trust = trust;
 }

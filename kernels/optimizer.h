@@ -22,8 +22,9 @@ struct matrix_step;
 
 /* The functions of an optimizer that the program brings; its rows call those that its scope has. */
 struct optimizer_caller {
-    void *user;
-    void (*prepare)(void *user, const struct optimizer_params *params, uint64_t step, float *scalars);
+    void *owner; /* of prepare, which the engine has: the program knows other params */
+    void (*prepare)(void *owner, const struct optimizer_params *params, uint64_t step, float *scalars);
+    void *user; /* of the others, which are the program's */
     void (*update)(void *user, float *master, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void (*before)(void *user, float *master, float *state0, float *state1, const float *gradient,

@@ -8,8 +8,8 @@ _Static_assert((int)ZERO_STATES_MAX == (int)OPTIMIZER_STATES_MAX &&
 _Static_assert((int)ZERO_SCOPE_TENSOR == (int)SCOPE_TENSOR && (int)ZERO_SCOPE_MATRIX == (int)SCOPE_MATRIX,
                "the host's scopes are the table's");
 
-static void prepare(void *user, const struct optimizer_params *p, uint64_t step, float *scalars) {
-    const struct user_optimizer *h = user;
+static void prepare(void *owner, const struct optimizer_params *p, uint64_t step, float *scalars) {
+    const struct user_optimizer *h = owner;
     zero_optimizer_params params = {.struct_size = sizeof params,
                                     .lr = p->lr,
                                     .beta1 = p->beta1,
@@ -19,35 +19,6 @@ static void prepare(void *user, const struct optimizer_params *p, uint64_t step,
                                     .momentum = p->momentum,
                                     .dampening = p->dampening};
     h->given.prepare(h->given.user, &params, step, scalars);
-}
-
-static void update(void *user, float *weight, float *state0, float *state1, const float *gradient,
-                   float gradient_scale, const float *scalars, uint64_t count) {
-    const struct user_optimizer *h = user;
-    h->given.update(h->given.user, weight, state0, state1, gradient, gradient_scale, scalars, count);
-}
-
-static void before(void *user, float *weight, float *state0, float *state1, const float *gradient,
-                   float gradient_scale, const float *scalars, uint64_t count) {
-    const struct user_optimizer *h = user;
-    h->given.before(h->given.user, weight, state0, state1, gradient, gradient_scale, scalars, count);
-}
-
-static void direction(void *user, float *weight, const float *state0, const float *state1,
-                      const float *scalars, uint64_t count) {
-    const struct user_optimizer *h = user;
-    h->given.direction(h->given.user, weight, state0, state1, scalars, count);
-}
-
-static void trust(void *user, double weights, double direction, float *scalars) {
-    const struct user_optimizer *h = user;
-    h->given.trust(h->given.user, weights, direction, scalars);
-}
-
-static void matrix(void *user, float *direction, uint64_t rows, uint64_t columns, const float *scalars,
-                   float *scratch, uint32_t threads) {
-    const struct user_optimizer *h = user;
-    h->given.matrix(h->given.user, direction, rows, columns, scalars, scratch, threads);
 }
 
 static uint64_t no_scratch(uint64_t rows, uint64_t columns) { return 0; }
@@ -108,7 +79,14 @@ void user_optimizer_set(struct user_optimizer *user, const zero_optimizer *given
                         const struct optimizer_params *defaults) {
     struct optimizer *row = &user->rows.row;
     user->given = *given;
-    user->caller = (struct optimizer_caller){user, prepare, update, before, direction, trust, matrix};
+    user->caller = (struct optimizer_caller){.owner = user,
+                                             .prepare = prepare,
+                                             .user = given->user,
+                                             .update = given->update,
+                                             .before = given->before,
+                                             .direction = given->direction,
+                                             .trust = given->trust,
+                                             .matrix = given->matrix};
     *row = (struct optimizer){.name = strcpy(user->name, given->name),
                               .title = user->name,
                               .state_count = given->states,
