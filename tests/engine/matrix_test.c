@@ -341,7 +341,7 @@ static uint32_t new_pairs(const struct cell *c, int taken) {
 /* Greedy: the first of the cells with the most new pairs, until there are none; what is refused is no cover. A cell's new pairs only get
  * fewer, so those that it had when it was counted last are a bound: most cells need no new count. */
 static const struct cell *next_of_pairs(void) {
-    static uint8_t fewer[CELLS_MAX]; /* pairs than all, at least */
+    static uint8_t fewer[CELLS_MAX]; /* how many new pairs a cell lacks, at least */
     enum { ALL = AXES_COUNT * (AXES_COUNT - 1) / 2 };
     const struct cell *best = NULL;
     uint32_t most = 0;

@@ -17,6 +17,14 @@
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:memory_open\nleak:host_open\n"; }
 
+#define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+const struct toy_tiers toy_tiers[TOY_TIERS] = {
+    {"device", "\"offload_optimizer\": {\"device\": \"none\"}", 0},
+    {"cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}", 0},
+    {"nvme", "\"offload_optimizer\": " NVME, 0},
+    {"all on nvme", "\"offload_param\": " NVME ", \"offload_optimizer\": " NVME, 3},
+};
+
 struct toy_setup toy_setup_default(void) {
     return (struct toy_setup){.ranks = 2,
                               .micro_steps = 1,

@@ -98,6 +98,13 @@ struct toy_result {
     zero_counters first, last; /* after fill and the first step, and at the end, of rank 0 */
 };
 
+/* Where state and parameters may be, for toy_setup.tiers, and the first stage at which that is possible. */
+enum { TOY_TIERS = 4 };
+extern const struct toy_tiers {
+    const char *name, *json;
+    uint32_t stage_min;
+} toy_tiers[TOY_TIERS];
+
 struct toy_setup toy_setup_default(void);
 void toy_train(const struct toy_setup *setup, struct toy_result *out);
 void toy_oracle(const struct toy_setup *setup, struct toy_result *out); /* status, loss, weights */

@@ -8,18 +8,6 @@
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
 
-#define NVME "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
-
-static const struct {
-    const char *name, *json;
-    uint32_t stage_min;
-} tiers[] = {
-    {"device", "\"offload_optimizer\": {\"device\": \"none\"}", 0},
-    {"cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}", 0},
-    {"nvme", NVME, 0},
-    {"all on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, " NVME, 3},
-};
-
 /* ---- three optimizers ---- */
 
 static void adamw_prepare(void *user, const zero_optimizer_params *p, uint64_t step, float scalars[16]) {
@@ -90,12 +78,12 @@ static void set_descent(zero_engine *e) { CHECK_INT(zero_engine_set_optimizer(e,
 static void check_all(struct toy_setup s, const char *hash, const char *what) {
     static struct toy_result got;
     for (s.stage = 0; s.stage <= 3; s.stage++)
-        for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
-            s.tiers = tiers[t].json;
-            if (s.stage < tiers[t].stage_min) continue;
+        for (int t = 0; t < TOY_TIERS; t++) {
+            s.tiers = toy_tiers[t].json;
+            if (s.stage < toy_tiers[t].stage_min) continue;
             toy_train(&s, &got);
             if (!CHECK_STRING(got.error, "") || !CHECK_STRING(got.hash, hash))
-                fprintf(stderr, "in %s at stage %u, %s\n", what, s.stage, tiers[t].name);
+                fprintf(stderr, "in %s at stage %u, %s\n", what, s.stage, toy_tiers[t].name);
         }
 }
 

@@ -8,18 +8,6 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/float_control.h"
 
-#define NVME "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
-
-static const struct {
-    const char *name, *json;
-    uint32_t stage_min;
-} tiers[] = {
-    {"device", "\"offload_optimizer\": {\"device\": \"none\"}", 0},
-    {"cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}", 0},
-    {"nvme", NVME, 0},
-    {"all on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, " NVME, 3},
-};
-
 /* ---- the engine's, as the host's ---- */
 
 /* The rows of the table: Lamb's or Muon's. */
@@ -138,7 +126,7 @@ static void the_same_as_the_engines(void) {
             CHECK_STRING(expected.error, "");
             s.begin = set;
             for (s.stage = 0; s.stage <= 3; s.stage++) {
-                s.tiers = tiers[s.stage].json;
+                s.tiers = toy_tiers[s.stage].json;
                 is_same(&s, expected.hash);
             }
         }
@@ -155,9 +143,9 @@ static void everywhere(const zero_optimizer *own) {
         toy_train(&s, &first);
         CHECK_STRING(first.error, "");
         for (s.stage = 0; s.stage <= 3; s.stage++)
-            for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
-                s.tiers = tiers[t].json;
-                if (s.stage >= tiers[t].stage_min) is_same(&s, first.hash);
+            for (int t = 0; t < TOY_TIERS; t++) {
+                s.tiers = toy_tiers[t].json;
+                if (s.stage >= toy_tiers[t].stage_min) is_same(&s, first.hash);
             }
     }
 }
@@ -170,7 +158,7 @@ static void in_the_backward(void) {
     toy_train(&s, &first);
     s.updates = 1;
     for (s.stage = 0; s.stage <= 3; s.stage += 3) {
-        s.tiers = tiers[s.stage].json;
+        s.tiers = toy_tiers[s.stage].json;
         is_same(&s, first.hash);
     }
 }
