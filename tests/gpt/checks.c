@@ -215,6 +215,27 @@ double check_distance(const float *x, const float *y, double scale, uint64_t cou
     return sqrt(off / size);
 }
 
+void check_copies(struct gpt_config config, uint32_t copies, uint32_t threads) {
+    struct fixture one, many;
+    double loss = 0, expected = 0;
+    open(&one, config, 1, threads, 1);
+    open(&many, config, copies, threads, 1);
+    for (uint32_t i = 0; i < copies * config.context; i++)
+        many.tokens[i] = one.tokens[i % config.context], many.targets[i] = one.targets[i % config.context];
+    CHECK_INT(gpt_train(one.gpt, one.tokens, one.targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_train(many.gpt, many.tokens, many.targets, &expected), ZERO_OK);
+    CHECK_DOUBLE(loss, expected, 1e-5);
+    for (uint32_t i = 0; fake_engine_name(one.engine, i); i++) {
+        const char *name = fake_engine_name(one.engine, i);
+        double off = check_distance(fake_engine_grad(one.engine, name), fake_engine_grad(many.engine, name),
+                                    1, fake_engine_count(one.engine, name));
+        if (off <= 1e-5) continue;
+        check_fail(__FILE__, __LINE__);
+        fprintf(stderr, "gradient of %s is off by %.3g\n", name, off);
+    }
+    fixture_close(&one), fixture_close(&many);
+}
+
 /* A gradient differs from the fp32 one only by rounding: in bf16 to 8 bits in each factor of each product, in fp16 to
  * 11 bits in the engine's numbers. */
 static void check_rounded(struct fixture *f, struct fixture *wide, uint32_t index, double most) {

@@ -31,6 +31,8 @@ double check_distance(const float *x, const float *y, double scale, uint64_t cou
  * adds. */
 void check_gradients(struct gpt_config config, uint32_t batch, uint32_t threads);
 void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads); /* of any length */
+/* A sequence, and a batch of so many copies of it: the same loss and gradients, up to rounding. */
+void check_copies(struct gpt_config config, uint32_t copies, uint32_t threads);
 
 /* All gradients of one micro-step on memory that was used before, one after another; the caller frees them. */
 float *check_train(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,

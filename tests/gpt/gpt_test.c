@@ -115,6 +115,7 @@ int main(void) {
     check_logits(own, 2, 1);
     check_logits(strips, 1, 2);
     check_logits(cut, 1, 2);
+    check_copies(cut, 300, 2); /* 600 rows are not cut */
     struct gpt_config wide = {.layers = 2,
                               .width = 192,
                               .heads = 3,

@@ -103,6 +103,8 @@ static void cut(void) {
     check_logits(panels, 1, 2);
     groups.heads = groups.kv_heads = 8, groups.head_width = 128, groups.inner = 72, groups.context = 128;
     check_bits(ZERO_F32, groups, 2, 1, 2);
+    groups.context = 150;
+    check_copies(groups, 4, 2); /* 600 rows are not cut */
 }
 
 int main(void) {
