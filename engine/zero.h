@@ -684,9 +684,10 @@ zero_status zero_engine_unpark(zero_engine *engine);
 /* Lets evaluations compute with the averaged weights ("ema" of the configuration), between two steps. Collective.
  *
  * _begin: the averages take the place of the weights, where these rest, and the weights that of the averages: no memory is taken. Until
- * _end only passes of ZERO_EVAL, zero_engine_sum, zero_engine_flush (which commits no shadow then), zero_engine_destroy and what only
- * reads what this rank knows are possible; every other call returns ZERO_E_ORDER. In bf16 and fp16 the program computes with the averages
- * rounded to nearest; in bf16 one that is halfway rounds to the larger magnitude. Frozen parameters are their weights.
+ * _end the engine takes passes of ZERO_EVAL, zero_engine_sum, zero_engine_flush (which commits no shadow then), zero_engine_destroy, and
+ * calls that neither read nor change weights, such as zero_engine_memory; every other call returns ZERO_E_ORDER. In bf16 and fp16 the
+ * program computes with the averages rounded to nearest; in bf16 one that is halfway rounds to the larger magnitude. Frozen parameters
+ * are their weights.
  * _end: weights and averages are in their places again, with the same bits. State on a drive is read and written once by each of the
  * two; only read where its masters are fp32 beside narrower parameters.
  * ZERO_E_ARGUMENT: there are no averages; ZERO_E_ORDER: not between steps, or before a fill. */

@@ -15,7 +15,8 @@
 
 /* ---- weights and states ---- */
 
-/* Everything is up to date on its tier. What is committed has its own weights. */
+/* Brings everything up to date on its tier, and commits the shadow. While averages are in the place of the weights, it commits nothing: a
+ * shadow has the weights. */
 static zero_status flush(zero_engine *e) {
     zero_status status = pass_settle(&e->pass);
     if (status || !e->config.nvme_shadow || e->state.averaged) return status;

@@ -120,7 +120,7 @@ static struct gpt *open_model(const struct bench *b, zero_engine *engine, const 
     static char choice[GPT_PRODUCTS_BYTES];
     struct gpt *gpt = NULL;
     struct gpt_init init = {.seed = 1, .config = *config, .threads = zero_engine_threads(engine)};
-    bool timed = (!config->keeps_products || config->times_attention) && strcmp(b->device, "cuda") == 0;
+    bool timed = (config->times_products || config->times_attention) && strcmp(b->device, "cuda") == 0;
     must(gpt_create(engine, config, (uint32_t)b->batch, &gpt), "the model");
     if (timed) must(gpt_products_time(gpt, choice), "timing products and attention");
     must(zero_engine_commit(engine, plan), "commit");
@@ -199,7 +199,7 @@ int main(int argc, char **argv) {
                                 .initializer_range = 0.02,
                                 .recompute = (uint32_t)b.recompute,
                                 .no_graphs = b.graphs == 0,
-                                .keeps_products = !is_timed("--products", b.products, "first"),
+                                .times_products = is_timed("--products", b.products, "first"),
                                 .times_attention = is_timed("--attention", b.attention, "mma")};
     if (gpt_config_problem(&config)) {
         fprintf(stderr, "gpt_cuda_bench: %s\n", gpt_config_problem(&config));

@@ -119,101 +119,115 @@ static void sums_finish(float *parts, struct array to, uint32_t add) {
     parts_finish(parts, (ROWS + SUM_ROWS - 1) / SUM_ROWS, to, add);
 }
 
-static void norms(enum norm_kind kind, uint32_t columns) {
-    const struct norm_kernels *k = &kernels_at(0)->norm[kind];
-    uint64_t count = (uint64_t)ROWS * columns;
-    struct array x = numbers(count, 2), y = numbers(count, 1), gain = numbers(columns, 1),
-                 bias = numbers(columns, 1);
-    struct array mean = floats(ROWS), rstd = floats(ROWS), dy = floats(count), skip = numbers(count, 1);
-    struct array dx = numbers(count, 1), dgain = numbers(columns, 1), dbias = numbers(columns, 1);
-    struct array parts = floats(4 * columns);
-    bool centred = k->centred;
-    struct grid blocks = {(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, (ROWS + SUM_ROWS - 1) / SUM_ROWS, 1};
-    struct grid threads = {WARP, SUM_LANES, 1};
-    float *bias_parts = (float *)parts.device + 2 * columns, *of_mean = centred ? mean.device : NULL;
-    struct norm_forward_argument forward = {y.device, x.device,    gain.device, centred ? bias.device : NULL,
-                                            of_mean,  rstd.device, ROWS,        columns,
-                                            1e-5f};
-    struct norm_backward_argument backward = {.dx = dx.device,
-                                              .skip = skip.device,
-                                              .dy = dy.device,
-                                              .x = x.device,
-                                              .gain = gain.device,
-                                              .mean = of_mean,
-                                              .rstd = rstd.device,
-                                              .rows = ROWS,
-                                              .columns = columns};
-    struct norm_sums_argument sums = {
-        parts.device, centred ? bias_parts : NULL, dy.device, x.device, of_mean, rstd.device, ROWS, columns};
-    cuda_launch_rows(&c, KERNEL_norm_forward, ROWS, &forward);
-    cuda_launch_rows(&c, KERNEL_norm_backward, ROWS, &backward);
-    cuda_launch(&c, KERNEL_norm_sums, blocks, threads, &sums);
-    sums_finish(parts.device, dgain, 1);
-    k->forward(y.host, centred ? mean.host : NULL, rstd.host, x.host, gain.host, centred ? bias.host : NULL,
-               ROWS, columns, 1e-5f);
-    k->backward(dx.host, dgain.host, centred ? dbias.host : NULL, skip.host, dy.host, x.host,
-                centred ? mean.host : NULL, rstd.host, gain.host, ROWS, columns);
-    COMPARE(y), COMPARE(dx), COMPARE(dgain), COMPARE_FLOATS(rstd);
-    if (centred) {
-        sums_finish(bias_parts, dbias, 1);
-        COMPARE(dbias), COMPARE_FLOATS(mean);
-    }
-    backward.skip = NULL;
-    cuda_launch_rows(&c, KERNEL_norm_backward, ROWS, &backward);
-    for (uint64_t i = 0; i < count; i++) dx.host[i] -= skip.host[i];
-    COMPARE(dx);
+/* A norm and its backward, on both processors. */
+struct norm_case {
+    const struct norm_kernels *kernels;
+    uint32_t rows, columns;
+    struct array x, y, gain, bias, mean, rstd, dy, skip, dx, dgain, dbias;
+    struct norm_forward_argument forward;
+    struct norm_backward_argument backward;
+};
+
+static struct norm_case norm_case(enum norm_kind kind, uint32_t columns, uint32_t rows) {
+    uint64_t count = (uint64_t)rows * columns;
+    struct norm_case n = {.kernels = &kernels_at(0)->norm[kind],
+                          .rows = rows,
+                          .columns = columns,
+                          .x = numbers(count, 2),
+                          .y = numbers(count, 1),
+                          .gain = numbers(columns, 1),
+                          .bias = numbers(columns, 1),
+                          .mean = floats(rows),
+                          .rstd = floats(rows),
+                          .dy = floats(count),
+                          .skip = numbers(count, 1),
+                          .dx = numbers(count, 1),
+                          .dgain = numbers(columns, 1),
+                          .dbias = numbers(columns, 1)};
+    if (!n.kernels->centred) n.bias.device = n.bias.host = n.mean.device = n.mean.host = n.dbias.host = NULL;
+    n.forward = (struct norm_forward_argument){.y = n.y.device,
+                                               .x = n.x.device,
+                                               .gain = n.gain.device,
+                                               .bias = n.bias.device,
+                                               .mean = n.mean.device,
+                                               .rstd = n.rstd.device,
+                                               .rows = rows,
+                                               .columns = columns,
+                                               .epsilon = 1e-5f};
+    n.backward = (struct norm_backward_argument){.dx = n.dx.device,
+                                                 .skip = n.skip.device,
+                                                 .dy = n.dy.device,
+                                                 .x = n.x.device,
+                                                 .gain = n.gain.device,
+                                                 .mean = n.mean.device,
+                                                 .rstd = n.rstd.device,
+                                                 .rows = rows,
+                                                 .columns = columns};
+    cuda_launch_rows(&c, KERNEL_norm_forward, rows, &n.forward);
+    n.kernels->forward(n.y.host, n.mean.host, n.rstd.host, n.x.host, n.gain.host, n.bias.host, rows, columns,
+                       1e-5f);
+    return n;
+}
+
+static void norm_host_backward(struct norm_case *n) {
+    n->kernels->backward(n->dx.host, n->dgain.host, n->dbias.host, n->skip.host, n->dy.host, n->x.host,
+                         n->mean.host, n->rstd.host, n->gain.host, n->rows, n->columns);
+}
+
+/* After a launch without the skipped gradient. */
+static void norm_without_skip(struct norm_case *n) {
+    for (uint64_t i = 0; i < n->dx.count; i++) n->dx.host[i] -= n->skip.host[i];
+    COMPARE(n->dx);
     forget_all();
 }
 
-/* The backward and all its sums in one kernel; without a skipped gradient, dx alone. */
+static void norms(enum norm_kind kind, uint32_t columns) {
+    struct norm_case n = norm_case(kind, columns, ROWS);
+    struct array parts = floats(4 * columns);
+    float *bias_parts = (float *)parts.device + 2 * columns;
+    bool centred = n.kernels->centred;
+    struct grid blocks = {(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, (ROWS + SUM_ROWS - 1) / SUM_ROWS, 1};
+    struct grid threads = {WARP, SUM_LANES, 1};
+    struct norm_sums_argument sums = {parts.device,  centred ? bias_parts : NULL,
+                                      n.dy.device,   n.x.device,
+                                      n.mean.device, n.rstd.device,
+                                      ROWS,          columns};
+    cuda_launch_rows(&c, KERNEL_norm_backward, ROWS, &n.backward);
+    cuda_launch(&c, KERNEL_norm_sums, blocks, threads, &sums);
+    sums_finish(parts.device, n.dgain, 1);
+    norm_host_backward(&n);
+    COMPARE(n.y), COMPARE(n.dx), COMPARE(n.dgain), COMPARE_FLOATS(n.rstd);
+    if (centred) {
+        sums_finish(bias_parts, n.dbias, 1);
+        COMPARE(n.dbias), COMPARE_FLOATS(n.mean);
+    }
+    n.backward.skip = NULL;
+    cuda_launch_rows(&c, KERNEL_norm_backward, ROWS, &n.backward);
+    norm_without_skip(&n);
+}
+
+/* The backward and all its sums in one kernel. */
 static void norm_back(enum norm_kind kind, uint32_t columns, uint32_t rows) {
-    const struct norm_kernels *k = &kernels_at(0)->norm[kind];
-    uint64_t count = (uint64_t)rows * columns;
+    if (!CHECK(cuda_norm_back(&c, columns) != GPT_KERNELS)) return;
+    struct norm_case n = norm_case(kind, columns, rows);
     uint32_t most = cuda_norm_parts_most(rows, columns, c.widest), each = (rows + most - 1) / most,
              parts = (rows + each - 1) / each;
-    struct array x = numbers(count, 2), y = numbers(count, 1), gain = numbers(columns, 1),
-                 bias = numbers(columns, 1);
-    struct array mean = floats(rows), rstd = floats(rows), dy = floats(count), skip = numbers(count, 1);
-    struct array dx = numbers(count, 1), dgain = numbers(columns, 1), dbias = numbers(columns, 1),
-                 of_dx = numbers(columns, 1), sums = floats(3ull * parts * columns);
-    float *gain_sums = sums.device, *bias_sums = gain_sums + (uint64_t)parts * columns,
-          *dx_sums = bias_sums + (uint64_t)parts * columns;
-    bool centred = k->centred;
-    float *of_mean = centred ? mean.device : NULL, *host_mean = centred ? mean.host : NULL;
-    struct norm_forward_argument forward = {y.device, x.device,    gain.device, centred ? bias.device : NULL,
-                                            of_mean,  rstd.device, rows,        columns,
-                                            1e-5f};
-    struct norm_backward_argument backward = {.dx = dx.device,
-                                              .skip = skip.device,
-                                              .dy = dy.device,
-                                              .x = x.device,
-                                              .gain = gain.device,
-                                              .mean = of_mean,
-                                              .rstd = rstd.device,
-                                              .rows = rows,
-                                              .columns = columns,
-                                              .gain_sums = gain_sums,
-                                              .bias_sums = bias_sums,
-                                              .dx_sums = dx_sums};
-    if (!CHECK(cuda_norm_back(&c, columns) != GPT_KERNELS)) return forget_all();
-    cuda_launch_rows(&c, KERNEL_norm_forward, rows, &forward);
-    cuda_launch_norm_back(&c, &backward);
-    parts_finish(gain_sums, parts, dgain, 1);
-    parts_finish(bias_sums, parts, dbias, 1);
-    parts_finish(dx_sums, parts, of_dx, 0);
-    k->forward(y.host, host_mean, rstd.host, x.host, gain.host, centred ? bias.host : NULL, rows, columns,
-               1e-5f);
-    k->backward(dx.host, dgain.host, centred ? dbias.host : NULL, skip.host, dy.host, x.host, host_mean,
-                rstd.host, gain.host, rows, columns);
+    struct array of_dx = numbers(columns, 1), sums = floats(3ull * parts * columns);
+    n.backward.gain_sums = sums.device;
+    n.backward.bias_sums = n.backward.gain_sums + (uint64_t)parts * columns;
+    n.backward.dx_sums = n.backward.bias_sums + (uint64_t)parts * columns;
+    cuda_launch_norm_back(&c, &n.backward);
+    parts_finish(n.backward.gain_sums, parts, n.dgain, 1);
+    parts_finish(n.backward.bias_sums, parts, n.dbias, 1);
+    parts_finish(n.backward.dx_sums, parts, of_dx, 0);
+    norm_host_backward(&n);
     memset(of_dx.host, 0, columns * sizeof *of_dx.host);
-    kernels_at(0)->column_sums(of_dx.host, dx.host, rows, columns, columns);
-    COMPARE(dx), COMPARE(dgain), COMPARE(of_dx);
-    if (centred) COMPARE(dbias);
-    backward.skip = NULL, backward.gain_sums = backward.bias_sums = backward.dx_sums = NULL;
-    cuda_launch_norm_back(&c, &backward);
-    for (uint64_t i = 0; i < count; i++) dx.host[i] -= skip.host[i];
-    COMPARE(dx);
-    forget_all();
+    kernels_at(0)->column_sums(of_dx.host, n.dx.host, rows, columns, columns);
+    COMPARE(n.dx), COMPARE(n.dgain), COMPARE(of_dx);
+    if (n.kernels->centred) COMPARE(n.dbias);
+    n.backward.skip = NULL, n.backward.gain_sums = n.backward.bias_sums = n.backward.dx_sums = NULL;
+    cuda_launch_norm_back(&c, &n.backward);
+    norm_without_skip(&n);
 }
 
 static void biases(uint32_t columns) {

@@ -23,7 +23,8 @@ static const struct gpt_config gpt2 = {.layers = 1,
                                        .tied = true,
                                        .layer_norm_epsilon = 1e-5,
                                        .initializer_range = 0.2,
-                                       .no_graphs = true};
+                                       .no_graphs = true,
+                                       .times_products = true};
 static const struct gpt_config llama = {.architecture = GPT_LLAMA,
                                         .layers = 1,
                                         .width = 24,
@@ -34,7 +35,8 @@ static const struct gpt_config llama = {.architecture = GPT_LLAMA,
                                         .inner = 37,
                                         .rope = {.theta = 100},
                                         .layer_norm_epsilon = 1e-5,
-                                        .initializer_range = 0.2};
+                                        .initializer_range = 0.2,
+                                        .times_products = true};
 
 /* All gradients of a first micro-step, one after another. */
 struct bits {
@@ -237,7 +239,7 @@ static bool ends(const char *at, const char *end) {
 static struct gpt_config attends(void) {
     struct gpt_config config = llama; /* without GELU, whose end depends on the GPU */
     config.width = 32;
-    config.keeps_products = config.times_attention = true;
+    config.times_products = false, config.times_attention = true;
     return config;
 }
 
@@ -286,7 +288,7 @@ static void attention_by_warpgroups(void) {
     use(attends(), ZERO_BF16, text, &one);
     runs(WARPGROUPS "=idle", text);
     struct gpt_config both = attends(), neither = attends();
-    both.keeps_products = neither.keeps_products = neither.times_attention = false;
+    both.times_products = neither.times_products = true, neither.times_attention = false;
     struct gpt_products_question mine = question_of(both, ZERO_BF16, BATCH);
     CHECK(strcmp(question_of(attends(), ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
     CHECK(strcmp(question_of(neither, ZERO_BF16, BATCH).shapes, mine.shapes) != 0);

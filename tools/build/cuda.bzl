@@ -9,7 +9,8 @@ Where one of the four headers is missing, there is no toolkit, and a line says w
 A kernel file kernels/NAME.cu, its arguments in kernels/NAME.h (C, for the host too):
     cuda_fatbin(name = "NAME_fatbin", src = "NAME.cu", deps = [":NAME"])
 makes a cc_library that defines `const unsigned char NAME_fatbin[]`, machine code for each of CUDA_ARCHITECTURES and PTX for
-later ones. architectures = ["90a"]: for the GPUs of sm_90 alone, without PTX. fmad = True lets the compiler fuse a * b + c: not for the engine's kernels, whose bits are the CPU's.
+later ones. architectures = ["90a"]: for the GPUs of sm_90 alone, without PTX. fmad = True lets the compiler fuse a * b + c: not
+for the engine's kernels, whose bits are the CPU's.
 """
 
 load("@cuda//:defs.bzl", "CUDA_TOOLKIT", "NVCC")

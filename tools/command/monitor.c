@@ -15,15 +15,14 @@
 
 enum { SCALARS = 6 };
 
-/* Returns how many scalars the step has. */
+/* Returns how many scalars the step has. The tokens per second are always there. */
 static size_t scalars_of(const struct record *r, struct scalar out[SCALARS]) {
     const struct scalar all[] = {
         {GROUP "train_loss", r->loss},     {GROUP "lr", r->lr},
         {GROUP "grad_norm", r->grad_norm}, {GROUP "tokens_per_s", r->tokens_per_s},
         {GROUP "eval_loss", r->eval_loss}, {GROUP "eval_loss_ema", r->eval_loss_ema}};
     size_t count = SCALARS;
-    if (isnan(r->eval_loss_ema)) count--;
-    if (isnan(r->eval_loss)) count = SCALARS - 2; /* then the other is not measured either */
+    while (isnan(all[count - 1].value)) count--; /* what was not measured at this step stands last */
     memcpy(out, all, count * sizeof *out);
     return count;
 }

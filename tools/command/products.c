@@ -32,7 +32,7 @@ static void what_was_timed(const struct products *p, const struct gpt_config *mo
                            char out[64]) {
     float ms[2];
     bool attention = gpt_attention_times(gpt, ms);
-    if (model->keeps_products)
+    if (!model->times_products)
         snprintf(out, 64, attention ? "attention  was timed" : "attention  has one kernel on this GPU");
     else
         snprintf(out, 64, "products  %" PRIu32 " shapes%s were timed", shapes_of(p->choice),
@@ -73,7 +73,7 @@ zero_status products_find(struct products *p, const struct job *job, zero_engine
     char question[sizeof p->question];
     struct kept kept = {"products", NULL, question};
     p->chosen =
-        (!job->model.keeps_products || job->model.times_attention) && zero_engine_cuda(engine, NULL) >= 0;
+        (job->model.times_products || job->model.times_attention) && zero_engine_cuda(engine, NULL) >= 0;
     p->quiet = job->quiet;
     if (!p->chosen) return ZERO_OK;
     zero_status status = gpt_products_question(gpt, &p->question);

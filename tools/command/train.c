@@ -385,7 +385,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         job.model.document_end = (int32_t)job.config.data.document_end;
         job.model.no_graphs = !job.config.device_graphs;
         job.model.keeps_outputs = job.config.device_keep_outputs;
-        job.model.keeps_products = job.config.device_products == CONFIG_PRODUCTS_FIRST;
+        job.model.times_products = job.config.device_products == CONFIG_PRODUCTS_TIMED;
         job.model.times_attention = job.config.device_attention == CONFIG_ATTENTION_TIMED;
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }

@@ -87,8 +87,8 @@ struct gpt_config {
      * and what is computed again is a kernel's. */
     bool keeps_outputs;
 
-    /* on a GPU, what gpt_products_time does: products keep the first proposals; attention's kernels are timed, too */
-    bool keeps_products, times_attention;
+    /* on a GPU, what gpt_products_time times: products (else they have the first proposals); the kernels of attention's forward */
+    bool times_products, times_attention;
 
     /* on a GPU: the bytes of logits that exist at a time; 0: 1 GiB */
     uint64_t logits_bytes;

@@ -9,11 +9,11 @@
 enum kernels {
     KERNELS_FUSED, /* a kernel per pass: each input is read once and each output written once (torch.compile) */
     KERNELS_EAGER, /* a kernel per operator, as PyTorch without a compiler: RMSNorm, rotation and loss go by way of fp32 */
-    KERNELS_OWN, /* tools/gpt: a kernel per pass, and gradients of norms' outputs in fp32 */
+    KERNELS_OWN,   /* tools/gpt: a kernel per pass, and gradients of norms' outputs in fp32 */
 };
 
-struct
-    elementwise { /* bytes of a token; again: of the forward, where tools/gpt computes it again in the backward, unless it keeps outputs */
+/* Bytes of a token. again: those of the forward that tools/gpt computes once more in the backward, unless it keeps the outputs. */
+struct elementwise {
     double forward, backward, again;
 };
 

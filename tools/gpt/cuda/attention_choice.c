@@ -188,8 +188,7 @@ zero_status attention_use(struct gpt *gpt, const char **text, struct zero_error 
     if (!fits(gpt))
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "rank 0's attention uses products of warpgroups, which this rank's GPU does not "
-                         "have: give all ranks "
-                         "GPUs of one kind, or set device.attention to \"mma\"");
+                         "have: give all ranks GPUs of one kind, or set device.attention to \"mma\"");
     zero_status status = check(gpt, error);
     c->warpgroups = !status;
     return status;

@@ -1,7 +1,6 @@
-/* Which of cuBLASLt's algorithms each product of a training pass uses (and, in attention_choice.c, which kernel attention's forward
- * is). The units' own functions tell which products there
- * are: they run while launches are off, with slots that point to other memory, and the products are noted instead of
- * enqueued. The text of a choice: gpt.h. */
+/* Which of cuBLASLt's algorithms each product of a training pass uses. (attention_choice.c chooses the kernel of attention's forward.)
+ * The units' own functions tell which products there are: they run while launches are off, with slots that point to other memory, and
+ * the products are noted instead of enqueued. The text of a choice: gpt.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,7 +153,7 @@ zero_status cuda_products_question(struct gpt *gpt, struct gpt_products_question
     choices_place(gpt->cuda, out->place);
     if (!status)
         snprintf(out->shapes, sizeof out->shapes, "%" PRIu32 " shapes %016" PRIx64 "%s%s", list->count, hash,
-                 gpt->config.keeps_products ? " not timed" : "",
+                 gpt->config.times_products ? "" : " not timed",
                  gpt->config.times_attention ? " and attention" : "");
     free(list);
     return status;

@@ -93,14 +93,14 @@ static uint32_t fastest(const struct timing *t, const struct listed_product *ite
     return best;
 }
 
-/* Writes at *text, and moves it on. With `keeps` all keep the first proposal. */
-static zero_status choose_all(const struct timing *t, const struct product_list *list, bool keeps,
+/* Writes at *text, and moves it on. Without `times` every product has the first proposal. */
+static zero_status choose_all(const struct timing *t, const struct product_list *list, bool times,
                               char **text, struct zero_error *error) {
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < list->count && !status; i++) {
         const struct listed_product *item = &list->item[i];
         struct algorithm proposal[ALGORITHMS_MAX];
-        uint32_t count = keeps ? 0 : cublaslt_propose(t->c->products, &item->product, proposal),
+        uint32_t count = times ? cublaslt_propose(t->c->products, &item->product, proposal) : 0,
                  best = fastest(t, item, proposal, count);
         const struct algorithm *taken = best < count ? &proposal[best] : NULL;
         status = cublaslt_choose(t->c->products, &item->product, taken, error);
@@ -131,7 +131,7 @@ static zero_status time_in(struct gpt *gpt, char *memory, uint64_t bytes, struct
     CUresult result = status ? CUDA_SUCCESS : d->cuEventCreate(&t.begin, CU_EVENT_DEFAULT);
     if (!status && !result) result = d->cuEventCreate(&t.end, CU_EVENT_DEFAULT);
     if (!status) status = cuda_check(d, result, error, "the GPT on the GPU: events");
-    if (!status) status = choose_all(&t, list, gpt->config.keeps_products, &text, error);
+    if (!status) status = choose_all(&t, list, gpt->config.times_products, &text, error);
     if (!status && gpt->config.times_attention) status = attention_choose(gpt, &t, text, error);
     d->cuStreamSynchronize(t.c->stream); /* before the memory is freed */
     if (t.begin) d->cuEventDestroy(t.begin);
