@@ -22,60 +22,75 @@ static const struct {
     const char *model, *device, *drive, *config;
     uint32_t ranks, nodes;
     struct cell cell;
+    bool starved; /* little to compute, and slow memory: passes over gradients decide */
 } rows[] = {
-    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {0, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0}},
-    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {1, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0}},
+    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {0, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0}, false},
+    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {1, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0}, false},
     {"gpt2-xl",
      "h100-80g",
      NULL,
      ", \"gradient_accumulation_steps\": 3",
      8,
      1,
-     {2, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", NULL, "", 16, 2, {3, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", NULL, "", 16, 2, {3, ZERO_DEVICE, ZERO_DEVICE, 1, false, 0, 0}},
+     {2, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0},
+     false},
+    {"llama-3-8b", "h100-80g", NULL, "", 16, 2, {3, ZERO_DEVICE, ZERO_DEVICE, 0, false, 0, 0}, false},
+    {"llama-3-8b", "h100-80g", NULL, "", 16, 2, {3, ZERO_DEVICE, ZERO_DEVICE, 1, false, 0, 0}, false},
     {"llama-3-8b",
      "a100-80g",
      NULL,
      ", \"comm\": {\"prefetch_depth\": 3}",
      16,
      2,
-     {3, ZERO_DEVICE, ZERO_DEVICE, 4, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", NULL, "", 8, 1, {3, ZERO_CPU, ZERO_DEVICE, 1, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", "7GB/s,5GB/s", "", 8, 1, {2, ZERO_NVME, ZERO_DEVICE, 1, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", "7GB/s", "", 8, 1, {3, ZERO_NVME, ZERO_DEVICE, 1, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", NULL, "", 8, 1, {3, ZERO_CPU, ZERO_CPU, 1, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", "14GB/s,7GB/s", "", 8, 1, {3, ZERO_NVME, ZERO_NVME, 1, false, 0, 0}},
+     {3, ZERO_DEVICE, ZERO_DEVICE, 4, false, 0, 0},
+     false},
+    {"llama-3-8b", "h100-80g", NULL, "", 8, 1, {3, ZERO_CPU, ZERO_DEVICE, 1, false, 0, 0}, false},
+    {"llama-3-8b", "h100-80g", "7GB/s,5GB/s", "", 8, 1, {2, ZERO_NVME, ZERO_DEVICE, 1, false, 0, 0}, false},
+    {"llama-3-8b", "h100-80g", "7GB/s", "", 8, 1, {3, ZERO_NVME, ZERO_DEVICE, 1, false, 0, 0}, false},
+    {"llama-3-8b", "h100-80g", NULL, "", 8, 1, {3, ZERO_CPU, ZERO_CPU, 1, false, 0, 0}, false},
+    {"llama-3-8b", "h100-80g", "14GB/s,7GB/s", "", 8, 1, {3, ZERO_NVME, ZERO_NVME, 1, false, 0, 0}, false},
     {"llama-3-8b",
      "h100-80g",
      NULL,
      ", \"gradient_accumulation_steps\": 3",
      8,
      1,
-     {3, ZERO_CPU, ZERO_DEVICE, 1, false, 0, 0}},
-    {"gpt2-xl", "h100-80g", NULL, "", 1, 1, {2, ZERO_CPU, ZERO_DEVICE, 0, false, 0, 0}},
-    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {0, ZERO_CPU, ZERO_DEVICE, 0, false, 0, 0}},
+     {3, ZERO_CPU, ZERO_DEVICE, 1, false, 0, 0},
+     false},
+    {"gpt2-xl", "h100-80g", NULL, "", 1, 1, {2, ZERO_CPU, ZERO_DEVICE, 0, false, 0, 0}, false},
+    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {0, ZERO_CPU, ZERO_DEVICE, 0, false, 0, 0}, false},
     {"llama-3-8b",
      "h100-80g",
      NULL,
      ", \"zero_optimization\": {\"mics_shard_size\": 8}",
      16,
      2,
-     {3, ZERO_CPU, ZERO_CPU, 1, false, 0, 0}},
+     {3, ZERO_CPU, ZERO_CPU, 1, false, 0, 0},
+     false},
     {"llama-3-8b",
      "h100-80g",
      NULL,
      ", \"zero_optimization\": {\"mics_shard_size\": 8}",
      16,
      2,
-     {3, ZERO_DEVICE, ZERO_DEVICE, 1, false, 0, 0}},
+     {3, ZERO_DEVICE, ZERO_DEVICE, 1, false, 0, 0},
+     false},
+    {"llama-3-8b",
+     "h100-80g",
+     NULL,
+     ", \"zero_optimization\": {\"mics_shard_size\": 8}",
+     16,
+     2,
+     {3, ZERO_DEVICE, ZERO_DEVICE, 1, false, 0, 0},
+     true}, /* the norm has a pass of its own, whose last one nothing hides */
     {"llama-3-8b",
      "h100-80g",
      NULL,
      ", \"zero_optimization\": {\"zero_hpz_partition_size\": 8}",
      16,
      2,
-     {3, ZERO_DEVICE, ZERO_DEVICE, 1, false, 0, 0}},
+     {3, ZERO_DEVICE, ZERO_DEVICE, 1, false, 0, 0},
+     false},
     {"llama-3-8b",
      "h100-80g",
      NULL,
@@ -83,9 +98,24 @@ static const struct {
      "\"model.embed*\", \"frozen\": true}]",
      8,
      1,
-     {3, ZERO_DEVICE, ZERO_DEVICE, 2, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", "14GB/s,7GB/s", UPDATES, 8, 1, {3, ZERO_NVME, ZERO_NVME, 1, false, 0, 0}},
-    {"llama-3-8b", "h100-80g", "400GB/s,200GB/s", UPDATES, 8, 1, {1, ZERO_NVME, ZERO_DEVICE, 1, false, 0, 0}},
+     {3, ZERO_DEVICE, ZERO_DEVICE, 2, false, 0, 0},
+     false},
+    {"llama-3-8b",
+     "h100-80g",
+     "14GB/s,7GB/s",
+     UPDATES,
+     8,
+     1,
+     {3, ZERO_NVME, ZERO_NVME, 1, false, 0, 0},
+     false},
+    {"llama-3-8b",
+     "h100-80g",
+     "400GB/s,200GB/s",
+     UPDATES,
+     8,
+     1,
+     {1, ZERO_NVME, ZERO_DEVICE, 1, false, 0, 0},
+     false},
 };
 
 /* `repeats`: every step is above the bound on the norm. */
@@ -111,7 +141,7 @@ static int compare_seconds(struct job *job, uint32_t ranks, size_t row, double p
     double simulated = (double)out->step_ns * 1e-9, off = 100 * fabs(planned / simulated - 1);
     printf("row %zu%s: planned %.6f s, simulated %.6f s: %.2f %%\n", row, repeats ? ", repeated" : "",
            planned, simulated, off);
-    return CHECK(off < WITHIN_PERCENT);
+    return CHECK(off < (rows[row].starved ? 0.05 : WITHIN_PERCENT));
 }
 
 static void compare(struct hardware *hardware, size_t i) {
@@ -127,6 +157,7 @@ static void compare(struct hardware *hardware, size_t i) {
     struct hardware_choice choice = {.device = rows[i].device, .drive = rows[i].drive};
     CHECK_INT(hardware_choose(hardware, &choice, &s.machine, &error), ZERO_OK);
     s.machine.device.memory_bytes *= 100; /* time is asked for, not room */
+    if (rows[i].starved) s.shapes.context = 32, s.machine.device.memory_per_s /= 1000;
     struct price p = {0};
     if (!CHECK_INT(price_cell(&s, &rows[i].cell, &p, &error), ZERO_OK) || !CHECK(p.fits)) {
         fprintf(stderr, "%s\n", error.message);
