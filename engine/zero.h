@@ -410,7 +410,7 @@ enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
  *   2. direction  makes the direction from weights and states, and writes it over weight[], which is a copy.
  *   3. trust      is given the norms of the parameter's weights and of its direction, and changes the scalars of this parameter.
  *   4. update     makes the direction again, from weights and states, and moves the weights. The gradient is NULL. The states stay.
- * Commit refuses it, with a sentence, on a GPU, for updates in the backward, and for parameters that are rows of a tensor.
+ * Commit refuses it, with a sentence, for updates in the backward, and for parameters that are rows of a tensor.
  *
  * MATRIX: a whole parameter of two dimensions (Muon). Others need a group of param_groups with another optimizer.
  *   1. before     updates the states from the gradient, and writes the direction to weight[], which has no values before.

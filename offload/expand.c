@@ -148,13 +148,24 @@ static void drop_params(struct operation *op) {
     drop(op->read, &op->reads, BUFFER_PARAM_SHARD);
 }
 
-/* Chunks in the memory of one tier: one item, or one each. */
+/* An update that takes norms of whole tensors of a part of the shard, or chunk by chunk, shares a block of elements with the next one. */
+static struct operation *append_update(const struct offload *o, const struct operation *update,
+                                       struct operation_list *out) {
+    const struct offload_region *r = &o->region[update->region];
+    struct operation *op = append(out, update);
+    if (o->hands_over && r->measures && offload_half(op) == HALF_BEFORE &&
+        (r->device < r->chunks || r->params))
+        op->write[op->writes++] = (struct buffer_ref){BUFFER_TENSOR_CUT, 0};
+    return op;
+}
+
+/* Chunks in the memory of one tier: one item, or one each where the host updates them. */
 static void update_in_memory(struct offload *o, const struct operation *update, uint32_t first, uint32_t end,
                              struct operation_list *out) {
-    struct operation *op = append(out, update);
+    struct operation *op = append_update(o, update, out);
     op->first = first;
     op->chunks = end - first;
-    if (o->by_chunk && end > first) op->items = op->chunks;
+    if (o->by_chunk && end > first && first >= o->region[update->region].device) op->items = op->chunks;
     o->updates += op->items;
 }
 
@@ -169,7 +180,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     if (!staged) return;
     fetch(o, base + staged, update->outcome, out);
     uint64_t sequence = o->steps * o->total + base, fetched_before = o->fetches - o->ahead;
-    struct operation *op = append(out, update);
+    struct operation *op = append_update(o, update, out);
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + base + 1));
     if (r->params) drop_params(op);

@@ -71,7 +71,9 @@ struct offload {
     uint32_t slots;
     uint32_t param_slots, grad_slots; /* of the rings of parameters, and of gradients */
     uint64_t chunk_elements;
-    bool by_chunk; /* updates in memory go chunk by chunk: the host's results pass through staging */
+    bool by_chunk; /* the host's updates in memory go chunk by chunk: their results pass through staging */
+    bool
+        hands_over; /* the host updates for a device, but for the first part of a shard */
     struct offload_region *region;
     const uint16_t *refresh; /* the regions that have state, in the order of refresh */
     uint32_t refreshes;

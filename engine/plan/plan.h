@@ -53,6 +53,7 @@ enum memory_row {
 
 enum {
     NO_BUFFER = UINT32_MAX,
+    TENSOR_CUTS = 2, /* a device may read one and write the other */
     UPDATE_STAGINGS = 2 /* a copy of one overlaps the update of the other */
 };
 

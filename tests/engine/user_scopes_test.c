@@ -218,8 +218,9 @@ static zero_status flat(zero_engine *engine, uint32_t param, zero_param *out) {
 
 static void not_everywhere(void) {
     struct toy_setup s = setup_of(&own_trusting);
-    s.device = "sim", s.offload = "cpu";
-    refused(s, "trusting needs norms of whole tensors before it updates, which is not here on a GPU: set");
+    s.device = "sim";
+    refused(s,
+            "optimizer \"trusting\" is the host program's and runs on the CPU: keep its state there, with");
     s = setup_of(&own_trusting);
     s.updates = 1, s.clip = 0;
     refused(s, "trusting needs norms of whole tensors before it updates, which is not here in the backward");
