@@ -70,6 +70,7 @@ static void open_offload(struct executor *e) {
                                   .chunk_elements = e->o.plan->layout.chunk_elements,
                                   .by_chunk = plan_updates_by_chunk(e->o.plan),
                                   .hands_over = plan_host_updates(e->o.plan),
+                                  .in_turn = e->o.shape.policy->update_in_backward,
                                   .region = e->o.plan->layout.region,
                                   .refresh = e->o.shape.policy->refresh,
                                   .refreshes = e->o.shape.policy->refreshes};

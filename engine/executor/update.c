@@ -200,10 +200,10 @@ static const run_fn run_phase[] = {[WHOLE_UPDATE] = run_now,
                                    [MEASURE] = measure,
                                    [MEASURED] = run_measured};
 
-/* The parameters get the values that they had before the step. Directions had none. */
+/* The parameters get the values that they had before the step. Directions had none; norms are taken of the record's copy. */
 static void take_back(const struct update_argument *a) {
     const struct precision p = types_of(a);
-    if (a->phase == BEFORE_MATRIX) return;
+    if (a->phase == BEFORE_MATRIX || a->phase == MEASURE) return;
     if (a->copy)
         memcpy(a->master, a->copy, (a->end - a->begin) * sizeof(float));
     else if (a->outcome == OUTCOME_SKIPPED)
@@ -214,7 +214,7 @@ static void run_update(void *argument) {
     const struct update_argument *a = argument;
     uint64_t started = clock_now_ns();
     if (a->outcome != OUTCOME_UPDATED) take_back(a);
-    if (a->phase == MEASURE && a->begin == 0)
+    if (a->phase == MEASURE && a->begin == 0 && a->outcome != OUTCOME_SKIPPED)
         tensor_begin(a->executor, a->region, shard_first(a->executor, a->region), a->norms);
     if (a->outcome != OUTCOME_SKIPPED) each_run(a, run_phase[a->phase], NULL);
     if (a->copy && a->lent_params)
@@ -257,6 +257,8 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
     if (precision_keeps_masters(&p))
         a->master = c.state ? slot + c.array[c.states] : executor_master(e, a->region, c.first);
     if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[c.states]);
+    if (a->phase == MEASURE && op->outcome == OUTCOME_REPEATED && !precision_keeps_masters(&p))
+        a->out = slot + c.array[c.states]; /* the copy, of before the step */
     for (uint32_t k = 0; k < states_of(a); k++)
         a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
     if (!moves_average(a)) return;
@@ -287,6 +289,7 @@ static void take_measured(struct executor *e, const struct item *item, struct up
     bool measures = a->phase == MEASURE, joins = !precision_keeps_masters(&p) || p.split;
     if (a->phase != MEASURED && !measures) return;
     a->norms = buffer_address(e, measures ? t->write[0] : t->read[0]);
+    if (measures) a->out = NULL;
     if (measures && joins && op->reads > 1) /* else they are in the slot, or the masters are enough */
         a->out = array_of(e, op, op->read[1], t->read[1], p.compute);
     if (!measures) a->gradient = NULL;
@@ -384,12 +387,13 @@ zero_status take_updated(struct executor *e, struct item *item) {
 
 /* ---- the update itself ---- */
 
+/* Without an address: what is lent, or not needed to take an update back. */
 static void reads(struct device_work *work, const void *data, uint64_t bytes) {
-    work->read[work->reads++] = (struct device_span){(void *)data, bytes};
+    if (data) work->read[work->reads++] = (struct device_span){(void *)data, bytes};
 }
 
 static void writes(struct device_work *work, void *data, uint64_t bytes) {
-    work->write[work->writes++] = (struct device_span){data, bytes};
+    if (data) work->write[work->writes++] = (struct device_span){data, bytes};
 }
 
 static void uses(struct device_work *work, void *data, uint64_t bytes, bool changes) {

@@ -70,7 +70,7 @@ static void plain(void) {
 }
 
 /* A step that is updated again, and one that is taken back: the old weights reach the device, too. */
-static void updates_with_a_shadow(uint32_t stage, int muon) {
+static void updates_with_a_shadow(uint32_t stage, int muon, int lamb) {
     static const char format[] =
         "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/shadow\"}, "
         "\"sub_group_size\": 1024%s%s%s";
@@ -82,7 +82,7 @@ static void updates_with_a_shadow(uint32_t stage, int muon) {
         snprintf(tiers, sizeof tiers, format, own,
                  params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"" : "",
                  params ? own : "", params ? "/shadow\"}" : "");
-        s.updates = s.shadow = 1, s.nan_step = 1, s.tiers = tiers, s.muon = muon;
+        s.updates = s.shadow = 1, s.nan_step = 1, s.tiers = tiers, s.muon = muon, s.lamb = lamb;
         s.compute = !narrow ? ZERO_F32 : stage % 2 ? ZERO_F16 : ZERO_BF16, s.scale_power = 6;
         run("updates in the backward, with a shadow", s);
     }
@@ -116,7 +116,7 @@ static void types(void) {
         s = setup(stage, 2);
         s.updates = 1, s.clip = 0, s.compute = ZERO_BF16, s.tiers = tiers[stage];
         run("updates in the backward", s);
-        updates_with_a_shadow(stage, 0);
+        updates_with_a_shadow(stage, 0, 0);
     }
 }
 
@@ -204,7 +204,7 @@ static void whole(int muon, int lamb) {
 
 static void matrices(void) {
     whole(1, 0);
-    for (uint32_t stage = 1; stage < 4; stage += 2) updates_with_a_shadow(stage, 1);
+    for (uint32_t stage = 1; stage < 4; stage += 2) updates_with_a_shadow(stage, 1, 0);
     struct toy_setup s = setup(3, 4);
     s.muon = 1, s.tiers = CPU ", \"mics_shard_size\": 2";
     run_always("matrices, two copies", s);
@@ -221,6 +221,12 @@ static void matrices(void) {
 /* Lamb, also beside Muon. */
 static void tensors(void) {
     whole(0, 1);
+    for (uint32_t stage = 0; stage < 4; stage++) {
+        struct toy_setup b = setup(stage, 2);
+        updates_with_a_shadow(stage, 0, 1);
+        b.lamb = 1, b.updates = 1, b.clip = 0, b.tiers = whole_tiers[stage], b.compute = ZERO_BF16;
+        run("tensors, updates in the backward", b);
+    }
     struct toy_setup s = setup(3, 4);
     s.lamb = 1, s.tiers = "\"mics_shard_size\": 2";
     run_always("tensors, two copies", s);
