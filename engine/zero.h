@@ -410,7 +410,7 @@ enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
  *   2. direction  makes the direction from weights and states, and writes it over weight[], which is a copy.
  *   3. trust      is given the norms of the parameter's weights and of its direction, and changes the scalars of this parameter.
  *   4. update     makes the direction again, from weights and states, and moves the weights. The gradient is NULL. The states stay.
- * Commit refuses it, with a sentence, on a GPU, for updates in the backward, and for parameters that are rows of a tensor.
+ * Commit refuses it, with a sentence, for parameters that are rows of a tensor.
  *
  * MATRIX: a whole parameter of two dimensions (Muon). Others need a group of param_groups with another optimizer.
  *   1. before     updates the states from the gradient, and writes the direction to weight[], which has no values before.
@@ -500,7 +500,8 @@ typedef struct zero_plan {
     size_t struct_size;
     uint64_t params;        /* of the model; tied ones count once; without padding */
     uint64_t params_padded; /* as laid out: aligned, and padded so that units cut into equal shards */
-    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers; averaged weights are state */
+    uint64_t param_bytes, grad_bytes,
+        state_bytes;         /* at rest, per rank, on all tiers; averaged weights are state */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
     /* The part of gathered_bytes that could be saved if a gathered parameter or gradient had another address in each use. */
     uint64_t lasting_bytes;

@@ -16,7 +16,8 @@
  *
  * Every function but getters and destructors throws zero::error where zero.h returns another status than ZERO_OK. An exception that
  * leaves a forward or a backward does not end the unit's use: half a result must not count. After it, engine.cancel() on all ranks
- * drops the pass; or destroy the engine, and the other ranks learn that this one has left.
+ * drops the pass; or destroy the engine, and the other ranks learn that this one has left. Nor does it end zero::averages: then
+ * engine.ema_end() on all ranks follows.
  *
  * Threads: as in zero.h. Units and parameters are views: copy them as you like, and do not use them after their engine. */
 #ifndef ZERO_ENGINE_ZERO_HPP
@@ -117,6 +118,36 @@ struct state {
     }
 };
 
+/* From one call of zero.h to another one. The destructor ends it, unless end() did or an exception passes. An end that fails in the
+ * destructor is thrown by the next call of the engine; where none comes, it goes to the log. */
+template <class Handle> class scope {
+  public:
+    using call = zero_status (*)(Handle *);
+    scope(state &state, Handle *handle, call begin, call end)
+        : state_(&state), handle_(handle), end_(end), exceptions_(std::uncaught_exceptions()) {
+        state.checked();
+        check(begin(handle));
+    }
+    scope(const scope &) = delete;
+    scope &operator=(const scope &) = delete;
+    ~scope() {
+        if (handle_ && std::uncaught_exceptions() <= exceptions_) state_->keep(finish());
+    }
+    void end() {
+        if (handle_) check(finish());
+    }
+
+  protected:
+    Handle *handle() const { return handle_; }
+
+  private:
+    zero_status finish() noexcept { return end_(std::exchange(handle_, nullptr)); }
+    state *state_;
+    Handle *handle_;
+    call end_;
+    int exceptions_;
+};
+
 } // namespace inside
 
 /* A parameter whose elements are of type T: float, or a type of 2 bytes where the configuration enables bf16 or fp16 and the
@@ -154,34 +185,20 @@ template <class T> class param {
     uint64_t count_;
 };
 
-/* A forward or backward of a unit. The destructor ends it, unless end() did or an exception passes. An end that fails in the
- * destructor is thrown by the next call of the engine; where none comes, it goes to the log. */
-class use {
+/* A forward or backward of a unit. */
+class use : public inside::scope<zero_unit> {
   public:
     use(inside::state &state, zero_unit *unit, bool backward)
-        : state_(&state), unit_(unit), backward_(backward), exceptions_(std::uncaught_exceptions()) {
-        state.checked();
-        check(backward ? zero_backward_begin(unit) : zero_forward_begin(unit));
-    }
-    use(const use &) = delete;
-    use &operator=(const use &) = delete;
-    ~use() {
-        if (unit_ && std::uncaught_exceptions() <= exceptions_) state_->keep(finish());
-    }
-    void end() {
-        if (unit_) check(finish());
-    }
-    void next_micro() { check(zero_unit_next_micro(unit_)); }
+        : scope(state, unit, backward ? zero_backward_begin : zero_forward_begin,
+                backward ? zero_backward_end : zero_forward_end) {}
+    void next_micro() { check(zero_unit_next_micro(handle())); }
+};
 
-  private:
-    zero_status finish() noexcept {
-        zero_unit *unit = std::exchange(unit_, nullptr);
-        return backward_ ? zero_backward_end(unit) : zero_forward_end(unit);
-    }
-    inside::state *state_;
-    zero_unit *unit_;
-    bool backward_;
-    int exceptions_;
+/* The averaged weights are in the place of the weights. */
+class averages : public inside::scope<zero_engine> {
+  public:
+    explicit averages(inside::state &state)
+        : scope(state, state.engine, zero_engine_ema_begin, zero_engine_ema_end) {}
 };
 
 class unit {
@@ -289,9 +306,15 @@ class engine {
     /* Between steps: the device for something else. Addresses may be others afterwards; parameters read them in each use. */
     void park(zero_tier tier) { check(zero_engine_park(state_->checked(), tier)); }
     void unpark() { check(zero_engine_unpark(state_->checked())); }
-    /* Between steps: evaluations compute with the averaged weights in between. */
+    /* Between steps: evaluations compute with the averaged weights in between; inside the returned scope; or in a function. */
     void ema_begin() { check(zero_engine_ema_begin(state_->checked())); }
     void ema_end() { check(zero_engine_ema_end(state_->checked())); }
+    [[nodiscard]] averages averaged() { return averages(*state_); }
+    template <class Body> void averaged(Body &&body) {
+        averages scope = averaged();
+        body();
+        scope.end();
+    }
     /* The sum over ranks. */
     double sum(double value) {
         check(zero_engine_sum(state_->checked(), &value, 1));

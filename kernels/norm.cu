@@ -26,7 +26,7 @@ static __device__ void fetch(double *tile, const struct norm_total_argument &a, 
 /* One block. Its first thread adds, in one long chain of additions; the other warps fetch the next tile. */
 KERNEL(norm_total, NORM_THREADS, struct norm_total_argument, a) {
     __shared__ double tile[2][TOTAL_STEP];
-    double sum = 0;
+    double sum = a.add ? *a.total : 0;
     uint32_t now = 0;
     if (threadIdx.x >= WARP) fetch(tile[0], a, 0);
     for (uint64_t first = 0; first < a.count; first += TOTAL_STEP, now ^= 1) {

@@ -9,19 +9,28 @@
 
 enum { NORM_LANES = 16, NORM_THREADS = 128 };
 
+/* Adds the squares of a lane's elements of the tile; the first of them is `first`. */
+static __device__ double norm_lane(double sum, const float *tile, uint32_t first, uint32_t elements) {
+#pragma unroll 8
+    for (uint32_t i = first; i < elements; i += NORM_LANES) {
+        double x = tile[i];
+        sum += x * x;
+    }
+    return sum;
+}
+
+/* Called by the first sixteen threads of a warp, which have the lanes' sums; the first one writes *out_sum. */
+static __device__ void norm_of_lanes(double sum, uint32_t lane, double *out_sum) {
+    for (uint32_t half = NORM_LANES / 2; half; half /= 2)
+        sum += __shfl_down_sync(0xffffu, sum, half, NORM_LANES);
+    if (lane == 0) *out_sum = canonical_f64(sum);
+}
+
 /* Called by all threads of the block; one thread writes *out_sum. */
 static __device__ void norm_of_tile(const float *tile, double *out_sum) {
     __syncthreads();
     if (threadIdx.x >= NORM_LANES) return;
-    double sum = 0;
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < NORM_BLOCK_ELEMENTS; i += NORM_LANES) {
-        double x = tile[i];
-        sum += x * x;
-    }
-    for (uint32_t half = NORM_LANES / 2; half; half /= 2)
-        sum += __shfl_down_sync(0xffffu, sum, half, NORM_LANES);
-    if (threadIdx.x == 0) *out_sum = canonical_f64(sum);
+    norm_of_lanes(norm_lane(0, tile, threadIdx.x, NORM_BLOCK_ELEMENTS), threadIdx.x, out_sum);
 }
 
 #endif

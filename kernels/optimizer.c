@@ -87,7 +87,7 @@ static void close_step(struct step *s, enum kernel_isa isa, const struct optimiz
     else if (s->out)
         cast_isa(isa, s->out, args->out_dtype, s->master, DTYPE_F32, count);
     for (int k = 0; k < OPTIMIZER_STATES_MAX && args->state_dtype != DTYPE_F32; k++)
-        if (args->state[k])
+        if (args->state[k] && args->gradient)
             bf16_stochastic_isa(isa, at(args->state[k], args->state_dtype, first), s->state[k], count,
                                 args->rounding_key + (uint64_t)k, args->first + first);
 }

@@ -11,6 +11,7 @@
 #include "kernels/lamb.h"
 #include "kernels/lion.h"
 #include "kernels/muon.h"
+#include "kernels/norm.cuh"
 #include "kernels/sgd.h"
 #include "kernels/state_element.h"
 
@@ -46,8 +47,9 @@ static __device__ void store_master(const struct optimizer_args &a, uint64_t fir
     four_store_halves(a.master_low, first, count, low);
 }
 
+/* Stores elements of a state. f gets the values as they are stored. */
 static __device__ void store_state(const struct optimizer_args &a, int state, uint64_t first, uint32_t count,
-                                   const four &f) {
+                                   four &f) {
     if (a.state_dtype == DTYPE_F32) {
         four_store(a.state[state], DTYPE_F32, first, count, f);
         return;
@@ -59,25 +61,102 @@ static __device__ void store_state(const struct optimizer_args &a, int state, ui
     for (uint32_t k = 0; k < 4; k++, at++) {
         if (k && (uint32_t)at == 0) key = block_key(key_of, at >> 32);
         x[k] = bf16_stochastic_of(f.x[k], mix_bits((uint32_t)at ^ key));
+        f.x[k] = f32_from_bf16(x[k]);
     }
     four_store_halves(static_cast<uint16_t *>(a.state[state]), first, count, x);
 }
 
-template <element_function element, int states>
+/* MEASURED: norms have been taken before. The states were updated then, and the gradient was read. */
+enum update_part { WHOLE, MEASURED };
+
+template <element_function element, int states, update_part part = WHOLE>
 static __device__ void update(const struct optimizer_step_argument &argument) {
     const struct optimizer_args &a = argument.args;
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
     uint32_t count = four_count(first, a.count);
     if (!count) return;
-    four gradient = four_load(a.gradient, a.gradient_dtype, first, count),
-         master = load_master(a, first, count);
-    four state[OPTIMIZER_STATES_MAX] = {};
+    four gradient = {}, master = load_master(a, first, count), state[OPTIMIZER_STATES_MAX] = {};
+    if (part == WHOLE) gradient = four_load(a.gradient, a.gradient_dtype, first, count);
     for (int s = 0; s < states; s++) state[s] = four_load(a.state[s], a.state_dtype, first, count);
     for (uint32_t k = 0; k < 4; k++)
         element(&master.x[k], &state[0].x[k], &state[1].x[k], gradient.x[k] * a.gradient_scale,
                 argument.scalars.value);
     store_master(a, first, count, master);
+    for (int s = 0; s < states && part == WHOLE; s++) store_state(a, s, first, count, state[s]);
+}
+
+/* ---- norms of whole tensors ---- */
+
+static constexpr uint32_t TILE_ELEMENTS = 1024, WARP = 32;
+
+template <typename array> static __device__ array *moved(array *base, uint32_t dtype, uint64_t first) {
+    uint64_t bytes = first * (dtype == DTYPE_F32 ? 4 : 2);
+    return reinterpret_cast<array *>(reinterpret_cast<uintptr_t>(base) + bytes);
+}
+
+/* The arrays of elements from `first` on. */
+static __device__ struct optimizer_args args_from(struct optimizer_args a, uint64_t first) {
+    if (a.master_low)
+        a.out = moved(a.out, DTYPE_BF16, first), a.master_low += first;
+    else
+        a.master += first;
+    for (int s = 0; s < OPTIMIZER_STATES_MAX; s++) a.state[s] = moved(a.state[s], a.state_dtype, first);
+    a.gradient = moved(a.gradient, a.gradient_dtype, first);
+    a.first += first;
+    return a;
+}
+
+/* Updates the states of four elements; takes their weights and directions, which are zeros where there are no elements. */
+template <element_function before, element_function direction, int states>
+static __device__ void measure_four(const struct optimizer_args &a, const float *scalars, uint64_t first,
+                                    uint32_t count, four &weight, four &moves) {
+    four gradient = four_load(a.gradient, a.gradient_dtype, first, count), state[OPTIMIZER_STATES_MAX] = {};
+    weight = load_master(a, first, count);
+    for (int s = 0; s < states; s++) state[s] = four_load(a.state[s], a.state_dtype, first, count);
+    for (uint32_t k = 0; k < 4; k++) {
+        moves.x[k] = weight.x[k];
+        before(&moves.x[k], &state[0].x[k], &state[1].x[k], gradient.x[k] * a.gradient_scale, scalars);
+    }
     for (int s = 0; s < states; s++) store_state(a, s, first, count, state[s]);
+    for (uint32_t k = 0; k < 4; k++) {
+        direction(&moves.x[k], &state[0].x[k], &state[1].x[k], 0, scalars);
+        if (k >= count) moves.x[k] = 0;
+    }
+}
+
+/* One block of the grid per block of elements, tile by tile: a small tile leaves room for more blocks, whose loads hide the chains of
+ * additions. The first sixteen threads of one warp add squares of weights, those of another one squares of directions. What another call
+ * had of the first block comes first. */
+template <element_function before, element_function direction, int states>
+static __device__ void measure(const struct optimizer_measure_argument &argument) {
+    __shared__ float tile[2][TILE_ELEMENTS];
+    uint64_t at = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS, all = argument.args.count,
+             first = blockIdx.x ? at - argument.skip : 0, end = at + NORM_BLOCK_ELEMENTS - argument.skip;
+    uint32_t count = (uint32_t)((end < all ? end : all) - first), warp = threadIdx.x / WARP,
+             lane = threadIdx.x % WARP, blocks = gridDim.x - (argument.ends != nullptr),
+             held = blockIdx.x ? 0 : argument.held, into = argument.ends == argument.begins ? held : 0;
+    const struct optimizer_args a = args_from(argument.args, first);
+    bool cuts = blockIdx.x == blocks, adds = warp < 2 && lane < NORM_LANES;
+    double sum = 0;
+    if (adds && held && !cuts)
+        sum = norm_lane(0, warp ? argument.begins->direction : argument.begins->weights, lane, held);
+    for (uint32_t done = 0; done < count; done += TILE_ELEMENTS) {
+        __syncthreads();
+        for (uint32_t i = threadIdx.x * 4; i < TILE_ELEMENTS; i += NORM_THREADS * 4) {
+            four weight = {}, moves = {};
+            uint32_t here = four_count(done + i, count);
+            if (here)
+                measure_four<before, direction, states>(a, argument.scalars.value, done + i, here, weight,
+                                                        moves);
+            for (uint32_t k = 0; k < 4; k++) tile[0][i + k] = weight.x[k], tile[1][i + k] = moves.x[k];
+            if (!cuts) continue;
+            four_store(argument.ends->weights + into, DTYPE_F32, done + i, here, weight);
+            four_store(argument.ends->direction + into, DTYPE_F32, done + i, here, moves);
+        }
+        __syncthreads();
+        if (adds) sum = norm_lane(sum, tile[warp], (lane - held) % NORM_LANES, TILE_ELEMENTS);
+    }
+    if (adds && !cuts) norm_of_lanes(sum, lane, &argument.sums[warp * blocks + blockIdx.x]);
 }
 
 KERNEL(adamw_step, 256, struct optimizer_step_argument, a) { update<adamw_element, 2>(a); }
@@ -86,7 +165,10 @@ KERNEL(lion_step, 256, struct optimizer_step_argument, a) { update<lion_element,
 KERNEL(adagrad_step, 256, struct optimizer_step_argument, a) { update<adagrad_element, 1>(a); }
 KERNEL(muon_step, 256, struct optimizer_step_argument, a) { update<muon_apply, 0>(a); }
 KERNEL(muon_momentum_step, 256, struct optimizer_step_argument, a) { update<muon_momentum, 1>(a); }
-KERNEL(lamb_step, 256, struct optimizer_step_argument, a) { update<lamb_apply, 2>(a); }
+KERNEL(lamb_step, 256, struct optimizer_step_argument, a) { update<lamb_apply, 2, MEASURED>(a); }
+KERNEL(lamb_norms, NORM_THREADS, struct optimizer_measure_argument, a) {
+    measure<lamb_moments, lamb_direction, 2>(a);
+}
 
 KERNEL(sgd_step, 256, struct optimizer_step_argument, a) {
     if (a.scalars.value[SGD_MOMENTUM] == 0)

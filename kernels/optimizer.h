@@ -64,7 +64,7 @@ struct optimizer_args {
     enum dtype state_dtype; /* fp32; or bf16, rounded stochastically */
     /* For this rounding: the key of the step and array, and the index of the first element. */
     uint64_t rounding_key, first;
-    const void *gradient;      /* sums over ranks and micro-steps; NULL: the row reads none */
+    const void *gradient;      /* sums over ranks and micro-steps; NULL: the row reads none, and leaves the states */
     enum dtype gradient_dtype; /* fp32, bf16 or fp16; the update widens it */
     float gradient_scale;      /* 1 / (ranks * micro-steps * loss scale) times the clip factor */
     /* The weights cast to out_dtype. NULL: the program computes with the master. */

@@ -115,6 +115,33 @@ void tensor_norms_measure(const struct optimizer *optimizer, const struct optimi
     if (rest) take_cut(optimizer, args, end - rest, rest, cut);
 }
 
+/* Of a block of which `begins` has the first elements. */
+static struct tensor_norms finish_block(const struct optimizer *optimizer, const struct optimizer_args *args,
+                                        uint64_t count, const struct tensor_cut *begins, uint64_t held) {
+    float weights[NORM_BLOCK_ELEMENTS], direction[NORM_BLOCK_ELEMENTS];
+    memcpy(weights, begins->weights, held * sizeof *weights);
+    memcpy(direction, begins->direction, held * sizeof *direction);
+    take_elements(optimizer, args, 0, count, weights + held, direction + held);
+    return norms_of(weights, direction, held + count);
+}
+
+void tensor_norms_measure_blocks(const struct optimizer *optimizer, const struct optimizer_args *args,
+                                 uint64_t skip, const struct tensor_cut *begins, uint64_t held,
+                                 struct tensor_cut *ends, double *sums) {
+    uint64_t blocks = tensor_norms_blocks(skip, args->count) - (ends != NULL), first = 0,
+             into = ends == begins ? held : 0;
+    for (uint64_t k = 0; k < blocks; k++) {
+        uint64_t end = least((k + 1) * NORM_BLOCK_ELEMENTS - skip, args->count);
+        struct tensor_norms block = k == 0 && begins ? finish_block(optimizer, args, end, begins, held)
+                                                     : measure_block(optimizer, args, first, end - first);
+        sums[k] = block.weights, sums[blocks + k] = block.direction;
+        first = end;
+    }
+    if (ends)
+        take_elements(optimizer, args, first, args->count - first, ends->weights + into,
+                      ends->direction + into);
+}
+
 struct tensor_norms tensor_norms_total(const struct tensor_norms *part, uint32_t parts, uint64_t step) {
     struct tensor_norms sum = {0};
     add_in_order(&sum, part, parts, step);

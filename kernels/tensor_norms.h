@@ -22,6 +22,19 @@ struct tensor_cut {
 void tensor_norms_measure(const struct optimizer *optimizer, const struct optimizer_args *args,
                           uint64_t first, bool ends, struct tensor_cut *cut, struct tensor_norms *norms);
 
+/* For a device: how many blocks so many elements are in, the first `skip` elements behind the beginning of a block. */
+static inline uint64_t tensor_norms_blocks(uint64_t skip, uint64_t count) {
+    return (skip + count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+}
+
+/* The same as tensor_norms_measure, but for the last sum: puts the norms of the blocks in `sums`, those of the weights, then those of the
+ * directions. `begins`: has `held` elements of the first block, which calls before had; or NULL. `ends`: takes the elements of the last
+ * block, which a later call continues, behind `held` if it is `begins`; or NULL. They are the same only if there is no other block. Leaves
+ * their counts. */
+void tensor_norms_measure_blocks(const struct optimizer *optimizer, const struct optimizer_args *args,
+                                 uint64_t skip, const struct tensor_cut *begins, uint64_t held,
+                                 struct tensor_cut *ends, double *sums);
+
 /* Adds parts of a tensor in their order. `step`: from one part to the next. */
 struct tensor_norms tensor_norms_total(const struct tensor_norms *part, uint32_t parts, uint64_t step);
 

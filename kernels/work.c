@@ -79,18 +79,17 @@ static struct kernel_grid grid_norm_blocks(const void *argument) {
                                 .threads = NORM_THREADS};
 }
 
-static double add_in_order(const double *sums, uint64_t count) {
-    double sum = 0;
+static double add_in_order(double sum, const double *sums, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) sum += sums[i];
     return sum == sum ? sum : __builtin_nan("");
 }
 
 static void run_norm_total(void *argument) {
     const struct norm_total_argument *a = argument;
-    double (*volatile call)(const double *, uint64_t) =
+    double (*volatile call)(double, const double *, uint64_t) =
         add_in_order; /* volatile: prevents inlining (float_env.h) */
     float_env saved = float_env_enter();
-    *a->total = call(a->sums, a->count);
+    *a->total = call(a->add ? *a->total : 0, a->sums, a->count);
     float_env_leave(saved);
 }
 
@@ -227,7 +226,7 @@ static const struct kernel *argument_of(const struct matrix_step *s, union matri
         a->squares = (struct norm_blocks_argument){s->a, s->out, count, s->bf16 ? DTYPE_BF16 : DTYPE_F32};
         return &kernel_norm_blocks;
     case MATRIX_TOTAL:
-        a->total = (struct norm_total_argument){s->a, s->out, count};
+        a->total = (struct norm_total_argument){.sums = s->a, .total = s->out, .count = count};
         return &kernel_norm_total;
     default:
         a->step = *s;
@@ -273,6 +272,29 @@ const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer) {
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         if (strcmp(steps[i].optimizer, optimizer->name) == 0) return &steps[i].kernel;
     return NULL;
+}
+
+static void run_measure(void *argument) {
+    struct optimizer_measure_argument *a = argument;
+    a->args.scalars = &a->scalars;
+    tensor_norms_measure_blocks(a->optimizer, &a->args, a->skip, a->begins, a->held, a->ends, a->sums);
+}
+
+/* One block of the grid per block of elements. */
+static struct kernel_grid grid_measure(const void *argument) {
+    const struct optimizer_measure_argument *a = argument;
+    return (struct kernel_grid){.blocks = (uint32_t)tensor_norms_blocks(a->skip, a->args.count),
+                                .threads = NORM_THREADS};
+}
+
+static const struct kernel lamb_norms = {.name = "lamb_norms",
+                                         .fatbin = optimizer_fatbin,
+                                         .run = run_measure,
+                                         .grid = grid_measure,
+                                         .argument_bytes = sizeof(struct optimizer_measure_argument)};
+
+const struct kernel *kernel_optimizer_measure(const struct optimizer *optimizer) {
+    return strcmp(optimizer->name, "lamb") == 0 ? &lamb_norms : NULL;
 }
 
 /* ---- all ---- */

@@ -6,6 +6,7 @@
 #define ZERO_KERNELS_WORK_H
 
 #include "kernels/optimizer.h"
+#include "kernels/tensor_norms.h"
 
 struct kernel;
 
@@ -21,7 +22,7 @@ struct cast_scaled_argument {
 extern const struct kernel kernel_cast_scaled;
 
 /* norm_blocks: the sum of squares of each block of NORM_BLOCK_ELEMENTS (norm.h). norm_total: the sum of these sums,
- * in order, by one thread. */
+ * in order, by one thread. `add`: goes on from the total's content. */
 struct norm_blocks_argument {
     const void *elements;
     double *sums;
@@ -32,6 +33,7 @@ struct norm_total_argument {
     const double *sums;
     double *total;
     uint64_t count; /* number of sums */
+    uint32_t add;
 };
 extern const struct kernel kernel_norm_blocks, kernel_norm_total;
 
@@ -75,6 +77,19 @@ struct optimizer_step_argument {
 };
 /* The kernel for a row of `optimizers`, or for the row `before` of one. NULL: the program brings the optimizer, so no device has it. */
 const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer);
+
+/* Runs tensor_norms_measure_blocks: the first part of the update of an optimizer that needs norms of whole tensors. kernel_norm_total
+ * then adds up the sums. */
+struct optimizer_measure_argument {
+    struct optimizer_args args;
+    struct optimizer_scalars scalars;
+    const struct optimizer *optimizer; /* used only on the host */
+    double *sums;
+    struct tensor_cut *begins, *ends;
+    uint32_t held, skip;
+};
+/* The kernel for a row of `optimizers` of scope TENSOR. NULL: there is none. */
+const struct kernel *kernel_optimizer_measure(const struct optimizer *optimizer);
 
 /* Steps of whole matrices (matrix_step.h) that only these have. */
 extern const struct kernel kernel_matrix_normalize, kernel_matrix_scale, kernel_matrix_transpose,

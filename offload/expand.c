@@ -1,6 +1,6 @@
 #include "offload/expand.h"
 
-/* An update of a step: one of those that take norms, which all come first; or one of the others, region by region. */
+/* An update of a step: one of those that take norms, where they all come first; or one of the others, region by region. */
 struct turn {
     uint16_t region;
     enum update_half half;
@@ -13,17 +13,17 @@ static bool turn_at(const struct offload *o, uint32_t i, struct turn *out) {
     bool first = i < o->refreshes;
     uint32_t k = first ? i : (i - o->refreshes) / UPDATE_HALVES;
     *out = (struct turn){o->refresh[k], first ? HALF_BEFORE : (i - o->refreshes) % UPDATE_HALVES};
-    return first == (out->half == HALF_BEFORE && o->region[out->region].measures);
+    return first == (out->half == HALF_BEFORE && o->region[out->region].measures && !o->in_turn);
 }
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* From a chunk's first half to its second one, and from there to the next step's first one. */
-static uint64_t lag_of(const struct offload *o, const struct offload_region *r, uint64_t lag) {
+/* Before a chunk comes for this half of its update, its other half was stored: `apart` chunks ago, or in the step before. */
+static uint64_t lag_of(const struct offload *o, const struct offload_region *r, enum update_half half) {
     uint32_t first[UPDATE_HALVES] = {offload_half_first(r, HALF_BEFORE), offload_half_first(r, HALF_WEIGHTS)};
     uint64_t apart = r->base[HALF_WEIGHTS] + first[HALF_BEFORE] - r->base[HALF_BEFORE] - first[HALF_WEIGHTS];
-    if (!r->measures || first[HALF_BEFORE] == r->chunks || first[HALF_WEIGHTS] == r->chunks) return lag;
-    return least(lag, least(apart, o->total - apart));
+    if (!r->measures || first[HALF_BEFORE] == r->chunks || first[HALF_WEIGHTS] == r->chunks) return o->lag;
+    return least(o->lag, half == HALF_WEIGHTS ? apart : o->total - apart);
 }
 
 void offload_open(struct offload *o) {
@@ -36,7 +36,6 @@ void offload_open(struct offload *o) {
         o->total += r->chunks - offload_half_first(r, turn.half);
     }
     o->lag = least(o->slots, o->total);
-    for (uint32_t k = 0; k < o->refreshes; k++) o->lag = lag_of(o, &o->region[o->refresh[k]], o->lag);
     o->steps = o->ahead = o->updated = o->fetches = o->updates = 0;
     o->param_sequence = o->grad_sequence = 0;
     for (int stream = 0; stream < STREAMS; stream++) o->points[stream] = 0;
@@ -108,7 +107,7 @@ static void fetch_half(struct offload *o, uint16_t region, enum update_half half
     struct operation *op = append_new(out, OP_FETCH, half_object(r, half), STREAM_FETCH, region);
     uint64_t sequence = o->steps * o->total + o->ahead;
     set_run(op, (uint32_t)(first + (o->ahead - base)), stop - o->ahead, sequence);
-    set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)o->lag);
+    set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)lag_of(o, r, half));
     op->outcome = outcome;
     if (takes_gradient(r, half) && outcome != OUTCOME_SKIPPED)
         op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, region};
@@ -123,14 +122,18 @@ static void fetch(struct offload *o, uint64_t until, uint8_t outcome, struct ope
         if (turn_at(o, i, &turn)) fetch_half(o, turn.region, turn.half, until, outcome, out);
 }
 
-/* How far a backward may fetch: what has a slot, and needs no gradient from the drive. With updates in the backward, slots become free
- * while it goes on. */
+static uint64_t least_after(uint64_t until, uint64_t base, const struct offload *o) {
+    return base >= o->updated && base < until ? base : until;
+}
+
+/* How far a backward may fetch: what has a slot, needs no gradient from the drive, and no store of an update that is to come. With updates
+ * in the backward, slots become free while it goes on. */
 static uint64_t fetchable(const struct offload *o) {
     uint64_t until = o->updated + o->lag;
     for (uint32_t k = 0; k < o->refreshes; k++) {
         const struct offload_region *r = &o->region[o->refresh[k]];
-        uint64_t base = r->base[r->halves ? HALF_BEFORE : HALF_WEIGHTS];
-        if (r->grads && base >= o->updated && base < until) until = base;
+        if (r->grads) until = least_after(until, r->base[r->halves ? HALF_BEFORE : HALF_WEIGHTS], o);
+        if (r->measures) until = least_after(until, r->base[HALF_WEIGHTS], o);
     }
     return until;
 }
@@ -148,13 +151,24 @@ static void drop_params(struct operation *op) {
     drop(op->read, &op->reads, BUFFER_PARAM_SHARD);
 }
 
-/* Chunks in the memory of one tier: one item, or one each. */
+/* An update that takes norms of whole tensors of a part of the shard, or chunk by chunk, shares a block of elements with the next one. */
+static struct operation *append_update(const struct offload *o, const struct operation *update,
+                                       struct operation_list *out) {
+    const struct offload_region *r = &o->region[update->region];
+    struct operation *op = append(out, update);
+    if (o->hands_over && r->measures && offload_half(op) == HALF_BEFORE &&
+        (r->device < r->chunks || r->params))
+        op->write[op->writes++] = (struct buffer_ref){BUFFER_TENSOR_CUT, 0};
+    return op;
+}
+
+/* Chunks in the memory of one tier: one item, or one each where the host updates them. */
 static void update_in_memory(struct offload *o, const struct operation *update, uint32_t first, uint32_t end,
                              struct operation_list *out) {
-    struct operation *op = append(out, update);
+    struct operation *op = append_update(o, update, out);
     op->first = first;
     op->chunks = end - first;
-    if (o->by_chunk && end > first) op->items = op->chunks;
+    if (o->by_chunk && end > first && first >= o->region[update->region].device) op->items = op->chunks;
     o->updates += op->items;
 }
 
@@ -169,7 +183,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     if (!staged) return;
     fetch(o, base + staged, update->outcome, out);
     uint64_t sequence = o->steps * o->total + base, fetched_before = o->fetches - o->ahead;
-    struct operation *op = append(out, update);
+    struct operation *op = append_update(o, update, out);
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + base + 1));
     if (r->params) drop_params(op);

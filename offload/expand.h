@@ -24,8 +24,8 @@
  *
  * Where an optimizer needs norms of whole tensors, it is the same: first the states change, and the weights are read with them
  * (OBJECT_NORM), later the weights change, and the states are read with them. Each stores what it changes. The first halves of all
- * regions come before all other updates. A chunk is fetched for its second half after it was stored in its first one, and for the next
- * step after its second one: `lag` sees to both.
+ * regions come before all other updates; with updates in the backward the second half of a region follows its first one. A chunk is
+ * fetched for its second half after it was stored in its first one, and for the next step after its second one.
  *
  * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
  * drive and a whole region is as large as a shard. A ring's slots are used in turn:
@@ -71,15 +71,17 @@ struct offload {
     uint32_t slots;
     uint32_t param_slots, grad_slots; /* of the rings of parameters, and of gradients */
     uint64_t chunk_elements;
-    bool by_chunk; /* updates in memory go chunk by chunk: the host's results pass through staging */
+    bool by_chunk;   /* the host's updates in memory go chunk by chunk: their results pass through staging */
+    bool hands_over; /* the host updates for a device, but for the first part of a shard */
+    bool in_turn; /* updates are in the backward: a region's norms do not come before the updates of others */
     struct offload_region *region;
     const uint16_t *refresh; /* the regions that have state, in the order of refresh */
     uint32_t refreshes;
 
     /* Set by offload_open. */
     uint64_t total; /* staged chunks per step; where a region has two updates, of both */
-    /* A chunk is fetched when the one so many before it in the ring was stored. The number of slots; fewer, where a chunk comes again
-     * sooner. */
+    /* A chunk is fetched when the one so many before it in the ring was stored, or a later one, where the chunk itself comes again
+     * sooner. The number of slots, or of all chunks. */
     uint64_t lag;
 
     /* The state. */

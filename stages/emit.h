@@ -20,8 +20,9 @@ bool policy_gathers(const struct policy *policy, const struct use *use);
 struct buffer_ref matrix_direct(struct policy *policy, uint16_t region, enum outcome outcome,
                                 struct operation_list *out);
 
-/* tensor.c: the first part of an update that needs norms of whole tensors. */
-void tensor_measure(struct policy *policy, uint16_t region, struct operation_list *out);
+/* tensor.c: the first part of an update that needs norms of whole tensors. What takes an update back needs no norms, and only takes back the
+ * states. */
+void tensor_measure(struct policy *policy, uint16_t region, enum outcome outcome, struct operation_list *out);
 
 /* A run of forward uses; it is empty if first > last. policy_fits: true if two runs may be gathered at once while
  * `in_use` is in use. policy_reach: the last position that is gathered ahead while the use at `cursor` is in use. */

@@ -210,6 +210,7 @@ static void update(struct policy *p, uint16_t region, enum outcome outcome, stru
     bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
     struct buffer_ref from = {whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region};
     if (r->matrices) from = matrix_direct(p, region, outcome, out);
+    if (r->tensors && p->update_in_backward) tensor_measure(p, region, outcome, out);
     if (r->tensors) from = (struct buffer_ref){BUFFER_TENSOR_NORMS, region};
     struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
     op->outcome = (uint8_t)outcome;
@@ -375,8 +376,8 @@ void policy_agree(struct policy *p, struct operation_list *out) {
 bool policy_updated(const struct policy *p) { return p->refreshes && p->region[p->refresh[0]].updated; }
 
 void policy_apply(struct policy *p, enum outcome outcome, struct operation_list *out) {
-    for (uint32_t k = 0; k < p->refreshes && outcome != OUTCOME_SKIPPED; k++)
-        if (p->region[p->refresh[k]].tensors) tensor_measure(p, p->refresh[k], out);
+    for (uint32_t k = 0; k < p->refreshes && !p->update_in_backward && outcome != OUTCOME_SKIPPED; k++)
+        if (p->region[p->refresh[k]].tensors) tensor_measure(p, p->refresh[k], OUTCOME_UPDATED, out);
     for (uint32_t k = 0; k < p->refreshes; k++) {
         struct region *r = &p->region[p->refresh[k]];
         enum outcome what = r->updated ? outcome : OUTCOME_UPDATED;

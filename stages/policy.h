@@ -28,8 +28,8 @@
  * the owners' come back the way that gradients do.
  *
  * Where an optimizer needs norms of whole tensors, an update has three operations: each rank updates the states of its shard and takes
- * its part of the norms, which are gathered, and the update moves the weights. The first two come before all updates, so that no
- * update waits for the other ranks.
+ * its part of the norms, which are gathered, and the update moves the weights. At the step the first two come before all updates, so that
+ * no update waits for the other ranks; in the backward all three follow the region's last reduction.
  *
  * Invariants:
  *   1. The parameters of a unit are gathered before its use is emitted.

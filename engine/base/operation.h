@@ -87,6 +87,10 @@ enum buffer_kind {
     /* If the host adds a micro-step's shard to the sum in its own memory: a round of the shard, from the device; the region is its
      * index, which is that of the reduction's BUFFER_STAGING. No operation names it. */
     BUFFER_ROUND_STAGING,
+    /* Of norms of whole tensors: what an update has of a block that a later one continues (struct tensor_cut); and of a discrete device
+     * the norms of blocks, which no operation names. The region is 0. */
+    BUFFER_TENSOR_CUT,
+    BUFFER_TENSOR_SUMS,
     BUFFER_KINDS
 };
 

@@ -1,23 +1,5 @@
 #include "engine/blueprint/tensors.h"
 
-static zero_status check_terms(const struct blueprint *b, const struct optimizer *row,
-                               struct zero_error *error) {
-    const struct blueprint_terms *t = &b->terms;
-    const struct {
-        bool refused;
-        const char *what, *instead;
-    } cases[] = {{t->discrete, "on a GPU", "set device.type to \"cpu\""},
-                 {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (cases[i].refused)
-            return error_set(
-                error, ZERO_E_UNSUPPORTED,
-                "%s needs norms of whole tensors before it updates, which is not here %s: %s, or "
-                "take another optimizer",
-                row->title, cases[i].what, cases[i].instead);
-    return ZERO_OK;
-}
-
 static zero_status check_param(const struct model_param *p, const struct optimizer *row,
                                struct zero_error *error) {
     bool rows = p->tensor_rows && p->tensor_rows != p->shape[0];
@@ -33,9 +15,7 @@ zero_status tensors_check(const struct blueprint *b, struct zero_error *error) {
     for (uint32_t i = 0; i < b->o.model->params; i++) {
         const struct model_param *p = &b->o.model->param[i];
         if (p->owner != i || !b->regions[p->region].tensors) continue;
-        const struct optimizer *row = blueprint_optimizer(b, p->region);
-        zero_status status = check_terms(b, row, error);
-        if (!status) status = check_param(p, row, error);
+        zero_status status = check_param(p, blueprint_optimizer(b, p->region), error);
         if (status) return status;
     }
     return ZERO_OK;

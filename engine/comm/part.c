@@ -56,7 +56,7 @@ static zero_status copy_on_device(struct comm_work *work, void *target, const vo
 zero_status part_norm(struct device *device, const struct comm_call *call, uint64_t *out_ticket,
                       struct zero_error *error) {
     const struct comm_norm *norm = &call->norm;
-    struct norm_total_argument a = {norm->all, norm->total, norm->blocks};
+    struct norm_total_argument a = {.sums = norm->all, .total = norm->total, .count = norm->blocks};
     struct device_work work = {.kernel = &kernel_norm_total,
                                .stream = DEVICE_REDUCE,
                                .reads = 1,

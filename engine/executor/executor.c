@@ -69,6 +69,8 @@ static void open_offload(struct executor *e) {
                                   .grad_slots = e->o.plan->layout.grads.slots,
                                   .chunk_elements = e->o.plan->layout.chunk_elements,
                                   .by_chunk = plan_updates_by_chunk(e->o.plan),
+                                  .hands_over = plan_host_updates(e->o.plan),
+                                  .in_turn = e->o.shape.policy->update_in_backward,
                                   .region = e->o.plan->layout.region,
                                   .refresh = e->o.shape.policy->refresh,
                                   .refreshes = e->o.shape.policy->refreshes};
@@ -97,11 +99,9 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->live = calloc(e->o.plan->buffers, sizeof *e->live);
     e->norm = e->o.norms ? e->o.norms : calloc(p->regions, sizeof *e->norm);
     e->normed = calloc(p->regions, sizeof *e->normed);
-    e->cut = p->tensors ? calloc(1, sizeof *e->cut) : NULL;
     e->mine = e->o.agreements;
     e->all = e->o.agreements + 1;
     whole &= e->stored && e->access.held && e->hazards.record && e->bound && e->live && e->norm && e->normed;
-    whole &= e->cut || !p->tensors;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
     memset(e->bound, 0xff, PLAN_SLOT_KINDS * p->regions * sizeof *e->bound);
     return ZERO_OK;
@@ -139,7 +139,6 @@ void executor_close(struct executor *e) {
     free(e->live);
     if (!e->o.norms) free(e->norm);
     free(e->normed);
-    free(e->cut);
     free(e);
 }
 

@@ -129,13 +129,12 @@ struct executor {
     struct access access;
     const atomic_uchar *go;               /* executor_hold */
     struct operation_list list, expanded; /* scratch: list of one event; list of one operation, expanded */
-    uint32_t *bound;        /* [2][regions]: buffer of the full parameters, of the full gradient */
-    bool *live;             /* per buffer: its interval is open */
-    double *norm;           /* per region: sum of squares of this rank's shard; options.norms, if not NULL */
-    struct tensor_cut *cut; /* of the norms of tensors (tensor.c); NULL: no optimizer needs them */
-    bool *normed;           /* per region: `norm` belongs to the present gradient, or soon will */
-    uint64_t parts_bytes;   /* of the address space: in use */
-    uint64_t computed;      /* the last point on the compute stream that the host has ended */
+    uint32_t *bound;      /* [2][regions]: buffer of the full parameters, of the full gradient */
+    bool *live;           /* per buffer: its interval is open */
+    double *norm;         /* per region: sum of squares of this rank's shard; options.norms, if not NULL */
+    bool *normed;         /* per region: `norm` belongs to the present gradient, or soon will */
+    uint64_t parts_bytes; /* of the address space: in use */
+    uint64_t computed;    /* the last point on the compute stream that the host has ended */
     struct agreement *mine, *all;
     struct scalar_set scalars[SCALAR_SETS];
     uint32_t set;

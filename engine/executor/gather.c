@@ -21,16 +21,20 @@ static uint8_t *rest_of_share(const struct executor *e, const struct item *item)
     return item_address(e, item, item->task->op.read[0], item->task->read[0]);
 }
 
+/* The share rests in its own part of the target. */
+static bool in_place(const struct operation *op) {
+    return op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL ||
+           op->read[0].kind == BUFFER_DIRECTION || op->read[0].kind == BUFFER_TENSOR_NORMS;
+}
+
 /* Where this rank's share is before it is sent: in its own part of the target, or in the buffer where it rests. */
 static uint8_t *gather_source(const struct executor *e, const struct item *item,
                               const struct comm_call *call) {
     const struct operation *op = &item->task->op;
     uint64_t stride = call->stride ? call->stride : call->count;
     uint32_t me = comm_group_index(e->o.shape.group[op->axes][op->stream]);
-    bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL ||
-                    op->read[0].kind == BUFFER_DIRECTION || op->read[0].kind == BUFFER_TENSOR_NORMS;
     uint8_t *source = rest_of_share(e, item);
-    if (in_place || crosses(e, source))
+    if (in_place(op) || crosses(e, source))
         return gather_target(e, item, call) + me * stride * dtype_bytes(call->dtype);
     return source + item->moved * dtype_bytes(call->dtype);
 }
@@ -39,7 +43,8 @@ static uint8_t *gather_source(const struct executor *e, const struct item *item,
 zero_status bring_share(struct executor *e, struct item *item) {
     struct comm_call call = call_of(e, item);
     uint8_t *rests = rest_of_share(e, item);
-    if (!crosses(e, rests)) return ZERO_OK;
+    if (in_place(&item->task->op) || !crosses(e, rests))
+        return ZERO_OK; /* norms are gathered in the host's memory */
     return copy(e, item, DEVICE_IN, gather_source(e, item, &call), rests,
                 item_part(&e->o.shape, &item->task->op, item->index).count * dtype_bytes(call.dtype));
 }

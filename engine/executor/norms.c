@@ -51,7 +51,7 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
     enum dtype reduced = precision_of(&e->o.shape, region).reduced;
     double *own = sums + part.first / NORM_BLOCK_ELEMENTS;
     struct norm_blocks_argument each = {elements, own, part.count, reduced};
-    struct norm_total_argument all = {sums, &e->norm[region], all_blocks};
+    struct norm_total_argument all = {.sums = sums, .total = &e->norm[region], .count = all_blocks};
     struct device_work work = {.reads = 1,
                                .writes = 1,
                                .read = {{(void *)each.elements, part.count * dtype_bytes(reduced)}},

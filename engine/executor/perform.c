@@ -44,21 +44,22 @@ static zero_status test_nothing(struct executor *e, struct item *item, bool *out
     return ZERO_OK;
 }
 
-/* Items of a run that share scratch memory, or add to one norm, come one after the other. So do reductions of a discrete device where the
- * later one has rounds: until its last round, sums of its blocks lie in memory that all reductions use. Running ahead, the device's
- * stream has them in order. */
+/* Items of a run that share scratch memory, or add to one norm, come one after the other; so do updates that take norms of tensors. So do
+ * reductions of a discrete device where the later one has rounds: until its last round, sums of its blocks lie in memory that all reductions
+ * use. Running ahead, the device's stream has them in order. */
 static bool one_by_one(const struct executor *e, const struct item *before, const struct item *item) {
     bool reduces = item->task->op.kind == OP_REDUCE;
+    if (item->task->op.kind == OP_UPDATE) return true;
     if (before->task == item->task) return reduces || item->task->op.writes > 1;
     return reduces && before->task->op.kind == OP_REDUCE && e->o.shape.discrete && !item->task->ahead &&
            !reduce_posts_once(e, item);
 }
 
 /* An item may post when all earlier items of its stream have posted, and where comm has one order, those of all streams. So all ranks
- * post in the order of emission, however long the earlier steps of an item take. */
+ * post in the order of emission, however long the earlier steps of an item take. Of updates only those that take norms wait for a turn. */
 static zero_status test_turn(struct executor *e, struct item *item, bool *out_done) {
     const struct timeline *line = &e->stream[item->task->op.stream];
-    *out_done = collective_turn(e, item);
+    *out_done = !posts_calls(&item->task->op) || collective_turn(e, item);
     for (uint64_t i = line->retired; *out_done; i++) {
         const struct item *before = &line->item[i & line->item_mask];
         if (before == item) break;
@@ -70,6 +71,11 @@ static zero_status test_turn(struct executor *e, struct item *item, bool *out_do
 static zero_status await_turn(struct executor *e, struct item *item) {
     item->awaits = AWAITS_TURN;
     return ZERO_OK;
+}
+
+/* The chunks of a shard add to one norm, and share blocks of elements. */
+static zero_status await_order(struct executor *e, struct item *item) {
+    return item->task->op.object == OBJECT_NORM ? await_turn(e, item) : ZERO_OK;
 }
 
 /* ---- compute: the host computes, between begin and end ---- */
@@ -136,7 +142,7 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_REDUCE] = {await_turn, bring_shard, make_message, encode_message, post_reduce, decode_sum,
                    sum_replicas, norm_shard, leave_shard, add_left, end_round},
     [OP_RELEASE] = {empty_part},
-    [OP_UPDATE] = {bring_for_update, update, take_updated},
+    [OP_UPDATE] = {bring_for_update, await_order, update, take_updated},
     [OP_MATRIX] = {change_matrices},
     [OP_COPY] = {copy_second},
     [OP_CLEAR] = {clear_shard},

@@ -139,15 +139,19 @@ zero_status take_updated(struct executor *e, struct item *item);
 zero_status change_matrices(struct executor *e, struct item *item);
 const struct optimizer *region_optimizer(const struct executor *e, uint32_t region);
 
-/* tensor.c: norms of whole tensors. tensor_words: fp32 words of a region's norms, of all parts. tensor_begin: before the first elements of
- * this rank's shard, which begins at `first` in the region. tensor_measure_run: the first part of the update of elements of one tensor,
- * of one rank's part; `first`: their place in the region. tensor_trust: puts what all parts say into the scalars. `norms`: those of the
- * region; `param`: the tensor's place among the region's. */
+/* tensor.c: norms of whole tensors. tensor_words: fp32 words of a region's norms, of all parts. tensor_clear: before the first elements of
+ * this rank's shard, which begins at `first` in the region; tensor_begin: the same, of a host that takes the first elements.
+ * tensor_measure_run: the first part of the update of elements of one tensor, of one rank's part; `first`: their place in the region;
+ * tensor_measure_queue: the same on a device. tensor_trust: puts what all parts say into the scalars. `norms`: those of the region, in
+ * memory that the host reaches; `param`: the tensor's place among the region's. */
 uint64_t tensor_words(const struct executor_shape *o, uint32_t region);
+void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms);
 void tensor_begin(struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms);
 uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t first);
 void tensor_measure_run(struct executor *e, uint32_t region, uint32_t param, uint64_t first,
                         const struct optimizer_args *args, struct tensor_norms *norms);
+zero_status tensor_measure_queue(struct executor *e, struct item *item, uint32_t param,
+                                 const struct optimizer_args *args, struct tensor_norms *norms);
 void tensor_trust(const struct executor *e, uint32_t region, uint32_t param, const struct tensor_norms *norms,
                   struct optimizer_scalars *scalars);
 

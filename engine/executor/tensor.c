@@ -5,6 +5,7 @@
 
 #include "engine/executor/steps.h"
 #include "kernels/tensor_norms.h"
+#include "kernels/work.h"
 
 static uint64_t share(const struct executor_shape *o, uint32_t region) {
     return part_elements(o, region, grad_shard_placement(&o->policy->region[region]));
@@ -19,11 +20,26 @@ uint64_t tensor_words(const struct executor_shape *o, uint32_t region) {
            (sizeof(struct tensor_norms) / sizeof(float));
 }
 
-void tensor_begin(struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms) {
+/* The two places of a block of which earlier calls had a part, in memory that the device reaches, too. The one with elements has it. */
+static struct tensor_cut *cuts_of(const struct executor *e) {
+    return executor_address(e, (struct buffer_ref){BUFFER_TENSOR_CUT, 0});
+}
+
+static struct tensor_cut *cut_of(const struct executor *e) {
+    struct tensor_cut *cuts = cuts_of(e);
+    return cuts + (cuts[1].count > 0);
+}
+
+void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms) {
     uint64_t params = e->o.shape.model->region[region].params, part = share(&e->o.shape, region),
              elements = e->o.plan->layout.elements[region];
-    memset(norms + first / part * params, 0, elements / part * params * sizeof *norms);
-    e->cut->count = 0;
+    if (!e->o.without_data)
+        memset(norms + first / part * params, 0, elements / part * params * sizeof *norms);
+}
+
+void tensor_begin(struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms) {
+    tensor_clear(e, region, first, norms);
+    for (int k = 0; k < TENSOR_CUTS; k++) cuts_of(e)[k].count = 0;
 }
 
 uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t first) {
@@ -37,18 +53,109 @@ static uint64_t tensor_end(const struct executor *e, uint32_t region, uint32_t p
     return param + 1 < r->params ? e->o.shape.model->param[r->param[param + 1]].offset : r->padded;
 }
 
+/* This rank's part has no more of the tensor. */
+static bool ends_tensor(const struct executor *e, uint32_t region, uint32_t param,
+                        const struct optimizer_args *args) {
+    uint64_t end = args->first + args->count;
+    return end % share(&e->o.shape, region) == 0 || end == tensor_end(e, region, param);
+}
+
+static struct tensor_norms *norms_at(const struct executor *e, uint32_t region, uint32_t param,
+                                     uint64_t first, struct tensor_norms *norms) {
+    return norms + first / share(&e->o.shape, region) * e->o.shape.model->region[region].params + param;
+}
+
 void tensor_measure_run(struct executor *e, uint32_t region, uint32_t param, uint64_t first,
                         const struct optimizer_args *args, struct tensor_norms *norms) {
-    uint64_t params = e->o.shape.model->region[region].params, part = share(&e->o.shape, region),
-             end = first + args->count;
-    bool ends = end % part == 0 || end == tensor_end(e, region, param);
-    tensor_norms_measure(region_optimizer(e, region), args, first % part, ends, e->cut,
-                         norms + first / part * params + param);
+    tensor_norms_measure(region_optimizer(e, region), args, first % share(&e->o.shape, region),
+                         ends_tensor(e, region, param, args), cut_of(e),
+                         norms_at(e, region, param, first, norms));
+}
+
+/* ---- on a discrete device ---- */
+
+static void reads(struct device_work *work, const void *data, uint64_t bytes) {
+    if (data) work->read[work->reads++] = (struct device_span){(void *)data, bytes};
+}
+
+static void writes(struct device_work *work, void *data, uint64_t bytes) {
+    work->write[work->writes++] = (struct device_span){data, bytes};
+}
+
+/* `blocks` end here; the last elements, `rest`, are in another block. */
+static struct device_work measure_work(const struct optimizer_measure_argument *m, uint64_t blocks,
+                                       uint64_t rest) {
+    const struct optimizer_args *a = &m->args;
+    struct device_work work = {0};
+    uint64_t into = m->ends == m->begins ? m->held : 0;
+    reads(&work, a->gradient, a->count * dtype_bytes(a->gradient_dtype));
+    reads(&work, a->master, a->count * sizeof *a->master);
+    reads(&work, a->master_low, a->count * sizeof *a->master_low);
+    if (a->master_low) reads(&work, a->out, a->count * dtype_bytes(a->out_dtype));
+    for (int k = 0; k < OPTIMIZER_STATES_MAX && a->state[k]; k++) {
+        reads(&work, a->state[k], a->count * dtype_bytes(a->state_dtype));
+        writes(&work, a->state[k], a->count * dtype_bytes(a->state_dtype));
+    }
+    if (blocks && m->held) reads(&work, m->begins->weights, m->held * sizeof *m->begins->weights);
+    if (blocks && m->held) reads(&work, m->begins->direction, m->held * sizeof *m->begins->direction);
+    writes(&work, m->sums, blocks * sizeof(struct tensor_norms));
+    if (rest) writes(&work, m->ends->weights + into, rest * sizeof *m->ends->weights);
+    if (rest) writes(&work, m->ends->direction + into, rest * sizeof *m->ends->direction);
+    return work;
+}
+
+static zero_status queue_total(struct executor *e, struct item *item, const double *sums, uint64_t blocks,
+                               double *total) {
+    struct norm_total_argument all = {.sums = sums, .total = total, .count = blocks, .add = true};
+    struct device_work work = {0};
+    reads(&work, sums, blocks * sizeof *sums);
+    reads(&work, total, sizeof *total);
+    writes(&work, total, sizeof *total);
+    return submit(e, item, &kernel_norm_total, DEVICE_UPDATE, &all, &work);
+}
+
+/* What calls before have cut, and where this one cuts. A block that goes on to be cut stays in its place; else another one is read while
+ * this one is written. */
+static void take_cut(struct executor *e, struct optimizer_measure_argument *m, uint64_t blocks,
+                     uint64_t rest) {
+    if (!e->offload.hands_over || e->o.without_data) return;
+    struct tensor_cut *cuts = cuts_of(e), *from = cut_of(e), *to = blocks ? &cuts[from == cuts] : from;
+    m->held = (uint32_t)from->count;
+    m->begins = m->held ? from : NULL;
+    m->ends = rest ? to : NULL;
+    from->count = 0;
+    to->count = rest ? rest + (to == from) * m->held : 0;
+}
+
+zero_status tensor_measure_queue(struct executor *e, struct item *item, uint32_t param,
+                                 const struct optimizer_args *args, struct tensor_norms *norms) {
+    uint32_t region = item->task->op.region;
+    const struct optimizer *optimizer = region_optimizer(e, region);
+    uint64_t skip = args->first % share(&e->o.shape, region) % NORM_BLOCK_ELEMENTS,
+             behind = (skip + args->count) % NORM_BLOCK_ELEMENTS,
+             rest = ends_tensor(e, region, param, args) ? 0
+                    : behind < args->count              ? behind
+                                                        : args->count,
+             blocks = tensor_norms_blocks(skip, args->count) - (rest > 0);
+    double *sums = executor_address(e, (struct buffer_ref){BUFFER_TENSOR_SUMS, 0});
+    struct tensor_norms *out = norms_at(e, region, param, args->first, norms);
+    struct optimizer_measure_argument measure = {.args = *args,
+                                                 .scalars = *args->scalars,
+                                                 .optimizer = optimizer,
+                                                 .sums = sums,
+                                                 .skip = (uint32_t)skip};
+    take_cut(e, &measure, blocks, rest);
+    struct device_work work = measure_work(&measure, blocks, measure.ends ? rest : 0);
+    measure.args.scalars = NULL; /* a pointer into the host's memory */
+    zero_status status = submit(e, item, kernel_optimizer_measure(optimizer), DEVICE_UPDATE, &measure, &work);
+    if (!status) status = queue_total(e, item, sums, blocks, &out->weights);
+    return status ? status : queue_total(e, item, sums + blocks, blocks, &out->direction);
 }
 
 void tensor_trust(const struct executor *e, uint32_t region, uint32_t param, const struct tensor_norms *norms,
                   struct optimizer_scalars *scalars) {
     uint32_t params = e->o.shape.model->region[region].params;
+    if (e->o.without_data) return;
     struct tensor_norms all = tensor_norms_total(norms + param, parts(&e->o.shape, region), params);
     optimizer_trust(region_optimizer(e, region), &all, scalars);
 }

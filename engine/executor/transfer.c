@@ -237,9 +237,12 @@ zero_status fetch_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     item->awaits = AWAITS_DRIVE;
     uint8_t *memory = item_memory(e, item);
-    /* The update that is not to count was stored: the pipe of the slots has waited for it. */
+    /* The update that is not to count was stored: the pipe of the slots has waited for it. Where norms come before the weights, these have
+     * new states. */
+    bool new_states = e->o.plan->layout.region[op->region].measures && offload_half(op) == HALF_WEIGHTS;
     for (int part = 0; part < RECORD_PARTS && op->outcome != OUTCOME_UPDATED; part++)
-        if (c.part[part].bytes) e->stored[c.index].part[part] = e->stored[c.index].before[part];
+        if (c.part[part].bytes && !(part == PART_STATES && new_states))
+            e->stored[c.index].part[part] = e->stored[c.index].before[part];
     if (op->object == OBJECT_PARAM) return read_params(e, item, op->region, &c, memory);
     if (op->object == OBJECT_GRAD) return read_grads(e, item, op->region, &c, memory);
     return transfer_read(e, item, op->region, &c, memory);

@@ -8,7 +8,7 @@
  * reads them in the place of the gradient. A discrete device holds them: to and from a host that updates they go through staging.
  *
  * Where an optimizer needs norms of whole tensors, its first part updates the states and takes the norms, and its second part moves the
- * weights, tensor by tensor.
+ * weights, tensor by tensor. The norms are in memory that the host reaches: it makes the scalars of each tensor from them.
  *
  * An update that is made again begins with the record from before the step's first update. Its masters are also the parameters' old values,
  * and an update that is taken back brings only these.
@@ -200,10 +200,10 @@ static const run_fn run_phase[] = {[WHOLE_UPDATE] = run_now,
                                    [MEASURE] = measure,
                                    [MEASURED] = run_measured};
 
-/* The parameters get the values that they had before the step. Directions had none. */
+/* The parameters get the values that they had before the step. Directions had none; norms are taken of the record's copy. */
 static void take_back(const struct update_argument *a) {
     const struct precision p = types_of(a);
-    if (a->phase == BEFORE_MATRIX) return;
+    if (a->phase == BEFORE_MATRIX || a->phase == MEASURE) return;
     if (a->copy)
         memcpy(a->master, a->copy, (a->end - a->begin) * sizeof(float));
     else if (a->outcome == OUTCOME_SKIPPED)
@@ -214,7 +214,7 @@ static void run_update(void *argument) {
     const struct update_argument *a = argument;
     uint64_t started = clock_now_ns();
     if (a->outcome != OUTCOME_UPDATED) take_back(a);
-    if (a->phase == MEASURE && a->begin == 0)
+    if (a->phase == MEASURE && a->begin == 0 && a->outcome != OUTCOME_SKIPPED)
         tensor_begin(a->executor, a->region, shard_first(a->executor, a->region), a->norms);
     if (a->outcome != OUTCOME_SKIPPED) each_run(a, run_phase[a->phase], NULL);
     if (a->copy && a->lent_params)
@@ -257,6 +257,8 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
     if (precision_keeps_masters(&p))
         a->master = c.state ? slot + c.array[c.states] : executor_master(e, a->region, c.first);
     if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[c.states]);
+    if (a->phase == MEASURE && op->outcome == OUTCOME_REPEATED && !precision_keeps_masters(&p))
+        a->out = slot + c.array[c.states]; /* the copy, of before the step */
     for (uint32_t k = 0; k < states_of(a); k++)
         a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
     if (!moves_average(a)) return;
@@ -283,12 +285,13 @@ static enum phase phase_of(const struct operation *op) {
 static void take_measured(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
     const struct task *t = item->task;
-    enum dtype compute = precision_of(&e->o.shape, op->region).compute;
-    bool measures = a->phase == MEASURE;
+    const struct precision p = precision_of(&e->o.shape, op->region);
+    bool measures = a->phase == MEASURE, joins = !precision_keeps_masters(&p) || p.split;
     if (a->phase != MEASURED && !measures) return;
     a->norms = buffer_address(e, measures ? t->write[0] : t->read[0]);
-    if (measures && op->reads > 1) /* else they are in the slot */
-        a->out = array_of(e, op, op->read[1], t->read[1], compute);
+    if (measures) a->out = NULL;
+    if (measures && joins && op->reads > 1) /* else they are in the slot, or the masters are enough */
+        a->out = array_of(e, op, op->read[1], t->read[1], p.compute);
     if (!measures) a->gradient = NULL;
 }
 
@@ -377,44 +380,64 @@ zero_status bring_for_update(struct executor *e, struct item *item) {
 
 zero_status take_updated(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
-    if (!updates_through_staging(e, &a)) return ZERO_OK;
+    if (a.phase == MEASURE || !updates_through_staging(e, &a)) return ZERO_OK;
     return copy(e, item, DEVICE_IN, a.out, staging_of(e, item),
                 (a.end - a.begin) * dtype_bytes(types_of(&a).compute));
 }
 
 /* ---- the update itself ---- */
 
+/* Without an address: what is lent, or not needed to take an update back. */
+static void reads(struct device_work *work, const void *data, uint64_t bytes) {
+    if (data) work->read[work->reads++] = (struct device_span){(void *)data, bytes};
+}
+
+static void writes(struct device_work *work, void *data, uint64_t bytes) {
+    if (data) work->write[work->writes++] = (struct device_span){data, bytes};
+}
+
+static void uses(struct device_work *work, void *data, uint64_t bytes, bool changes) {
+    reads(work, data, bytes);
+    if (changes) writes(work, data, bytes);
+}
+
 static struct device_work update_work(const struct update_argument *a) {
     const struct precision p = types_of(a);
-    uint64_t count = a->end - a->begin;
-    struct device_work work = {.reads = 1, .writes = 1};
-    if (a->outcome == OUTCOME_SKIPPED || a->phase == MEASURED)
-        work.reads = 0;
-    else
-        work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p.reduced)};
-    work.write[0] = (struct device_span){a->master, count * master_bytes(&p)};
-    struct device_span out = {a->out, count * dtype_bytes(p.compute)};
+    uint64_t count = a->end - a->begin, out_bytes = count * dtype_bytes(p.compute);
+    bool takes = a->outcome != OUTCOME_SKIPPED && a->phase != MEASURED, moves = a->phase != MEASURE;
+    struct device_work work = {0};
+    if (takes) reads(&work, a->gradient, count * dtype_bytes(p.reduced));
+    uses(&work, a->master, count * master_bytes(&p), moves);
     for (uint32_t k = 0; k < states_of(a); k++)
-        work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p.state)};
-    if (a->average) work.write[work.writes++] = (struct device_span){a->average, count * sizeof(float)};
-    if (a->out && p.split) work.write[work.writes++] = out; /* the master's upper half */
-    for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
-    struct device_span copy = {a->copy, count * sizeof(float)};
-    if (a->copy && a->outcome != OUTCOME_UPDATED) work.read[work.reads++] = copy;
-    if (a->out && !p.split) work.write[work.writes++] = out;
-    if (a->copy) work.write[work.writes++] = copy;
+        uses(&work, a->state[k], count * dtype_bytes(p.state), a->phase != MEASURED);
+    if (a->average) uses(&work, a->average, count * sizeof(float), true);
+    if (a->out && p.split) uses(&work, a->out, out_bytes, moves); /* the master's upper half */
+    if (a->copy && a->outcome != OUTCOME_UPDATED) reads(&work, a->copy, count * sizeof(float));
+    if (a->out && !p.split && moves) writes(&work, a->out, out_bytes);
+    if (a->copy) writes(&work, a->copy, count * sizeof(float));
     return work;
 }
+
+/* Runs of parameters of one item, which the device does one after another. */
+struct device_queue {
+    struct item *item;
+    uint64_t runs; /* that were counted; item->moved are queued */
+};
+
+/* So many that the device does not wait for the host, and few enough for its queues. */
+enum { QUEUED_RUNS = 16 };
 
 /* Updates one run of parameters on the device. */
 static zero_status run_on_device(const struct update_argument *a, const struct optimizer_args *args,
                                  uint32_t param, void *user) {
     struct executor *e = a->executor;
+    struct device_queue *queue = user;
+    uint64_t run = queue->runs++, queued = queue->item->moved;
+    if (run < queued || run >= queued + QUEUED_RUNS) return ZERO_OK;
+    if (a->phase == MEASURE) return tensor_measure_queue(e, queue->item, param, args, a->norms);
     const struct precision p = types_of(a);
     struct update_argument part = *a;
-    part.begin = a->begin + (uint64_t)((const uint8_t *)args->gradient - (const uint8_t *)a->gradient) /
-                                dtype_bytes(p.reduced);
-    part.end = part.begin + args->count;
+    part.begin = 0, part.end = args->count;
     part.gradient = args->gradient;
     part.master = p.split ? (void *)args->master_low : args->master;
     part.out = args->out;
@@ -423,7 +446,19 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
     struct device_work work = update_work(&part);
     struct optimizer_step_argument step = {.args = *args, .scalars = *args->scalars, .optimizer = row_of(a)};
     step.args.scalars = NULL; /* a pointer into the host's memory */
-    return submit(e, user, kernel_optimizer_step(row_of(a)), DEVICE_UPDATE, &step, &work);
+    if (a->phase == MEASURED) tensor_trust(e, a->region, param, a->norms, &step.scalars);
+    return submit(e, queue->item, kernel_optimizer_step(row_of(a)), DEVICE_UPDATE, &step, &work);
+}
+
+static zero_status update_on_device(struct executor *e, struct item *item, const struct update_argument *a) {
+    enum { AGAIN = 2 /* this step */ };
+    struct device_queue queue = {.item = item};
+    if (a->phase == MEASURE && a->begin == 0 && !item->moved)
+        tensor_clear(e, a->region, shard_first(e, a->region), a->norms);
+    zero_status status = each_run(a, run_on_device, &queue);
+    item->moved += QUEUED_RUNS;
+    if (queue.runs > item->moved) item->step = AGAIN;
+    return status;
 }
 
 zero_status update(struct executor *e, struct item *item) {
@@ -432,7 +467,7 @@ zero_status update(struct executor *e, struct item *item) {
     if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
     const struct precision p = types_of(&a);
     if (!precision_keeps_masters(&p)) a.master = a.out, a.out = NULL;
-    if (a.by_device) return each_run(&a, run_on_device, item);
+    if (a.by_device) return update_on_device(e, item, &a);
     struct device_work work = update_work(&a);
     return submit(e, item, &update_kernel, DEVICE_UPDATE, &a, &work);
 }

@@ -91,11 +91,13 @@ struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct
     return c;
 }
 
-/* Both halves read states and weights. The first one changes the states, the second one all else. */
+/* Both halves read states and weights. The first one changes the states, the second one all else. An update that is made again finds the
+ * weights in the record's copy; one that is taken back reads what it changed. */
 static void move_measured(const struct chunk_format *format, const struct operation *op, struct chunk *c) {
-    bool before = offload_half(op) == HALF_BEFORE;
-    if (op->kind == OP_FETCH && before && !keeps_masters(format)) c->part[PART_WEIGHTS].bytes = 0;
-    if (op->kind == OP_FETCH) return;
+    bool before = offload_half(op) == HALF_BEFORE, fetches = op->kind == OP_FETCH,
+         params = before && !keeps_masters(format) && op->outcome == OUTCOME_UPDATED;
+    if (fetches && params) c->part[PART_WEIGHTS].bytes = 0;
+    if (fetches && op->outcome != OUTCOME_SKIPPED) return;
     c->part[before ? PART_WEIGHTS : PART_STATES].bytes = 0;
     c->params &= !before;
 }
@@ -295,6 +297,7 @@ static void place_records(struct chunk_layout *layout, const struct policy *poli
             layout->step_bytes += record + chunk.params * chunk.param_bytes;
             layout->grad_bytes += chunk.grads * chunk.grad_bytes;
             layout->again_bytes += again_bytes(layout, i, &chunk);
+            layout->again_record_bytes += r->measures ? record : 0;
             staged++;
         }
     }

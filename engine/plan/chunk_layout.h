@@ -84,8 +84,9 @@ struct chunk_layout {
     /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
      * bytes, and read the gradients that are there, too. */
     uint64_t step_bytes, grad_bytes;
-    uint64_t
-        again_bytes; /* read once more: what both halves of an update read, where norms of whole tensors come between them */
+    /* Read once more: what both halves of an update read, where norms of whole tensors come between them; and of updates that are made
+     * again. */
+    uint64_t again_bytes, again_record_bytes;
 };
 
 /* What moves of a record at once, in whole pages: all of it; or the moments, and what changes with the weights. */

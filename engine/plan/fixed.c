@@ -1,5 +1,7 @@
 #include "engine/plan/fixed.h"
 
+#include "kernels/tensor_norms.h"
+
 _Static_assert((int)PRECISION_STATES_MAX == (int)OPTIMIZER_STATES_MAX + 1, "the average is a state more");
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -200,9 +202,18 @@ static void fix_directions(struct plan *plan, uint64_t scratch_bytes) {
     if (plan->policy->directions) fix(plan, BUFFER_MATRIX_SCRATCH, 0, MEMORY_DIRECTIONS, scratch_bytes);
 }
 
+/* The most blocks of a tensor whose norms the device takes at once. */
+static uint64_t measured_blocks(const struct plan *plan, uint32_t region) {
+    const struct region *r = &plan->policy->region[region];
+    uint64_t part =
+        plan->model->region[region].padded / placement_parts(reduced_shard(r), plan->policy->mesh);
+    bool takes = !plan_host_updates(plan) || chunk_layout_device(&plan->layout, region);
+    return r->tensors && takes ? tensor_norms_blocks(0, part) : 0;
+}
+
 /* Plans the additional buffers of a discrete device and its host. */
 static void fix_discrete(struct plan *plan) {
-    uint64_t updated = 0, blocks = 0;
+    uint64_t updated = 0, blocks = 0, measured = 0;
     for (uint32_t i = 0; i < plan->policy->regions && plan->discrete; i++) {
         const struct region *r = &plan->policy->region[i];
         if (r->frozen) continue;
@@ -210,8 +221,13 @@ static void fix_discrete(struct plan *plan) {
                  all = (plan->model->region[i].padded + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
         if (bytes > updated) updated = bytes;
         if (all > blocks) blocks = all;
+        if (measured_blocks(plan, i) > measured) measured = measured_blocks(plan, i);
     }
     plan->row_bytes[MEMORY_NORMS] = blocks * sizeof(double);
+    if (measured) {
+        plan->row_bytes[MEMORY_NORMS] = round_up(blocks * sizeof(double), ALIGN_BYTES);
+        fix(plan, BUFFER_TENSOR_SUMS, 0, MEMORY_NORMS, measured * sizeof(struct tensor_norms));
+    }
     for (uint32_t k = 0; k < UPDATE_STAGINGS && plan_host_updates(plan); k++)
         fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING, updated);
 }
@@ -258,4 +274,5 @@ void fixed_make(struct plan *plan, const struct plan_options *o) {
         fix(plan, BUFFER_ROUND_STAGING, k, MEMORY_GRAD_STAGING, o->round_staging_bytes);
     fix_discrete(plan);
     fix_directions(plan, o->matrix_scratch_bytes);
+    if (o->policy->tensors) fix(plan, BUFFER_TENSOR_CUT, 0, MEMORY_TENSOR_NORMS, TENSOR_CUTS * sizeof(struct tensor_cut));
 }

@@ -157,7 +157,8 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
 static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
-    plan->row_tier[MEMORY_AVERAGES] = plan->row_tier[MEMORY_TENSOR_NORMS] = resident;
+    plan->row_tier[MEMORY_AVERAGES] = resident;
+    plan->row_tier[MEMORY_TENSOR_NORMS] = o->discrete ? TIER_CPU : resident;  /* the host reads them */
     plan->row_tier[MEMORY_DIRECTIONS] = o->discrete ? TIER_DEVICE : resident; /* where they are gathered */
     plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
     plan->row_tier[MEMORY_DEVICE_MASTERS] = plan->row_tier[MEMORY_DEVICE_AVERAGES] = TIER_DEVICE;

@@ -53,6 +53,7 @@ enum memory_row {
 
 enum {
     NO_BUFFER = UINT32_MAX,
+    TENSOR_CUTS = 2,    /* a device may read one and write the other */
     UPDATE_STAGINGS = 2 /* a copy of one overlaps the update of the other */
 };
 
@@ -139,7 +140,8 @@ static inline uint64_t plan_write_bytes(const struct plan *plan) {
 
 /* On top of these: where the step's updates are made again (stages/policy.h). */
 static inline uint64_t plan_repeat_read_bytes(const struct plan *plan) {
-    return plan->policy->repeats ? plan->layout.record_row_bytes + plan->layout.grad_bytes : 0;
+    const struct chunk_layout *l = &plan->layout;
+    return plan->policy->repeats ? l->record_row_bytes + l->again_record_bytes + l->grad_bytes : 0;
 }
 
 static inline uint64_t plan_repeat_write_bytes(const struct plan *plan) {

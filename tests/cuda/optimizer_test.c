@@ -1,12 +1,16 @@
-/* Every optimizer's kernel gives the host's bits, in every format of weights and states, over numbers of every kind.
+/* Every optimizer's kernel gives the host's bits, in every format of weights and states, over numbers of every kind; and so does the kernel
+ * that takes norms of whole tensors, over ordinary numbers, too: where all is NaN no order of additions shows.
  *   optimizer_test [ELEMENTS]    with a count, that many alone, of each format one form of the optimizer's parameters (on a
  *                                real GPU: 16777216) */
+#include <math.h>
 #include <stdlib.h>
 
 #include "tests/check.h"
 #include "tests/cuda/gpu.h"
 #include "tests/kernels/optimizer_run.h"
 
+#include "engine/base/limits.h"
+#include "kernels/tensor_norms.h"
 #include "kernels/work.h"
 
 static const struct format {
@@ -73,11 +77,108 @@ static struct optimizer_step_argument argument_of(const struct run *r, uint64_t 
         a.args.master_low = at(&r->master, side);
     else
         a.args.master = at(&r->master, side);
+    if (r->optimizer->scope == SCOPE_TENSOR)
+        a.args.gradient = NULL;                        /* the part that takes norms has read it */
     bool states = r->optimizer->scope != SCOPE_MATRIX; /* of matrices, the part before has them */
     for (uint32_t s = 0; s < r->optimizer->state_count && states; s++)
         a.args.state[s] = at(&r->state[s], side);
     return a;
 }
+
+/* ---- norms of whole tensors ---- */
+
+static void fill_ordinary(const struct pair *p, enum dtype dtype, uint64_t *seed) {
+    for (uint64_t i = 0; i < p->bytes / dtype_bytes(dtype); i++) {
+        float x = fabsf(random_uniform(seed)); /* so has a second moment a root */
+        memcpy(p->host + i * dtype_bytes(dtype), (char *)&x + (dtype == DTYPE_F32 ? 0 : 2),
+               dtype_bytes(dtype));
+    }
+    pair_upload(p);
+}
+
+static void make_ordinary(struct run *r, uint64_t seed) {
+    const struct format *f = r->format;
+    fill_ordinary(&r->master, f->split ? DTYPE_BF16 : DTYPE_F32, &seed);
+    fill_ordinary(&r->gradient, f->gradient, &seed);
+    fill_ordinary(&r->out, f->out, &seed);
+    for (int s = 0; s < OPTIMIZER_STATES_MAX; s++) fill_ordinary(&r->state[s], f->state, &seed);
+}
+
+struct norms {
+    struct pair sums, begins, ends;
+    uint32_t skip, held;
+    bool cuts;
+};
+
+static void measure(const struct run *r, const struct norms *n, uint64_t count,
+                    const struct optimizer_scalars *scalars) {
+    const struct kernel *kernel = kernel_optimizer_measure(r->optimizer);
+    for (int side = ON_GPU; side >= ON_HOST; side--) {
+        struct optimizer_step_argument step = argument_of(r, count, (enum side)side, scalars);
+        struct optimizer_measure_argument a = {.args = step.args,
+                                               .scalars = step.scalars,
+                                               .optimizer = r->optimizer,
+                                               .sums = at(&n->sums, (enum side)side),
+                                               .begins = n->held ? at(&n->begins, (enum side)side) : NULL,
+                                               .held = n->held,
+                                               .skip = n->skip};
+        bool alone =
+            n->held && tensor_norms_blocks(n->skip, count) == 1; /* a block that is still not whole */
+        if (n->cuts) a.ends = alone ? a.begins : at(&n->ends, (enum side)side);
+        a.args.average = NULL, a.args.gradient = at(&r->gradient, (enum side)side);
+        run_on((enum side)side, kernel, &a);
+    }
+}
+
+/* `skip`: elements before the arrays; `n`: where they are in a block. Two steps: the second one reads the states of the first. */
+static void compare_norms(const struct optimizer *optimizer, const struct format *format, int form,
+                          uint64_t count, uint64_t skip, struct norms n) {
+    struct run r = {.optimizer = optimizer, .format = format};
+    struct optimizer_params params = params_of(optimizer, form);
+    uint64_t seed = count * 31 + n.skip, blocks = tensor_norms_blocks(n.skip, count);
+    n.sums = pair_new(2 * blocks * sizeof(double), 0), n.ends = pair_new(sizeof(struct tensor_cut), 0);
+    n.begins = pair_new(sizeof(struct tensor_cut), 0);
+    pair_fill(&n.sums, DTYPE_U8, &seed), pair_fill(&n.ends, DTYPE_U8, &seed);
+    fill_ordinary(&n.begins, DTYPE_F32, &seed);
+    check_seed(seed);
+    run_open(&r, count, skip, seed);
+    if (form) make_ordinary(&r, seed);
+    int same = 1;
+    for (uint64_t step = 1; step <= 2; step++) {
+        struct optimizer_scalars scalars;
+        optimizer_prepare(optimizer, &params, step, &scalars);
+        measure(&r, &n, count, &scalars);
+        same &= pair_same(&r.master, "master") & pair_same(&r.gradient, "gradient") &
+                pair_same(&r.out, "out") & pair_same(&n.sums, "sums") & pair_same(&n.begins, "begins") &
+                pair_same(&n.ends, "ends");
+    }
+    for (uint32_t s = 0; s < optimizer->state_count; s++)
+        same &= pair_same(&r.state[s], optimizer->state_names[s]);
+    double sum = *(double *)at(&n.sums, ON_HOST);
+    same &= !form || blocks == n.cuts || CHECK(sum > 0 && sum < 2 * NORM_BLOCK_ELEMENTS);
+    if (!same)
+        fprintf(stderr, "  norms of %s, form %d, %s, %" PRIu64 " elements at %u\n", optimizer->name, form,
+                format->name, count, n.skip);
+    pair_free(&n.sums), pair_free(&n.begins), pair_free(&n.ends), run_close(&r);
+}
+
+static void all_norms(const struct optimizer *optimizer, uint64_t one) {
+    static const uint64_t counts[] = {1, 19, NORM_BLOCK_ELEMENTS - 16, NORM_BLOCK_ELEMENTS,
+                                      2 * NORM_BLOCK_ELEMENTS + 1037};
+    static const uint32_t skips[] = {0, 16, 5, NORM_BLOCK_ELEMENTS - 3};
+    for (int f = 0; f < (int)(sizeof formats / sizeof *formats); f++) {
+        if (one)
+            compare_norms(optimizer, &formats[f], f % PARAM_FORMS, one, (uint64_t)f % 3, (struct norms){0});
+        for (int form = 0; form < PARAM_FORMS && !one; form++)
+            for (uint32_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                struct norms n = {.skip = skips[(c + (uint32_t)f) % 4], .cuts = (c + (uint32_t)form) % 2};
+                n.held = n.skip / (1 + (uint32_t)form); /* the rest is of another tensor */
+                compare_norms(optimizer, &formats[f], form, counts[c], (uint64_t)(f + form) % 3, n);
+            }
+    }
+}
+
+/* ---- updates ---- */
 
 /* Two steps, so that what the first one wrote is read. */
 static void compare(const struct optimizer *optimizer, const struct format *format, int form, uint64_t count,
@@ -125,6 +226,7 @@ int main(int argc, char **argv) {
     for (const struct optimizer *const *each = optimizers; *each; each++) {
         all_formats(*each, one);
         if ((*each)->scope == SCOPE_MATRIX) all_formats((*each)->before, one);
+        if ((*each)->scope == SCOPE_TENSOR) all_norms(*each, one);
     }
     gpu_close();
     return check_end();

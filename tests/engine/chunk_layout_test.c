@@ -197,6 +197,7 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
 }
 
 struct moved {
+    enum outcome outcome;
     uint64_t part[RECORD_PARTS];
     uint32_t params, grads;
 };
@@ -206,6 +207,7 @@ static bool add_moved(const struct chunk_layout *layout, uint32_t region, uint32
                       enum operation_kind kind, struct moved *sum) {
     enum object before = layout->region[region].measures ? OBJECT_NORM : OBJECT_DIRECTION;
     struct operation op = {.kind = (uint8_t)kind,
+                           .outcome = (uint8_t)sum->outcome,
                            .object = half == HALF_BEFORE ? before : OBJECT_STATE,
                            .region = (uint16_t)region,
                            .first = chunk};
@@ -242,12 +244,34 @@ static bool moves_once(const struct setting *s, const struct chunk_layout *layou
            CHECK_INT(stored.params, whole.params) && CHECK_INT(stored.grads, 0);
 }
 
+/* Where norms come before the weights, an update that is made again reads the record for both halves, and no parameters; one that is taken
+ * back reads each part once, and stores nothing. */
+static bool moves_again(const struct chunk_layout *layout, uint32_t region, uint32_t chunk,
+                        uint64_t *record_bytes) {
+    struct chunk whole = chunk_layout_at(layout, region, chunk);
+    bool good = true, measures = layout->region[region].measures && whole.state;
+    for (enum outcome outcome = OUTCOME_REPEATED; measures && outcome <= OUTCOME_SKIPPED; outcome++) {
+        struct moved fetched = {.outcome = outcome}, stored = {.outcome = outcome};
+        uint64_t times = outcome == OUTCOME_REPEATED ? 2 : 1;
+        for (int half = HALF_BEFORE; half < UPDATE_HALVES; half++)
+            good = good && add_moved(layout, region, chunk, half, OP_FETCH, &fetched) &&
+                   add_moved(layout, region, chunk, half, OP_STORE, &stored);
+        for (int k = 0; k < RECORD_PARTS; k++)
+            good = good && CHECK_INT(fetched.part[k], times * whole.part[k].bytes) &&
+                   (outcome == OUTCOME_SKIPPED || CHECK_INT(stored.part[k], whole.part[k].bytes));
+        good = good && CHECK_INT(fetched.params, 0) &&
+               CHECK_INT(fetched.grads, outcome == OUTCOME_REPEATED && whole.grads);
+    }
+    *record_bytes += measures ? chunk_record_bytes(&whole) : 0;
+    return good;
+}
+
 /* ---- all chunks ---- */
 
 struct seen {
     struct chunk chunk[CHUNKS_MAX]; /* those with a record */
     uint32_t chunks;
-    uint64_t all, staged, step_bytes, grad_bytes, again_bytes;
+    uint64_t all, staged, step_bytes, grad_bytes, again_bytes, again_record_bytes;
 };
 
 /* They tile the shard: each element is of one chunk. */
@@ -258,10 +282,12 @@ static bool region_is_tiled(const struct setting *s, const struct chunk_layout *
         if (!CHECK(i < layout->region[region].chunks)) return false;
         struct chunk c = chunk_layout_at(layout, region, i);
         if (!CHECK_INT(c.first, next) || !CHECK_INT(c.index, seen->all)) return false;
-        uint64_t again = 0;
-        if (!chunk_is_right(s, layout, region, &c) || !moves_once(s, layout, region, i, &again)) return false;
+        uint64_t again = 0, record = 0;
+        if (!chunk_is_right(s, layout, region, &c) || !moves_once(s, layout, region, i, &again) ||
+            !moves_again(layout, region, i, &record))
+            return false;
         bool staged = !s->region[region].frozen && (c.state || c.params || c.grads);
-        seen->again_bytes += staged ? again : 0;
+        seen->again_bytes += staged ? again : 0, seen->again_record_bytes += staged ? record : 0;
         next += c.count;
         seen->all++;
         seen->staged += staged;
@@ -385,13 +411,16 @@ static bool holds(const struct setting *s, const struct chunk_layout *layout) {
         bound = s->options.piece_bytes / 4;
     uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
     seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = seen.grad_bytes = seen.again_bytes = 0;
+    seen.again_record_bytes = 0;
     bool good = CHECK(layout->chunk_elements > 0) && CHECK_INT(layout->chunk_elements % least, 0);
     good &= CHECK(!bound || layout->chunk_elements <= (bound < least ? least : bound));
     for (uint32_t i = 0; i < s->policy.regions && good; i++) good = region_is_tiled(s, layout, i, &seen);
     good = good && CHECK_INT(layout->chunks, seen.all) && records_are_apart(layout, &seen);
     good = good && CHECK_INT(layout->slots, asked < seen.staged ? asked : seen.staged);
     good = good && CHECK_INT(layout->step_bytes, seen.step_bytes) &&
-           CHECK_INT(layout->grad_bytes, seen.grad_bytes) && CHECK_INT(layout->again_bytes, seen.again_bytes);
+           CHECK_INT(layout->grad_bytes, seen.grad_bytes) &&
+           CHECK_INT(layout->again_bytes, seen.again_bytes) &&
+           CHECK_INT(layout->again_record_bytes, seen.again_record_bytes);
     return good && residents_are_a_prefix(s, layout) && device_is_a_prefix(s, layout) &&
            gradients_are_a_prefix(s, layout) && rings_are_right(s, layout);
 }

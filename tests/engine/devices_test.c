@@ -70,7 +70,7 @@ static void plain(void) {
 }
 
 /* A step that is updated again, and one that is taken back: the old weights reach the device, too. */
-static void updates_with_a_shadow(uint32_t stage, int muon) {
+static void updates_with_a_shadow(uint32_t stage, int muon, int lamb) {
     static const char format[] =
         "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/shadow\"}, "
         "\"sub_group_size\": 1024%s%s%s";
@@ -82,7 +82,7 @@ static void updates_with_a_shadow(uint32_t stage, int muon) {
         snprintf(tiers, sizeof tiers, format, own,
                  params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"" : "",
                  params ? own : "", params ? "/shadow\"}" : "");
-        s.updates = s.shadow = 1, s.nan_step = 1, s.tiers = tiers, s.muon = muon;
+        s.updates = s.shadow = 1, s.nan_step = 1, s.tiers = tiers, s.muon = muon, s.lamb = lamb;
         s.compute = !narrow ? ZERO_F32 : stage % 2 ? ZERO_F16 : ZERO_BF16, s.scale_power = 6;
         run("updates in the backward, with a shadow", s);
     }
@@ -116,7 +116,7 @@ static void types(void) {
         s = setup(stage, 2);
         s.updates = 1, s.clip = 0, s.compute = ZERO_BF16, s.tiers = tiers[stage];
         run("updates in the backward", s);
-        updates_with_a_shadow(stage, 0);
+        updates_with_a_shadow(stage, 0, 0);
     }
 }
 
@@ -172,32 +172,39 @@ static void ways(void) {
     run_always("recomputation", s);
 }
 
-/* Muon: the host's bits, wherever the state is. */
-static void matrices(void) {
-    static const char *const all[] = {NULL,
-                                      CPU,
-                                      NVME,
-                                      ON_NVME,
-                                      SHARED,
-                                      TIERED,
-                                      CPU PARAM_CPU,
-                                      NVME PARAM_CPU,
-                                      ON_NVME PARAM_NVME,
-                                      SHARED PARAM_CPU,
-                                      TIERED PARAM_NVME};
+static const char *const whole_tiers[] = {NULL,
+                                          CPU,
+                                          NVME,
+                                          ON_NVME,
+                                          SHARED,
+                                          TIERED,
+                                          CPU PARAM_CPU,
+                                          NVME PARAM_CPU,
+                                          ON_NVME PARAM_NVME,
+                                          SHARED PARAM_CPU,
+                                          TIERED PARAM_NVME};
+
+/* An optimizer of whole matrices or tensors: the host's bits, wherever the state is. */
+static void whole(int muon, int lamb) {
+    static const char *const *all = whole_tiers;
     static const zero_dtype types[] = {ZERO_F32, ZERO_BF16, ZERO_F16};
     for (uint32_t stage = 0; stage < 4; stage++)
         for (uint32_t t = 0; t < (stage == 3 ? 11 : 6); t++) {
-            if (stage < 3 && (stage + t) % 2) continue;
+            if (stage < 3 && (stage + t) % 2 != (lamb > 0)) continue;
             if (t == 3 && !stage) continue; /* whole gradients */
             struct toy_setup s = setup(stage, 1 + (stage + t) % 3);
-            s.muon = 1, s.tiers = all[t], s.compute = types[(stage + t) % 3], s.scale_power = 6;
+            s.muon = muon, s.lamb = lamb ? 1 + t % 2 : 0;
+            s.tiers = all[t], s.compute = types[(stage + t) % 3], s.scale_power = 6;
             s.nan_step = t % 2 ? 1 : -1, s.micro_steps = 1 + t % 2;
             s.communication = t == 4 && s.compute == ZERO_F32 ? "bf16" : NULL;
             s.extra = t % 3 == 1 ? ", \"ema\": {\"decay\": 0.9}" : NULL;
-            run(all[t] ? all[t] : "matrices", s);
+            run(all[t] ? all[t] : "whole matrices or tensors", s);
         }
-    for (uint32_t stage = 1; stage < 4; stage += 2) updates_with_a_shadow(stage, 1);
+}
+
+static void matrices(void) {
+    whole(1, 0);
+    for (uint32_t stage = 1; stage < 4; stage += 2) updates_with_a_shadow(stage, 1, 0);
     struct toy_setup s = setup(3, 4);
     s.muon = 1, s.tiers = CPU ", \"mics_shard_size\": 2";
     run_always("matrices, two copies", s);
@@ -209,6 +216,30 @@ static void matrices(void) {
     run_always("matrices, free order within a bound", s);
     s = setup(3, 2), s.muon = 1, s.vertical = 1, s.micro_steps = 3, s.mode = "every", s.tiers = ON_NVME;
     run_always("matrices, micro-steps in each use", s);
+}
+
+/* Lamb, also beside Muon. */
+static void tensors(void) {
+    whole(0, 1);
+    for (uint32_t stage = 0; stage < 4; stage++) {
+        struct toy_setup b = setup(stage, 2);
+        updates_with_a_shadow(stage, 0, 1);
+        b.lamb = 1, b.updates = 1, b.clip = 0, b.tiers = whole_tiers[stage], b.compute = ZERO_BF16;
+        run("tensors, updates in the backward", b);
+    }
+    struct toy_setup s = setup(3, 4);
+    s.lamb = 1, s.tiers = "\"mics_shard_size\": 2";
+    run_always("tensors, two copies", s);
+    s.tiers = ON_NVME PARAM_NVME ", \"zero_hpz_partition_size\": 2", s.compute = ZERO_BF16;
+    run_always("tensors, a second shard", s);
+    for (uint32_t stage = 0; stage < 4; stage += 3) {
+        s = setup(stage, 2), s.muon = s.lamb = 1, s.tiers = stage ? SHARED : NULL;
+        run_always("tensors beside matrices", s);
+    }
+    s.tiers = NULL, s.free_order = 1, s.bound = 2, s.compute = ZERO_BF16;
+    run_always("tensors, free order within a bound", s);
+    s = setup(3, 2), s.lamb = 1, s.vertical = 1, s.micro_steps = 3, s.mode = "every", s.tiers = ON_NVME;
+    run_always("tensors, micro-steps in each use", s);
 }
 
 /* ---- gradients that rest in the host's memory ---- */
@@ -339,17 +370,20 @@ static void read_crossed(zero_engine *engine, void *user) {
 }
 
 /* The host updates: a shard leaves the device once per reduction, and comes back only as parameters. Parameters that are their own
- * masters leave for the update, too. Of whole matrices, the directions are on the device: they come from the host, and go back. */
+ * masters leave for the update, too, and once more for the norms of tensors. Of whole matrices, the directions are on the device: they come
+ * from the host, and go back. */
 static void crossings(void) {
     static struct toy_result got;
     static const char *const modes[] = {"every", "last"};
-    for (uint32_t i = 0; i < 24; i++) {
+    for (uint32_t i = 0; i < 36; i++) {
         struct toy_setup s = setup(1 + i % 3, 1 + i % 2);
         struct crossed crossed;
         s.device = device, s.tiers = CPU, s.compute = i / 6 % 2 ? ZERO_BF16 : ZERO_F32, s.micro_steps = 3,
-        s.muon = i >= 12, s.mode = modes[i / 3 % 2], s.steps = 3, s.after = read_crossed, s.user = &crossed;
+        s.muon = i / 12 == 1, s.lamb = i / 12 == 2, s.mode = modes[i / 3 % 2], s.steps = 3,
+        s.after = read_crossed, s.user = &crossed;
         toy_train(&s, &got);
-        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps, masters = i / 6 % 2 ? 0 : crossed.compute,
+        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps,
+                 masters = i / 6 % 2 ? 0 : (s.lamb ? 2 : 1) * crossed.compute,
                  directions = s.muon ? crossed.directions : 0;
         int same = CHECK_STRING(got.error, "") &
                    CHECK_INT(crossed.traffic.to_host_bytes,
@@ -671,6 +705,8 @@ static void nccl(void) {
         s = setup(stage, 3);
         s.device_comm = transport, s.after = is_nccl, s.muon = 1, s.tiers = stage ? CPU : NULL;
         run_always("nccl, matrices", s);
+        s.muon = 0, s.lamb = 1;
+        run_always("nccl, tensors", s);
     }
     s = setup(3, 2), s.comm = transport, s.steps = 1;
     toy_train(&s, &got);
@@ -704,6 +740,7 @@ int main(int argc, char **argv) {
                  {"gradients", gradients},
                  {"stored_gradients", stored_gradients},
                  {"matrices", matrices},
+                 {"tensors", tensors},
                  {"crossings", crossings},
                  {"budgets", budgets},
                  {"choice", choice},

@@ -223,7 +223,7 @@ static void updates_in_the_backward(void) {
     s.tiers = tiers, s.shadow = s.updates = 1, s.nan_step = 2;
     uint64_t repeated = 0;
     for (s.stage = 0; s.stage <= 3; s.stage++) {
-        s.compute = types[s.stage % 3], s.muon = s.stage % 2;
+        s.compute = types[s.stage % 3], s.muon = s.stage == 1, s.lamb = s.stage > 1 ? 2 : 0;
         if (!train(s, &each_step)) continue;
         repeated += with.repeated;
         CHECK_INT(with.skipped, 1);

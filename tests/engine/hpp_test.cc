@@ -180,9 +180,10 @@ void state_and_notes() {
 }
 
 /* Weights, averages as weights, and a run that has no averages. */
+constexpr const char *ema =
+    R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "ema": {"decay": 0.5}})";
+
 void averaged_weights() {
-    constexpr const char *ema =
-        R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "ema": {"decay": 0.5}})";
     const char *place = std::getenv("TEST_TMPDIR");
     const std::string dir = std::string(place ? place : ".") + "/averaged", plain = dir + "_not";
     std::string said;
@@ -202,6 +203,50 @@ void averaged_weights() {
     other.engine.save(plain);
     CHECK(thrown([&] { h.engine.load_ema(plain); }, &said) == ZERO_E_ARGUMENT);
     CHECK(contains(said, "zero_engine_load_ema||") && contains(said, "has no averaged weights"));
+}
+
+/* What an evaluation reads. */
+std::vector<float> evaluated(host &h) {
+    std::vector<float> seen;
+    h.engine.micro(ZERO_EVAL);
+    h.layer.forward([&] { seen.assign(h.weight.value().begin(), h.weight.value().end()); });
+    return seen;
+}
+
+void averages_take_the_place_of_weights() {
+    host h(zero::make<zero_runtime>(), ema), plain;
+    h.forward();
+    h.backward();
+    h.engine.step();
+    const std::vector<float> weights = h.weight.read(), average = h.weight.read(ZERO_EMA);
+    const std::string hash = h.engine.hash();
+    std::string said;
+    CHECK(average != weights);
+    h.engine.averaged([&] {
+        CHECK(evaluated(h) == average);
+        CHECK(thrown([&] { h.engine.hash(); }, &said) == ZERO_E_ORDER);
+    });
+    CHECK(contains(said, "zero_engine_hash||") && contains(said, "call zero_engine_ema_end first"));
+    CHECK(evaluated(h) == weights && h.engine.hash() == hash);
+    {
+        zero::averages in = h.engine.averaged();
+        CHECK(evaluated(h) == average);
+    }
+    CHECK(h.engine.hash() == hash);
+    try {
+        zero::averages in = h.engine.averaged();
+        throw oops();
+    } catch (const oops &) {
+    }
+    CHECK(evaluated(h) == average);
+    h.engine.ema_end();
+    CHECK(h.engine.hash() == hash && h.weight.read(ZERO_EMA) == average);
+    zero::averages ended = h.engine.averaged();
+    ended.end();
+    ended.end(); /* the second, and the destructor, do nothing */
+    CHECK(h.engine.hash() == hash);
+    CHECK(thrown([&] { plain.engine.averaged([] { CHECK(false); }); }, &said) == ZERO_E_ARGUMENT);
+    CHECK(contains(said, "zero_engine_ema_begin||"));
 }
 
 /* One rank fails in its model: the others learn that it has left, and run throws what it threw. */
@@ -257,6 +302,7 @@ int main() {
     state_and_notes();
     parked_between_steps();
     averaged_weights();
+    averages_take_the_place_of_weights();
     ranks_are_threads();
     return failures != 0;
 }

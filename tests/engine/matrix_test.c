@@ -30,9 +30,8 @@ struct value {
     int sharded; /* the same: not at stage 0 */
     const char *why;
     uint32_t shard_ranks;
-    const char *extra;      /* more keys, each after a comma */
-    const char *groups;     /* param_groups, each after a comma */
-    const char *no_tensors; /* with an optimizer of whole tensors refused, where it is not "" */
+    const char *extra;  /* more keys, each after a comma */
+    const char *groups; /* param_groups, each after a comma */
     float factor;
     int sum;
     int vertical;          /* the head is not tied */
@@ -145,8 +144,8 @@ static const struct axis {
               {{.name = "none"}, {.name = "some", .number = 1 << 0 | 1 << 4 | 1 << 5 | 1 << 11}}},
     [UPDATES] = {"updates", /* in the backward, without clipping; or with it, and a shadow */
                  {{.name = "at the step"},
-                  {.name = "in backward", .number = 1, .no_tensors = "in the backward"},
-                  {.name = "again", .number = 1, .clipped = 1, .no_tensors = "in the backward"}}},
+                  {.name = "in backward", .number = 1},
+                  {.name = "again", .number = 1, .clipped = 1}}},
     [OPTIMIZER] = {"optimizer",
                    {{.name = "AdamW"}, {.name = "Muon", .number = MUON}, {.name = "Lamb", .number = LAMB}}},
 };
@@ -175,9 +174,6 @@ static const char *refusal(const struct cell *c) {
     if (clipped && value_of(c, TIER)->no_shadow) return value_of(c, TIER)->no_shadow;
     if (skips && value_of(c, UPDATES)->number && !clipped)
         return "a step whose fp16 gradients overflow is skipped";
-    for (int a = 0; a < AXES_COUNT; a++)
-        if (value_of(c, OPTIMIZER)->number == LAMB && value_of(c, a)->no_tensors)
-            return value_of(c, a)->no_tensors;
     return NULL;
 }
 

@@ -302,12 +302,13 @@ static void clip_some(struct setting *s) {
 
 /* A step is committed before the first update of the next one, with the notes that follow it. */
 static void updates_in_backward(void) {
+    static const char *const wholes[] = {NULL, "Muon", "Lamb"};
     struct setting s = {.ranks = 2, .path = "updates", .updates = true};
     static struct life life;
     for (s.stage = 0; s.stage <= 3; s.stage++)
         for (int clips = 0; clips < 2; clips++) {
             s.type = types[(s.stage + (uint32_t)clips) % 3], s.params = s.stage == 3;
-            s.whole = (s.stage + (uint32_t)clips) % 2 ? "Muon" : NULL;
+            s.whole = wholes[(2 * s.stage + (uint32_t)clips) % 3];
             begin_anew(s.path);
             s.clip = 0;
             s.spoils = clips;

@@ -125,7 +125,24 @@ struct measured {
     struct tensor_norms norms;
 };
 
-/* In calls of `most` elements. */
+/* As a device takes elements: block by block. What it cuts goes to the other place, unless it only adds to it. */
+static void take_blocks(const struct optimizer_args *args, uint64_t skip, bool ends,
+                        struct tensor_norms *norms) {
+    static double sums[2 * (LONG / NORM_BLOCK_ELEMENTS + 2)];
+    static struct tensor_cut other;
+    uint64_t behind = (skip + args->count) % NORM_BLOCK_ELEMENTS, held = cut.count,
+             rest = ends                   ? 0
+                    : behind < args->count ? behind
+                                           : args->count,
+             blocks = tensor_norms_blocks(skip, args->count) - (rest > 0);
+    struct tensor_cut *to = blocks ? &other : &cut;
+    tensor_norms_measure_blocks(lamb(), args, skip, held ? &cut : NULL, held, rest ? to : NULL, sums);
+    for (uint64_t k = 0; k < blocks; k++) norms->weights += sums[k], norms->direction += sums[blocks + k];
+    if (blocks) cut = other;
+    cut.count = rest + (blocks ? 0 : held);
+}
+
+/* In calls of `most` elements; threads 0: two of three are a device's. */
 static struct measured measured(uint64_t first, uint64_t most, uint32_t threads) {
     struct measured out = {.shard = shard_new(LONG, 0)};
     struct optimizer_params params = params_of(lamb(), 1);
@@ -135,12 +152,17 @@ static struct measured measured(uint64_t first, uint64_t most, uint32_t threads)
     const struct optimizer_args whole = args_of(&out.shard, &scalars, DTYPE_BF16);
     for (uint64_t at = 0; at < LONG; at += most) {
         struct optimizer_args part = whole;
-        part.threads = threads;
+        bool ends, device = !threads && at / most % 3 < 2;
+        part.threads = threads ? threads : 1;
         part.count = LONG - at < most ? LONG - at : most;
         part.master += at, part.first += at;
         for (int k = 0; k < 2; k++) part.state[k] = (float *)whole.state[k] + at;
         part.gradient = (const uint16_t *)whole.gradient + at;
-        tensor_norms_measure(lamb(), &part, first + at, at + part.count == LONG, &cut, &out.norms);
+        ends = at + part.count == LONG;
+        if (device)
+            take_blocks(&part, (first + at) % NORM_BLOCK_ELEMENTS, ends, &out.norms);
+        else
+            tensor_norms_measure(lamb(), &part, first + at, ends, &cut, &out.norms);
     }
     CHECK_INT(cut.count, 0);
     return out;
@@ -166,7 +188,9 @@ static void threads_and_cuts_do_not_matter(void) {
         struct measured one = measured(first, LONG, 1);
         for (uint32_t threads = 2; threads <= 3; threads++) compare(measured(first, LONG, threads), &one);
         for (size_t k = 0; k < sizeof most / sizeof *most; k++)
-            compare(measured(first, most[k], 1 + (uint32_t)k % 3), &one);
+            for (uint32_t device = 0; device < 2; device++)
+                compare(measured(first, most[k], device ? 0 : 1 + (uint32_t)k % 3), &one);
+        compare(measured(first, LONG, 0), &one);
         shard_free(&one.shard);
     }
 }

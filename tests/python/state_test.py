@@ -246,6 +246,9 @@ class State(Case):
                 with engine.full_parameters(averages=True) as model, torch.no_grad():
                     loss = loss_of_vectors(model, 99).item()
                 self.assertAlmostEqual(loss, loss_of_vectors(expected.module, 99).item(), delta=1e-6)
+                with engine.averaged() as model, torch.no_grad():
+                    there = loss_of_vectors(model, 99).item()
+                self.assertAlmostEqual(there, loss, delta=0.05 if more else 1e-6)
             state, found = expected.module.state_dict(), engine.state_dict(averages=True)
             self.assertEqual(state.keys(), found.keys())
             for key, value in state.items():
@@ -268,6 +271,34 @@ class State(Case):
             with engine.full_parameters(writeback=True, averages=True):
                 pass
         self.train(unseen)  # a call that is refused leaves the parameters in the engine
+
+    def test_averages_in_place(self):
+        """What is refused meanwhile, and that the weights come back, also after an exception in an evaluation."""
+        engine = self.engine(made("mlp"), 3, ema={"decay": 0.9})
+        self.train(engine, range(STEPS))
+        before, weights = engine.hash(), engine.state_dict()["head.weight"]
+        averages = engine.state_dict(averages=True)["head.weight"]
+        self.assertFalse(torch.equal(weights, averages))
+        seen = []
+        hook = engine.model.head.register_forward_pre_hook(lambda module, args: seen.append(module.weight.detach().clone()))
+        with engine.averaged() as model, torch.no_grad():
+            loss_of_vectors(model, 99)
+            for refused in (engine.hash, engine.state_dict, lambda: engine.save(self.path / "no"), lambda: self.train(engine)):
+                with self.assertRaisesRegex(zero.ZeroError, "the averages are in the place of the weights"), torch.enable_grad():
+                    refused()
+        with torch.no_grad():
+            loss_of_vectors(engine.model, 99)
+        self.assertTrue(torch.equal(seen[0], averages) and torch.equal(seen[-1], weights))
+        hook.remove()
+        fails = engine.model.blocks[1].b.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("bad batch")))
+        with self.assertRaisesRegex(ValueError, "bad batch"), engine.averaged() as model, torch.no_grad():
+            loss_of_vectors(model, 99)
+        fails.remove()
+        self.assertEqual(engine.hash(), before)
+        self.train(engine)
+        with self.assertRaisesRegex(zero.ZeroError, "there are no averaged weights"):
+            with self.engine(made("mlp")).averaged():
+                self.fail("there are none")
 
     def test_pretrained(self):
         """Out to transformers, and in again from its files, on the meta device."""

@@ -239,21 +239,31 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
     return take(from, &t->update_free, ns);
 }
 
-/* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the
- * masters, or halves of them, they cross to the host first. If the device updates where the shard's gradient is in the host's
- * memory, that crosses to it. Directions are on the device. */
+/* The parameters cross to a host that reads weights: where these are the masters, or halves of them. Norms of tensors are on the host. */
+static bool brings_params(const struct timeline *t, const struct operation *op,
+                          const struct chunk_range *range) {
+    const struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
+    const struct buffer_ref *ref = op->object == OBJECT_NORM ? &op->read[1] : &op->write[0];
+    bool joins = !precision_keeps_masters(&p) || p.split, slot = op->object == OBJECT_NORM && op->reads < 2;
+    return host_updates(t, range) && joins && !slot && op->object != OBJECT_DIRECTION &&
+           ref->kind != BUFFER_STATE && !rests_on_host(t, (enum buffer_kind)ref->kind, op->region);
+}
+
+/* If the host updates parameters on a device, the new parameters cross to the device; before, to the host, if it reads weights there. If
+ * the device updates where the shard's gradient is in the host's memory, that crosses to it. Directions are on the device. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     struct chunk_range range = chunk_layout_updated(&t->e.plan->layout, op, item);
-    bool directs = op->object == OBJECT_DIRECTION, follows = op->read[0].kind == BUFFER_DIRECTION;
+    bool directs = op->object == OBJECT_DIRECTION, follows = op->read[0].kind == BUFFER_DIRECTION,
+         measured = op->read[0].kind == BUFFER_TENSOR_NORMS;
     uint64_t ns = update_ns(t, op, &range), from = t->now,
              bytes = range.count * dtype_bytes(directs ? DTYPE_F32 : p->compute);
     bool staged = host_updates(t, &range) && op->write[0].kind != BUFFER_STATE &&
                   !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     if (follows && host_updates(t, &range)) from = cross(t, OUT, from, range.count * sizeof(float));
-    if (staged && !directs && (!precision_keeps_masters(p) || p->split)) from = cross(t, OUT, from, bytes);
-    if (range.device && !follows && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
+    if (brings_params(t, op, &range)) from = cross(t, OUT, from, bytes);
+    if (range.device && !follows && !measured && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
         from = cross(t, IN, from, range.count * dtype_bytes(p->reduced));
     t->busy[RESOURCE_UPDATE] += ns;
     from = take(from, &t->update_free, ns);

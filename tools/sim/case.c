@@ -113,7 +113,7 @@ static const struct sim_param *owner_of(const struct sim_case *c, const struct s
 /* Muon updates matrices of any shape, or Lamb tensors, and AdamW the rest. */
 static void choose_whole(struct sim_case *c, struct dice *d) {
     struct sim_setup *s = &c->setup;
-    bool tensors = pick(d, 2) && !s->terms.discrete && !s->terms.update_in_backward;
+    bool tensors = pick(d, 2);
     if (pick(d, 3)) return;
     s->other = s->optimizer;
     memcpy(s->other_params, s->params, sizeof s->params);

@@ -24,6 +24,7 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_DIRECTION] = "the directions",
         [BUFFER_MATRIX_SCRATCH] = "the scratch of matrices",
         [BUFFER_TENSOR_NORMS] = "the norms of tensors",
+        [BUFFER_TENSOR_CUT] = "the block of a norm",
         [LEDGER_SLOT] = "a slot of the staging ring"};
     return texts[kind];
 }

@@ -72,16 +72,18 @@ graphs=true
 on_gpu cuda 3 "" --ranks 2 --set device.keep_outputs=true
 [[ $(weights) == "$hash" ]] || fail "device.keep_outputs: $(weights), without $hash"
 
-# Muon: one hash, wherever its state is.
-optimizer=Muon matrices=', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' muon=""
-train cpu 0 "$matrices" --ranks 2
-expected=$(losses)
-for stage in 0 '3, "offload_optimizer": {"device": "cpu"}'; do
-    on_gpu cuda "$stage" "$matrices" --ranks 2
-    muon=${muon:-$(weights)}
-    [[ -n $muon && $(weights) == "$muon" ]] || fail "Muon, stage $stage: $(weights), at stage 0 $muon"
-    near "$expected" 1e-4
-    grep -q "late loads 0 " counts || fail "Muon's kernels are loaded late: $(cat counts)"
+# Muon and Lamb: one hash each, wherever the state is.
+for optimizer in Muon Lamb; do
+    matrices=', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' first=""
+    train cpu 0 "$matrices" --ranks 2
+    expected=$(losses)
+    for stage in 0 '3, "offload_optimizer": {"device": "cpu"}'; do
+        on_gpu cuda "$stage" "$matrices" --ranks 2
+        first=${first:-$(weights)}
+        [[ -n $first && $(weights) == "$first" ]] || fail "$optimizer, stage $stage: $(weights), at stage 0 $first"
+        near "$expected" 1e-4
+        grep -q "late loads 0 " counts || fail "$optimizer's kernels are loaded late: $(cat counts)"
+    done
 done
 optimizer=AdamW
 unset FAKE_CUDA_COUNTS

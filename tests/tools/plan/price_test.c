@@ -201,10 +201,11 @@ static void gradients_leave_by_the_bus(void) {
     CHECK(fabs(adds.step.busy_s[RESOURCE_BUS] / (4 * shard / 1e9) - 1) < 1e-3);
 }
 
-/* Muon's directions are on the device: they come from the host that updates, and go back. Their products are fp32 in each run. */
+/* Muon's directions are on the device: they come from the host that updates, and go back. Their products are fp32 in each run. For Lamb's
+ * norms the host reads weights once more, which are on the device if they are the masters. */
 static void directions_cross_the_bus(void) {
     enum { BLOCKS = 4, RANKS = 4, WIDTH = 256 };
-    static const char muon[] =
+    static const char form[] =
         "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"%s\"}%s%s}",
                       groups[] = ", \"param_groups\": [{\"match\": [\"*.bias\", \"*ln_*\", \"w?e.*\"], "
                                  "\"optimizer\": \"AdamW\"}]";
@@ -214,10 +215,13 @@ static void directions_cross_the_bus(void) {
     double before = price(&s, 2, ZERO_CPU).step.busy_s[RESOURCE_BUS],
            shard = BLOCKS * 12. * WIDTH * WIDTH / RANKS;
     s.config = config;
-    snprintf(config, sizeof config, muon, "Muon", groups, "");
+    snprintf(config, sizeof config, form, "Lamb", groups, "");
     CHECK(fabs((price(&s, 2, ZERO_CPU).step.busy_s[RESOURCE_BUS] - before) / (4 * shard / 1e9) - 1) < 1e-2);
     CHECK_INT(price(&s, 2, ZERO_DEVICE).step.busy_s[RESOURCE_BUS], 0);
-    snprintf(config, sizeof config, muon, "Muon", groups, ", \"bf16\": {\"enabled\": true}");
+    snprintf(config, sizeof config, form, "Muon", groups, "");
+    CHECK(fabs((price(&s, 2, ZERO_CPU).step.busy_s[RESOURCE_BUS] - before) / (4 * shard / 1e9) - 1) < 1e-2);
+    CHECK_INT(price(&s, 2, ZERO_DEVICE).step.busy_s[RESOURCE_BUS], 0);
+    snprintf(config, sizeof config, form, "Muon", groups, ", \"bf16\": {\"enabled\": true}");
     s.machine.device.flops[DTYPE_F32] = 1e12;
     /* in cubes of the width: query, key and value; their product; up; down */
     double flops = 5 * BLOCKS * 2. * WIDTH * WIDTH * WIDTH * (7 + 3 + 9 + 9) / RANKS;

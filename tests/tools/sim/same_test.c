@@ -106,6 +106,10 @@ static const struct variant variants[] = {
      NULL, 0, 0},
     {"tensors, shadow, averages", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
      ", \"ema\": {\"decay\": 0.9}, \"nvme\": {\"shadow\": true}", 0, 0},
+    {"updated in the backward, tensors", UPDATES ", " NVME_STATE, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0,
+     NULL, NULL, 0, 0},
+    {"updated again, shadow, tensors", UPDATES ", " NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
+     ", \"nvme\": {\"shadow\": true}", 0, 1},
     {"tensors, hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0,
      0},
 };

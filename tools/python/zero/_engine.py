@@ -364,6 +364,19 @@ class Engine:
                 if leaf.tensor is not None:
                     leaf.parameter.data = leaf.tensor
 
+    @contextmanager
+    def averaged(self) -> Iterator[nn.Module]:
+        """Inside, forwards under torch.no_grad() compute with the averaged weights ("ema" in the configuration), between two steps:
+        these change places with the weights, so that no rank holds the model and no memory is taken. Afterwards every bit is in its
+        place again. Inside, what reads or changes weights is refused: training, saves, the hash. Collective."""
+        self._prepare()
+        lib.zero_engine_ema_begin(self._handle)
+        try:
+            yield self.model
+        finally:
+            self._passes.settle()
+            lib.zero_engine_ema_end(self._handle)
+
     def state_dict(self, *, rank0_only: bool = False, averages: bool = False) -> dict[str, torch.Tensor]:
         """The whole model: fp32 weights, or with `averages` their averages, and buffers, by the model's own names. With
         `rank0_only`, {} on the others."""
