@@ -463,6 +463,17 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
 /* Declares memory of the host program (activations, workspaces), per rank, so that budgets and reports count it. */
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
 
+/* Declares spare memory: memory of the device that the host program can use, but can do without, such as room for outputs that its
+ * backward else computes again: at most `parts` parts of part_bytes bytes each. Commit grants as many parts as the plan leaves room for,
+ * first those that were declared first: within memory.device, and on a GPU within what is free there. Of that memory.device_margin stays, or
+ * a twentieth of the GPU's memory if that is more; ranks that are threads on one GPU divide it. Tiered state takes its room first. All
+ * ranks get the number of the rank with the least room. Where nothing bounds the device's memory, all parts are granted.
+ * *out_granted lives until commit, which sets it; before, it is 0. Allocate the granted parts after commit: from then on they count as a
+ * reservation. zero_engine_plan grants within memory.device alone. ZERO_E_ARGUMENT: parts of 0 bytes, or more than 4 spare memories.
+ * Before commit, the same on all ranks. Local. */
+zero_status zero_engine_reserve_spare(zero_engine *engine, uint64_t part_bytes, uint64_t parts,
+                                      const char *name, uint64_t *out_granted);
+
 /* A scratch: places of equal size on the drive, for what the host computes and needs again only later, such as the activations between
  * forward and backward. Its files have no name, so that nothing stays when the process ends. The drive is that of the state or the
  * parameters, or else activation_checkpointing.nvme_path; memory.nvme counts the bytes, and zero_plan and zero_counters the traffic. */
@@ -506,7 +517,7 @@ typedef struct zero_plan {
     /* The part of gathered_bytes that could be saved if a gathered parameter or gradient had another address in each use. */
     uint64_t lasting_bytes;
     uint64_t staging_bytes; /* reductions, messages, chunks and parameters on their way to and from a drive */
-    uint64_t reserved_bytes;       /* zero_engine_reserve and _add_scratch, and the trace */
+    uint64_t reserved_bytes;       /* zero_engine_reserve, _reserve_spare and _add_scratch, and the trace */
     uint64_t resident_state_bytes; /* the part of state_bytes that is not on a drive */
     /* Of one step with all its micro-steps, from the second step on; scratches are included. */
     uint64_t drive_read_bytes, drive_write_bytes;

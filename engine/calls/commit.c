@@ -62,6 +62,46 @@ static zero_status agree_room(zero_engine *e, uint32_t round, zero_status before
     return blueprint_replan(&e->blueprint, room, error);
 }
 
+/* ---- spare memory ---- */
+
+/* Ranks whose data are not moved by NCCL are threads on one GPU. */
+static uint32_t gpu_sharers(const zero_engine *e) {
+    return e->ranks.data == e->ranks.comm ? e->ranks.size : 1;
+}
+
+/* Bytes of the device that this rank's plan leaves. Nothing of a plan that will be refused: the advice plans with what was granted. */
+static uint64_t left_on_device(const zero_engine *e) {
+    const uint64_t *budget = e->config.budget_bytes;
+    for (int t = 0; t < TIERS; t++)
+        if (blueprint_bytes(&e->blueprint, t) > budget[t]) return 0;
+    uint64_t left = budget[TIER_DEVICE] - blueprint_bytes(&e->blueprint, TIER_DEVICE),
+             unused = device_memory_spare(&e->host.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
+                                          gpu_sharers(e));
+    return left < unused ? left : unused;
+}
+
+/* All ranks get what the rank with the least room can have. Once they have told what they ask for, all host programs have taken what
+ * they take before the commit, and no plan's memory is taken yet: that is when a GPU that they share is measured. */
+static zero_status grant_spares(zero_engine *e, zero_status before, struct zero_error *error) {
+    uint64_t parts[SPARES_MAX] = {0}, asked = 0;
+    struct zero_error unheard;
+    error_clear(&unheard);
+    if (!before) reservations_fit(&e->reservations, UINT64_MAX, parts);
+    zero_status status = ranks_least(&e->ranks, parts, SPARES_MAX, "spare memory", &unheard);
+    if (before) return before; /* its zeros say that nothing is granted */
+    if (status) return error_pass(error, &unheard);
+    for (int i = 0; i < SPARES_MAX; i++) asked += parts[i];
+    if (!asked) return ZERO_OK;
+    status = device_memory_measure(&e->host.device, e->run.device, error);
+    reservations_fit(&e->reservations, status ? 0 : left_on_device(e), parts);
+    zero_status agreed = ranks_least(&e->ranks, parts, SPARES_MAX, "spare memory", &unheard);
+    if (status || agreed) return status ? status : error_pass(error, &unheard);
+    e->host.device.spare = reservations_grant(&e->reservations, parts);
+    return ZERO_OK;
+}
+
+/* ---- the plan ---- */
+
 /* All model ranks have the same optimizer and groups: one rank's learning rates are used on all. */
 static zero_status meet_peers(zero_engine *e, struct zero_error *error) {
     uint64_t alike =
@@ -82,7 +122,7 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     if (!status) status = model_lay_out(&e->model, e->ranks.data_size, c->persistence_threshold, error);
     if (!status) status = make_blueprint(e, error);
     for (uint32_t i = 0; i < blueprint_rooms(c); i++) status = agree_room(e, i, status, error);
-    return status;
+    return grant_spares(e, status, error);
 }
 
 /* ---- what the plan came to ---- */

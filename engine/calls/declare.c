@@ -119,6 +119,19 @@ zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, 
     return refuse(error.code, "zero_engine_reserve: %s", error.message);
 }
 
+zero_status zero_engine_reserve_spare(zero_engine *e, uint64_t part_bytes, uint64_t parts, const char *name,
+                                      uint64_t *out_granted) {
+    struct zero_error error;
+    zero_status status = engine_check_declaring(e, "zero_engine_reserve_spare");
+    if (status) return status;
+    if (!name || !out_granted)
+        return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve_spare: name or out_granted is NULL");
+    error_clear(&error);
+    if (!reservations_add_spare(&e->reservations, part_bytes, parts, name, out_granted, &error))
+        return ZERO_OK;
+    return refuse(error.code, "zero_engine_reserve_spare: \"%s\": %s", name, error.message);
+}
+
 zero_status zero_engine_set_optimizer(zero_engine *e, const zero_optimizer *optimizer) {
     zero_optimizer given = {0};
     struct zero_error error;

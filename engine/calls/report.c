@@ -90,13 +90,16 @@ zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory
     zero_memory_row row;
     for (uint32_t i = 0; park_store_row(&e->park, i, &row); i++)
         if (index-- == 0) return give_row(out, row);
-    if (index >= e->reservations.count)
-        return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
-    const struct reservation *r = &e->reservations.item[index];
-    return give_row(out, (zero_memory_row){.tier = r->tier,
-                                           .name = r->name,
-                                           .planned = r->bytes,
-                                           .measured = r->scratch ? r->allocated : r->bytes});
+    for (uint32_t i = 0; i < e->reservations.count; i++) {
+        const struct reservation *r = &e->reservations.item[i];
+        bool none = r->granted && !r->bytes;
+        if (none || index-- > 0) continue;
+        return give_row(out, (zero_memory_row){.tier = r->tier,
+                                               .name = r->name,
+                                               .planned = r->bytes,
+                                               .measured = r->scratch ? r->allocated : r->bytes});
+    }
+    return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
 }
 
 static void add_counters(struct comm_counters *sum, const struct comm_counters *other) {

@@ -31,6 +31,7 @@ enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_COPIES, CONFIG_T
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_products { CONFIG_PRODUCTS_FIRST, CONFIG_PRODUCTS_TIMED };
 enum config_attention { CONFIG_ATTENTION_MMA, CONFIG_ATTENTION_TIMED };
+enum config_outputs { CONFIG_OUTPUTS_AGAIN, CONFIG_OUTPUTS_KEPT, CONFIG_OUTPUTS_FITTING };
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
@@ -225,7 +226,7 @@ struct config {
     bool device_graphs;
     int device_products;            /* enum config_products */
     int device_attention;           /* enum config_attention */
-    bool device_keep_outputs;
+    int device_outputs;             /* enum config_outputs */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
     int quantized_weights;          /* as written: enum code_format, or CODE_FORMATS for true */

@@ -7,7 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/zero.h"
 
-enum { RESERVATIONS_MAX = 32 };
+enum { RESERVATIONS_MAX = 32, SPARES_MAX = 4 };
 
 struct reservations {
     struct reservation {
@@ -17,6 +17,9 @@ struct reservations {
         /* Of a scratch (engine/scratch): the drive's bytes of a step, and what the drive has allocated. */
         uint64_t read_bytes, written_bytes, allocated;
         bool scratch;
+        /* Of spare memory: what the host program can use. `bytes` are those of the parts that are granted. */
+        uint64_t part_bytes, parts;
+        uint64_t *granted; /* the host program's; NULL: no spare memory */
     } item[RESERVATIONS_MAX];
     uint32_t count;
 };
@@ -24,6 +27,16 @@ struct reservations {
 /* A longer name is cut. */
 zero_status reservations_add(struct reservations *reservations, zero_tier tier, uint64_t bytes,
                              const char *name, struct zero_error *error);
+
+/* Spare memory of the device, of which nothing is granted yet. */
+zero_status reservations_add_spare(struct reservations *reservations, uint64_t part_bytes, uint64_t parts,
+                                   const char *name, uint64_t *granted, struct zero_error *error);
+
+/* out[i]: how many parts of spare memory i fit into `room` bytes. What was declared first is taken first. */
+void reservations_fit(const struct reservations *reservations, uint64_t room, uint64_t out[SPARES_MAX]);
+
+/* Grants so many parts, and tells the host program. Returns their bytes. */
+uint64_t reservations_grant(struct reservations *reservations, const uint64_t parts[SPARES_MAX]);
 
 /* Bytes that the reservations move from and to the drive in a step. */
 uint64_t reservations_read_bytes(const struct reservations *reservations);

@@ -2,6 +2,8 @@
 
 #include <inttypes.h>
 
+enum { SPARE_LEAVES = 20 }; /* spare memory leaves one part of so many of the GPU's memory free */
+
 static const double gib = 1.0 / (1 << 30);
 
 zero_status device_memory_free(struct device *device, uint64_t *out, struct zero_error *error) {
@@ -27,9 +29,15 @@ uint64_t device_memory_budget(const struct device_room *m) {
     return m->total && !budget ? 1 : budget;
 }
 
+uint64_t device_memory_spare(const struct device_room *m, uint64_t planned, uint32_t sharers) {
+    uint64_t later = m->reserved - reserved_taken(m), free_part = m->total / SPARE_LEAVES;
+    if (!m->total) return UINT64_MAX;
+    return less(m->available / sharers, planned + later + (free_part > m->margin ? free_part : m->margin));
+}
+
 zero_status device_memory_check(const struct device_room *m, const struct device *device, uint64_t planned,
                                 const struct log *log, struct zero_error *error) {
-    uint64_t later = m->reserved - reserved_taken(m);
+    uint64_t later = m->reserved - reserved_taken(m) + m->spare;
     if (!m->total) return ZERO_OK;
     log_line(log, ZERO_LOG_INFO,
              "GPU %" PRId64
@@ -52,7 +60,7 @@ zero_status device_memory_check(const struct device_room *m, const struct device
 
 void device_memory_report(const struct device_room *m, struct device *device, uint64_t planned,
                           const struct log *log) {
-    uint64_t available, total;
+    uint64_t available, total, all = planned + m->reserved + m->spare;
     struct zero_error error; /* a failed device says so in the next call that needs it */
     error_clear(&error);
     if (!device->ops->memory || device->ops->memory(device, &available, &total, &error)) return;
@@ -62,7 +70,7 @@ void device_memory_report(const struct device_room *m, struct device *device, ui
         "GPU %" PRId64
         ": of %.2f GiB the plan takes %.2f GiB, %.2f GiB are taken by the driver's context, kernels, graphs, "
         "communicators and other programs, %.2f GiB are free%s",
-        device->index, (double)total * gib, (double)(planned + m->reserved) * gib,
-        (double)less(total - available, planned + m->reserved) * gib, (double)available * gib,
+        device->index, (double)total * gib, (double)all * gib, (double)less(total - available, all) * gib,
+        (double)available * gib,
         scarce ? ": raise memory.device_margin, or set memory.device to a smaller budget" : "");
 }

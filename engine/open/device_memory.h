@@ -13,6 +13,7 @@ struct device_room {
     uint64_t at_commit; /* when its commit began: the host program has taken the difference */
     uint64_t available; /* with the engine's communicators, and without its plan */
     uint64_t reserved;  /* by the host program, in zero_engine_reserve */
+    uint64_t spare;     /* granted to it beyond that (zero_engine_reserve_spare), and not taken yet */
     uint64_t margin;    /* memory.device_margin */
 };
 
@@ -25,6 +26,11 @@ zero_status device_memory_measure(struct device_room *memory, struct device *dev
 
 /* The budget of a plan and its reservations, where memory.device gives none; 0: there is no bound. */
 uint64_t device_memory_budget(const struct device_room *memory);
+
+/* What `planned` bytes of the engine and the reservations leave for spare memory, where `sharers` ranks divide what is free. No plan knows
+ * what kernels, graphs and communicators take once they work, so more than the margin stays free: a twentieth of the GPU, if
+ * that is more. UINT64_MAX: there is no bound. */
+uint64_t device_memory_spare(const struct device_room *memory, uint64_t planned, uint32_t sharers);
 
 /* Before the plan's memory is allocated. ZERO_E_BUDGET: the engine's `planned` bytes, what the host program has reserved and not taken
  * yet, and the margin are more than is free. Logs what was found. */

@@ -6,13 +6,13 @@
  *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
  *                  [--graphs 1] [--accumulate 1] [--offload none|cpu|nvme] [--params none|cpu|nvme] [--swap /tmp]
  *                  [--budget 0] [--warm-up 5] [--products first|timed]
- *                  [--attention mma|timed] [--json FILE]
+ *                  [--attention mma|timed] [--keep-outputs auto|true|false] [--json FILE]
  * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 0: unknown. --recompute: of every so many blocks one
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
  * for everything planned, activations included; 0: all. --products timed: each shape of a product uses the fastest of cuBLASLt's
- * proposals, chosen before the first step. --attention timed: its forward is the faster one of two kernels. A machine whose memory
- * does not hold the run is a line "skipped: REASON" and exit status 0. */
+ * proposals, chosen before the first step. --attention timed: its forward is the faster one of two kernels. --keep-outputs: as device.keep_outputs; the object has
+ * the blocks whose norms' and activations' outputs are kept. A machine whose memory does not hold the run is a line "skipped: REASON" and exit status 0. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@
 enum { STEPS_MAX = 10000 };
 
 struct bench {
-    const char *device, *type, *json, *offload, *params, *swap, *products, *attention;
+    const char *device, *type, *json, *offload, *params, *swap, *products, *attention, *outputs;
     double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute, graphs, accumulate,
         budget, warm_up;
 };
@@ -48,7 +48,8 @@ static void read_options(struct bench *b, int argc, char **argv) {
         {"--offload", &b->offload, NULL},     {"--params", &b->params, NULL},
         {"--swap", &b->swap, NULL},           {"--accumulate", NULL, &b->accumulate},
         {"--budget", NULL, &b->budget},       {"--warm-up", NULL, &b->warm_up},
-        {"--products", &b->products, NULL},   {"--attention", &b->attention, NULL}};
+        {"--products", &b->products, NULL},   {"--attention", &b->attention, NULL},
+        {"--keep-outputs", &b->outputs, NULL}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, count = sizeof options / sizeof *options;
         while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
@@ -66,6 +67,15 @@ static bool is_timed(const char *option, const char *value, const char *otherwis
     if (strcmp(value, "timed") == 0) return true;
     if (strcmp(value, otherwise) == 0) return false;
     fprintf(stderr, "gpt_cuda_bench: %s is %s or timed, not %s\n", option, otherwise, value);
+    exit(2);
+}
+
+static enum gpt_outputs outputs_of(const char *value) {
+    static const char *const names[] = {
+        [GPT_OUTPUTS_AGAIN] = "false", [GPT_OUTPUTS_KEPT] = "true", [GPT_OUTPUTS_FITTING] = "auto"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(value, names[i]) == 0) return (enum gpt_outputs)i;
+    fprintf(stderr, "gpt_cuda_bench: --keep-outputs is auto, true or false, not %s\n", value);
     exit(2);
 }
 
@@ -124,6 +134,7 @@ static struct gpt *open_model(const struct bench *b, zero_engine *engine, const 
     must(gpt_create(engine, config, (uint32_t)b->batch, &gpt), "the model");
     if (timed) must(gpt_products_time(gpt, choice), "timing products and attention");
     must(zero_engine_commit(engine, plan), "commit");
+    must(gpt_keep_outputs(gpt), "outputs that are kept");
     if (timed) must(gpt_products_use(gpt, choice), "the products");
     must(zero_engine_fill(engine, gpt_fill, &init), "initial weights");
     return gpt;
@@ -144,7 +155,9 @@ static int compare(const void *a, const void *b) {
 }
 
 static void report(FILE *to, const struct bench *b, const struct gpt_config *config, const zero_plan *plan,
-                   double seconds, double loss, const float attention_ms[2]) {
+                   const struct gpt *gpt, double seconds, double loss) {
+    float attention_ms[2] = {0};
+    gpt_attention_times(gpt, attention_ms);
     double parameters = (double)gpt_parameters(config),
            tokens = b->accumulate * b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
@@ -153,7 +166,8 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
     fprintf(
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
-        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"accumulate\": %.0f, \"offload\": \"%s\", "
+        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"kept_norm_blocks\": %u, "
+        "\"kept_activation_blocks\": %u, \"accumulate\": %.0f, \"offload\": \"%s\", "
         "\"params\": \"%s\", "
         "\"device_bytes\": %llu, "
         "\"cpu_bytes\": %llu, "
@@ -161,10 +175,10 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %s, \"loss\": %.9g}\n",
         b->device, b->type, b->stage, b->graphs, b->products, (double)attention_ms[0],
-        (double)attention_ms[1], b->accumulate, b->offload, b->params,
-        (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
-        (unsigned long long)plan->bytes[ZERO_NVME], b->layers, b->width, parameters, b->batch, b->context,
-        seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
+        (double)attention_ms[1], gpt_kept(gpt, GPT_NORMS), gpt_kept(gpt, GPT_ACTIVATIONS), b->accumulate,
+        b->offload, b->params, (unsigned long long)plan->bytes[ZERO_DEVICE],
+        (unsigned long long)plan->bytes[ZERO_CPU], (unsigned long long)plan->bytes[ZERO_NVME], b->layers,
+        b->width, parameters, b->batch, b->context, seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
 }
 
 int main(int argc, char **argv) {
@@ -176,6 +190,7 @@ int main(int argc, char **argv) {
                       .swap = "/tmp",
                       .products = "first",
                       .attention = "mma",
+                      .outputs = "auto",
                       .batch = 8,
                       .steps = 20,
                       .layers = 12,
@@ -199,6 +214,7 @@ int main(int argc, char **argv) {
                                 .initializer_range = 0.02,
                                 .recompute = (uint32_t)b.recompute,
                                 .no_graphs = b.graphs == 0,
+                                .outputs = outputs_of(b.outputs),
                                 .times_products = is_timed("--products", b.products, "first"),
                                 .times_attention = is_timed("--attention", b.attention, "mma")};
     if (gpt_config_problem(&config)) {
@@ -210,15 +226,13 @@ int main(int argc, char **argv) {
     size_t count = (size_t)(b.batch * b.context);
     int32_t *tokens = malloc((count + 1) * sizeof *tokens);
     double loss = 0;
-    float attention_ms[2] = {0};
     for (size_t i = 0; i <= count; i++) tokens[i] = (int32_t)(i * 2654435761u % config.vocab);
     for (int i = 0; i < (int)b.warm_up; i++) step(engine, gpt, (int)b.accumulate, tokens, &loss);
     for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, (int)b.accumulate, tokens, &loss);
     qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
-    gpt_attention_times(gpt, attention_ms);
-    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms);
+    report(stdout, &b, &config, &plan, gpt, seconds[(int)b.steps / 2], loss);
     FILE *json = b.json ? fopen(b.json, "a") : NULL;
-    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms), fclose(json);
+    if (json) report(json, &b, &config, &plan, gpt, seconds[(int)b.steps / 2], loss), fclose(json);
     if (b.json && !json) perror(b.json);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);

@@ -249,7 +249,7 @@ static const struct effect {
     {"device.graphs", "false", "", FIELD(device_graphs)},
     {"device.products", "\"timed\"", "", FIELD(device_products)},
     {"device.attention", "\"timed\"", "", FIELD(device_attention)},
-    {"device.keep_outputs", "true", "", FIELD(device_keep_outputs)},
+    {"device.keep_outputs", "true", "", FIELD(device_outputs)},
     {"comm.prefetch_depth", "3", "", FIELD(comm.prefetch_depth)},
     {"comm.backward_prefetch_depth", "3", "", FIELD(comm.backward_depth)},
     {"zero_optimization.stage3_max_live_parameters", "3", "", FIELD(live_max)},

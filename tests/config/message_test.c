@@ -82,6 +82,8 @@ static const struct {
      "expected: remove the quotes"},
     {"{\"zero_optimization\": {\"zero_quantized_weights\": 8}}", ZERO_E_CONFIG,
      "zero_optimization.zero_quantized_weights: 8 is an integer where true, false or a string is expected"},
+    {"{\"device\": {\"keep_outputs\": \"all\"}}", ZERO_E_CONFIG,
+     "device.keep_outputs: \"all\" is none of false, true, \"auto\""},
     {"{\"param_groups\": [{\"match\": \"*\", \"zero_quantized_weights\": \"fp16\"}]}", ZERO_E_CONFIG,
      "param_groups[0].zero_quantized_weights: \"fp16\" stands where true, false, \"int4\", \"int8\" or "
      "\"fp8_e4m3\" is expected"},

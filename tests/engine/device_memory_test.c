@@ -6,6 +6,7 @@
 
 #include "tests/check.h"
 #include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
 
 static char lines[1 << 14];
 
@@ -42,6 +43,42 @@ static zero_status train(const char *json, uint64_t count, uint64_t reserved, ch
     return status;
 }
 
+enum { MIB = 1 << 20, PARTS = 1000 };
+
+struct spare {
+    uint64_t reserved, granted[2];
+};
+
+static void commit_spare(zero_engine *engine, uint32_t rank, void *user) {
+    static const struct plain_param param = {"unit", "weight", 1000, 0, NULL};
+    struct spare *s = user;
+    struct plain plain;
+    zero_status status =
+        engine ? zero_engine_reserve(engine, ZERO_DEVICE, s->reserved, "taken later") : ZERO_E_CONFIG;
+    if (!status) status = zero_engine_reserve_spare(engine, MIB, PARTS, "outputs", &s->granted[rank]);
+    if (!status) status = plain_open(&plain, engine, &param, 1, NULL);
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+/* Parts of 1 MiB. The plan takes less than one. */
+static void spare(const char *json, uint32_t ranks, uint64_t reserved, uint64_t granted) {
+    struct spare s = {.reserved = reserved};
+    ranks_run(ranks, json, commit_spare, &s);
+    for (uint32_t r = 0; r < ranks; r++) CHECK_INT(s.granted[r], granted);
+}
+
+/* The margin stays free, or a twentieth of the GPU, 15 MiB; ranks that share it have a part each. */
+static void spare_memory(void) {
+    spare(CONFIG("") MARGIN("0"), 1, 0, 300 - 15 - 1);
+    spare(CONFIG("") MARGIN("\"15MiB\""), 1, 0, 300 - 15 - 1);
+    spare(CONFIG("") MARGIN("\"16MiB\""), 1, 0, 300 - 16 - 1);
+    spare(CONFIG("") MARGIN("\"200MiB\""), 1, 90 * MIB, 300 - 200 - 90 - 1);
+    spare(CONFIG("") MARGIN("\"200MiB\""), 1, 99 * MIB, 0);
+    spare(CONFIG("") MARGIN("0"), 2, 0, 300 / 2 - 15 - 1);
+    spare(CONFIG("") ", \"memory\": {\"device\": \"50MiB\"}}", 1, 0, 300 - 256 - 1);
+    spare(CONFIG("") ", \"memory\": {\"device\": \"30MiB\"}}", 1, 0, 30 - 1);
+}
+
 int main(void) {
     char message[512];
     setenv("FAKE_CUDA_MEMORY", "314572800", 1);
@@ -69,5 +106,7 @@ int main(void) {
     CHECK_CONTAINS(lines, "% on the device, which updates it");
     CHECK(!strstr(lines, "optimizer state: 100.0 %"));
     CHECK(!strstr(lines, "optimizer state: 0.0 %"));
+
+    spare_memory();
     return check_end();
 }

@@ -47,10 +47,12 @@ static void a_null_engine_is_refused(void) {
     double y[1];
     char hash[33];
     int number;
+    uint64_t granted;
     NULL_ENGINE(zero_engine_add_unit(NULL, "u", &unit));
     NULL_ENGINE(zero_engine_add_group(NULL, &group, &number));
     NULL_ENGINE(zero_engine_set_optimizer(NULL, &optimizer));
     NULL_ENGINE(zero_engine_reserve(NULL, ZERO_CPU, 1, "x"));
+    NULL_ENGINE(zero_engine_reserve_spare(NULL, 1, 1, "x", &granted));
     NULL_ENGINE(zero_engine_trace(NULL, 1, 1));
     NULL_ENGINE(zero_engine_commit(NULL, &plan));
     NULL_ENGINE(zero_engine_plan(NULL, &plan));

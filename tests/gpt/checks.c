@@ -47,6 +47,7 @@ void fixture_open_on(const struct fake_device *device, zero_dtype dtype, struct 
     fake_engine_on(f->engine, device);
     CHECK_INT(gpt_create(f->engine, &config, batch, &f->gpt), ZERO_OK);
     CHECK_INT(zero_engine_commit(f->engine, NULL), ZERO_OK);
+    CHECK_INT(gpt_keep_outputs(f->gpt), ZERO_OK);
     struct gpt_init init = {.seed = 1, .config = config};
     zero_engine_fill(f->engine, gpt_fill, &init);
     set_params(f, &random);

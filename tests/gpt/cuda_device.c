@@ -50,5 +50,5 @@ static void copy(void *user, void *target, const void *source, uint64_t bytes, b
 }
 
 struct fake_device cuda_device_of(struct cuda_device *device) {
-    return (struct fake_device){device->stream, device, allocate, release, copy};
+    return (struct fake_device){device->stream, device, allocate, release, copy, 0};
 }

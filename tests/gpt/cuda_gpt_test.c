@@ -229,12 +229,98 @@ static void kept_outputs(struct gpt_config config, const char *capability) {
     fixture_open_on(&device, ZERO_BF16, &again, config, 1, 1, 1);
     CHECK_INT(gpt_train(again.gpt, again.tokens, again.targets, &loss), ZERO_OK);
     unsigned long long kernels = counts_of_training(config).kernels;
-    config.keeps_outputs = true;
+    config.outputs = GPT_OUTPUTS_KEPT;
     if (counts_read(&ignored)) CHECK_INT(kernels - counts_of_training(config).kernels, 3 * config.layers);
     for (config.recompute = 0; config.recompute < config.layers; config.recompute++)
         same_training(config, 1, &again, loss, config.recompute ? NONE : ODD);
     fixture_close(&again);
     unsetenv("FAKE_CUDA_CAPABILITY");
+}
+
+/* The room is one byte short of another part, or exactly that; gpt_kept are `blocks` of each kind. */
+static void room_for(struct gpt_config config, uint64_t bytes, const uint32_t blocks[GPT_OUTPUT_KINDS]) {
+    struct fixture f;
+    device.spare_bytes = bytes;
+    fixture_open_on(&device, ZERO_BF16, &f, config, 1, 1, 1);
+    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++)
+        CHECK_INT(gpt_kept(f.gpt, (enum gpt_output)kind), blocks[kind]);
+    fixture_close(&f);
+}
+
+/* Outputs are kept as far as there is room for whole places, the first kind first: always the bits of outputs that are computed again, also where
+ * GELU is cuBLASLt's. A block has two kernels less with its norms', one less with its activation's. */
+static void fitting_outputs(struct gpt_config config, const char *capability) {
+    static const unsigned long long saved[GPT_OUTPUT_KINDS] = {[GPT_NORMS] = 2, [GPT_ACTIVATIONS] = 1};
+    struct gpt_spare spare[GPT_OUTPUT_KINDS];
+    struct fixture again;
+    struct fake_cuda_counts ignored;
+    double loss;
+    setenv("FAKE_CUDA_CAPABILITY", capability, 1);
+    fixture_open_on(&device, ZERO_BF16, &again, config, 1, 1, 1);
+    CHECK_INT(gpt_train(again.gpt, again.tokens, again.targets, &loss), ZERO_OK);
+    unsigned long long kernels = counts_of_training(config).kernels, less = 0;
+    config.outputs = GPT_OUTPUTS_FITTING;
+    uint32_t kinds = gpt_cuda_spares(&config, 1, ZERO_BF16, spare), blocks[GPT_OUTPUT_KINDS] = {0};
+    uint64_t room = 0;
+    for (uint32_t i = 0; i < kinds; i++)
+        for (uint32_t place = 0; place < spare[i].parts; place++) {
+            room_for(config, room + spare[i].part_bytes - 1, blocks);
+            room += spare[i].part_bytes, blocks[spare[i].kind]++, less += saved[spare[i].kind];
+            room_for(config, room, blocks);
+            if (counts_read(&ignored)) CHECK_INT(kernels - counts_of_training(config).kernels, less);
+            same_training(config, 1, &again, loss, place % 2 ? ODD : NONE);
+        }
+    fixture_close(&again);
+    device.spare_bytes = 0;
+    unsetenv("FAKE_CUDA_CAPABILITY");
+}
+
+/* Blocks of all segments use the places of one. With a segment of one block, the activation is there when the backward begins. */
+static void fitting_in_segments(struct gpt_config config) {
+    struct gpt_spare spare[GPT_OUTPUT_KINDS];
+    struct fixture again;
+    double loss;
+    fixture_open_on(&device, ZERO_BF16, &again, config, 1, 1, 1);
+    CHECK_INT(gpt_train(again.gpt, again.tokens, again.targets, &loss), ZERO_OK);
+    config.outputs = GPT_OUTPUTS_FITTING, config.recompute = 1;
+    CHECK_INT(gpt_cuda_spares(&config, 1, ZERO_BF16, spare), 1);
+    CHECK_INT(spare[0].kind, GPT_NORMS);
+    room_for(config, spare[0].part_bytes, (uint32_t[]){[GPT_NORMS] = config.layers, [GPT_ACTIVATIONS] = 0});
+    same_training(config, 1, &again, loss, NONE);
+    config.recompute = 2;
+    CHECK_INT(gpt_cuda_spares(&config, 1, ZERO_BF16, spare), 2);
+    room_for(config, spare[0].part_bytes,
+             (uint32_t[]){[GPT_NORMS] = 0, [GPT_ACTIVATIONS] = (config.layers + 1) / 2});
+    same_training(config, 1, &again, loss, NONE);
+    fixture_close(&again);
+    device.spare_bytes = 0;
+}
+
+/* Another program has taken the memory since commit: nothing is kept, and the training goes on. */
+static void outputs_without_memory(struct gpt_config config, const struct cuda_driver *driver) {
+    struct fake_cuda_counts ignored;
+    struct gpt *gpt = NULL;
+    size_t available, total;
+    double loss;
+    int32_t tokens[64] = {0};
+    if (!counts_read(&ignored)) return; /* a GPU that others use, too, is not filled */
+    zero_engine *engine = fake_engine_create(ZERO_BF16, 1, 1);
+    device.spare_bytes = UINT64_MAX;
+    fake_engine_on(engine, &device);
+    config.outputs = GPT_OUTPUTS_FITTING;
+    CHECK_INT(gpt_create(engine, &config, 1, &gpt), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CUdeviceptr taken;
+    CHECK_INT(driver->cuMemGetInfo(&available, &total), CUDA_SUCCESS);
+    CHECK_INT(driver->cuMemAlloc(&taken, available - 1000), CUDA_SUCCESS);
+    CHECK(gpt_keep_outputs(gpt) != ZERO_OK);
+    CHECK_CONTAINS(gpt_last_error(), "bytes for outputs that are kept");
+    CHECK_INT(driver->cuMemFree(taken), CUDA_SUCCESS);
+    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) CHECK_INT(gpt_kept(gpt, (enum gpt_output)kind), 0);
+    CHECK_INT(gpt_train(gpt, tokens, tokens, &loss), ZERO_OK);
+    gpt_destroy(gpt);
+    zero_engine_destroy(engine);
+    device.spare_bytes = 0;
 }
 
 /* What moves to the drive and back: of segments of one block all but the last six, down to the lowest that trains, once per pass. */
@@ -360,7 +446,7 @@ int main(void) {
     cuda_device_open(&cuda);
     device = cuda_device_of(&cuda);
     struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2, untied = gpt2,
-                      padded = llama, whole = llama, kept = gpt2;
+                      padded = llama, whole = llama, kept = gpt2, segments = llama;
     odd.width = 21, odd.heads = 3, odd.inner = 35, odd.tied = false; /* no multiple of anything */
     own.tied = true, own.kv_heads = 1, own.head_width = 10;
     flash.layers = 1, flash.width = 64, flash.heads = 1, flash.context = 70; /* on the tensor cores */
@@ -386,7 +472,12 @@ int main(void) {
     sums_with_the_norm(gpt2);
     kept_outputs(llama, "9");
     kept_outputs(gpt2, "8");
-    kept.keeps_outputs = true; /* GELU is cuBLASLt's */
+    fitting_outputs(llama, "9");
+    fitting_outputs(gpt2, "9");
+    segments.layers = 3;
+    fitting_in_segments(segments);
+    outputs_without_memory(llama, &cuda.driver);
+    kept.outputs = GPT_OUTPUTS_KEPT; /* GELU is cuBLASLt's */
     against_host(kept, 2, ZERO_BF16, 0.08);
     whole.inner = own.inner = 40; /* weights fill cache lines, but for the keys' weight of `own` */
     products_of_block(gpt2, 12);

@@ -55,6 +55,10 @@ struct zero_engine {
     zero_unit *open;
     zero_scratch *scratch;
     uint64_t moved[2]; /* places stored, places fetched */
+    struct spare {
+        uint64_t part_bytes, parts, *granted;
+    } spare[4];
+    uint32_t spares;
 };
 
 struct zero_scratch {
@@ -134,6 +138,25 @@ const char *zero_last_error(void) { return ""; }
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name) {
     engine->reserved[tier] += bytes;
     return engine->committed ? ZERO_E_ORDER : ZERO_OK;
+}
+
+zero_status zero_engine_reserve_spare(zero_engine *engine, uint64_t part_bytes, uint64_t parts,
+                                      const char *name, uint64_t *out_granted) {
+    *out_granted = 0;
+    if (engine->committed || engine->spares == 4) return ZERO_E_ORDER;
+    engine->spare[engine->spares++] = (struct spare){part_bytes, parts, out_granted};
+    return ZERO_OK;
+}
+
+static void grant(zero_engine *engine) {
+    uint64_t room = engine->device ? engine->device->spare_bytes : 0;
+    for (uint32_t i = 0; i < engine->spares; i++) {
+        const struct spare *s = &engine->spare[i];
+        uint64_t fit = room / s->part_bytes;
+        *s->granted = fit < s->parts ? fit : s->parts;
+        room -= *s->granted * s->part_bytes;
+        engine->reserved[ZERO_DEVICE] += *s->granted * s->part_bytes;
+    }
 }
 
 uint64_t zero_engine_micro_batch(const zero_engine *engine) { return 1; }
@@ -255,6 +278,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
 
 zero_status zero_engine_commit(zero_engine *engine, zero_plan *out) {
     engine->committed = true;
+    grant(engine);
     if (engine->device) allocate(engine, 0), allocate(engine, 1);
     return ZERO_OK;
 }

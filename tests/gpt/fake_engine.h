@@ -18,6 +18,7 @@ struct fake_device {
     void (*release)(void *user, void *memory);
     /* Enqueues a copy in either direction on the stream. `waits`: returns when the copy is done. */
     void (*copy)(void *user, void *target, const void *source, uint64_t bytes, bool waits);
+    uint64_t spare_bytes; /* room for spare memory */
 };
 void fake_engine_on(zero_engine *engine, const struct fake_device *device);
 

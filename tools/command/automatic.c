@@ -180,7 +180,7 @@ static void set_scenario(const struct search *s, struct scenario *out) {
                              .space = &s->space,
                              .traced = true,
                              .checkpoints = choice_checkpoints(s->config),
-                             .keeps_outputs = s->config->device_keep_outputs,
+                             .outputs = (enum gpt_outputs)s->config->device_outputs,
                              .processes = s->a->transport && s->machine.device.is_host};
 }
 

@@ -198,7 +198,7 @@ static void take_recompute(const struct config *config, struct scenario *s) {
     s->recompute = recompute ? recompute : 1;
     s->segments = (uint32_t)config->recompute.checkpoints;
     s->checkpoints = choice_checkpoints(config);
-    s->keeps_outputs = config->device_keep_outputs;
+    s->outputs = (enum gpt_outputs)config->device_outputs;
 }
 
 static zero_status find_largest(const struct arguments *a, const struct config *config, struct scenario *s,
@@ -430,8 +430,9 @@ const struct command command_plan = {
         "from the engine's executor, which runs these operations in virtual time on a described machine\n"
         "(configs/hardware.json). `flight` is the gathered units and their gradients. The `busy` shares\n"
         "may add up to more than the step, because work overlaps.\n"
-        "Assumptions: a GPU holds the activations that `zero train` needs there; libraries take 5 % of\n"
-        "its memory; its norms, activations, sums and loss take as long as the bytes that they move;\n"
+        "Assumptions: a GPU holds the activations that `zero train` needs there, and outputs that it\n"
+        "keeps where there is room (device.keep_outputs); libraries take 5 % of its memory; its norms,\n"
+        "activations, sums and loss take as long as the bytes that they move;\n"
         "the host updates offloaded state, and the ranks of a node share its memory;\n"
         "collectives are rings. MFU leaves recomputation out. `clipped` is a step that updates in the\n"
         "backward and then again, clipped, under the next forward, where all steps do. The stage and the "

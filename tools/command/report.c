@@ -34,6 +34,13 @@ static void report_recomputation(const struct gpt_config *model, bool in_use) {
                       model->layers);
 }
 
+/* Those that are computed again move more bytes. */
+static void report_outputs(const struct gpt_config *model, const struct gpt *gpt, const zero_engine *engine) {
+    if (zero_engine_cuda(engine, NULL) < 0) return;
+    progress_line("outputs   kept for the backward: of norms in %u of %u blocks, of activations in %u",
+                  gpt_kept(gpt, GPT_NORMS), model->layers, gpt_kept(gpt, GPT_ACTIVATIONS));
+}
+
 /* A run that continues says where instead. */
 static void report_weights(const struct job *job) {
     const struct pretrained *p = &job->pretrained;
@@ -94,12 +101,13 @@ static void report_owners(const zero_engine *engine) {
                       owner.unit ? owner.unit : "");
 }
 
-void report_start(const struct job *job, bool anew, const zero_engine *engine, const char *run,
-                  uint64_t steps) {
+void report_start(const struct job *job, bool anew, const zero_engine *engine, const struct gpt *gpt,
+                  const char *run, uint64_t steps) {
     report_model(&job->model);
     report_slow(&job->model, engine);
     if (anew) report_weights(job);
     report_recomputation(&job->model, zero_engine_use_micros(engine) > 1);
+    report_outputs(&job->model, gpt, engine);
     report_training(job, engine, steps);
     report_data(&job->dataset);
     progress_line("run       %s", run);

@@ -6,8 +6,8 @@
 
 /* Prints one block: the model, the ranks, the way they train, the data, and the memory per rank, planned and
  * measured. `anew`: the run goes on from nothing. */
-void report_start(const struct job *job, bool anew, const zero_engine *engine, const char *run,
-                  uint64_t steps);
+void report_start(const struct job *job, bool anew, const zero_engine *engine, const struct gpt *gpt,
+                  const char *run, uint64_t steps);
 
 /* Bytes allocated per tier, from the engine's memory rows. */
 void report_tiers(const zero_engine *engine, uint64_t bytes[ZERO_TIERS]);

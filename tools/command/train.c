@@ -22,6 +22,10 @@
 #include "tools/weights/weights.h"
 
 enum { LOCAL_RANKS_MAX = 1024 }; /* threads of one process */
+_Static_assert((int)CONFIG_OUTPUTS_AGAIN == (int)GPT_OUTPUTS_AGAIN &&
+                   (int)CONFIG_OUTPUTS_KEPT == (int)GPT_OUTPUTS_KEPT &&
+                   (int)CONFIG_OUTPUTS_FITTING == (int)GPT_OUTPUTS_FITTING,
+               "outputs are numbered alike");
 
 struct arguments {
     const char *config, *run, *model, *prompt, *gpu, *hardware;
@@ -384,7 +388,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         job.model.documents = job.config.data.document_end >= 0;
         job.model.document_end = (int32_t)job.config.data.document_end;
         job.model.no_graphs = !job.config.device_graphs;
-        job.model.keeps_outputs = job.config.device_keep_outputs;
+        job.model.outputs = (enum gpt_outputs)job.config.device_outputs;
         job.model.times_products = job.config.device_products == CONFIG_PRODUCTS_TIMED;
         job.model.times_attention = job.config.device_attention == CONFIG_ATTENTION_TIMED;
         status = check_model(&job.config, &job.model, arguments->config, &error);

@@ -203,6 +203,13 @@ static zero_status open_directory(struct trainer *t) {
     return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
+/* The bits are the same without, so the other ranks need not know of a failure. */
+static void keep_outputs(struct trainer *t) {
+    if (gpt_keep_outputs(t->gpt) != ZERO_OK)
+        fprintf(stderr, "zero train: rank %u: %s: the backward computes them again, with the same bits\n",
+                t->rank, gpt_last_error());
+}
+
 static zero_status open_model(struct trainer *t) {
     const char *problem = gpt_engine_problem(t->engine);
     if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
@@ -220,6 +227,7 @@ static zero_status open_model(struct trainer *t) {
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
     if (status != ZERO_OK) return engine_failed(t, status);
+    keep_outputs(t);
     status = check_start(t);
     if (status == ZERO_OK) status = share_products(t);
     if (status == ZERO_OK) status = check_shadow(t);
@@ -292,7 +300,7 @@ static zero_status open_all(struct trainer *t) {
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
     if (t->speaks && !t->job->quiet)
-        report_start(t->job, begins_anew(t), t->engine, t->metrics.directory, t->steps);
+        report_start(t->job, begins_anew(t), t->engine, t->gpt, t->metrics.directory, t->steps);
     tell_resumed(t);
     return ZERO_OK;
 }

@@ -12,9 +12,8 @@
 
 #include "engine/base/error.h"
 #include "engine/zero.h"
+#include "tools/gpt/gpt.h"
 
-struct gpt;
-struct gpt_products_question;
 struct unit;
 
 struct backend {
@@ -28,6 +27,10 @@ struct backend {
     /* Called before the units are declared: allocates all activations. *out_bytes: by tier. */
     zero_status (*open)(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error);
     void (*close)(struct gpt *gpt); /* also after a failed open */
+
+    /* Outputs that are kept: gpt.h says what they do; gpt->granted are the places of each kind. NULL: there are none. */
+    zero_status (*keep_outputs)(struct gpt *gpt, struct zero_error *error);
+    uint32_t (*kept)(const struct gpt *gpt, enum gpt_output kind);
 
     /* The choice among algorithms of matrix products: gpt.h says what they do. NULL: there is no choice. */
     zero_status (*products_question)(struct gpt *gpt, struct gpt_products_question *out,

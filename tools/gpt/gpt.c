@@ -60,6 +60,20 @@ static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
     return status;
 }
 
+static zero_status reserve_outputs(struct gpt *gpt) {
+    static const char *const names[GPT_OUTPUT_KINDS] = {"kept outputs of norms",
+                                                        "kept outputs of activations"};
+    struct gpt_spare spare[GPT_OUTPUT_KINDS];
+    bool fitting = gpt->backend->keep_outputs && gpt->config.outputs == GPT_OUTPUTS_FITTING;
+    zero_dtype dtype = zero_engine_dtype(gpt->engine);
+    uint32_t count = fitting ? gpt_cuda_spares(&gpt->config, gpt->batch, dtype, spare) : 0;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = zero_engine_reserve_spare(gpt->engine, spare[i].part_bytes, spare[i].parts,
+                                           names[spare[i].kind], &gpt->granted[spare[i].kind]);
+    return status;
+}
+
 static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
     if (gpt->config.micros > 1 && !gpt->backend->use_micro)
@@ -73,6 +87,7 @@ static zero_status build(struct gpt *gpt) {
     gpt->head = gpt->blocks + gpt->config.layers;
     status = declare_units(gpt, &last);
     if (!status) status = reserve(gpt, bytes);
+    if (!status) status = reserve_outputs(gpt);
     return status ? status : checkpoints_open(gpt);
 }
 
@@ -106,6 +121,16 @@ void gpt_destroy(struct gpt *gpt) {
     gpt->backend->close(gpt);
     free(gpt->units);
     free(gpt);
+}
+
+zero_status gpt_keep_outputs(struct gpt *gpt) {
+    bool fitting = gpt->backend->keep_outputs && gpt->config.outputs == GPT_OUTPUTS_FITTING;
+    error_clear(&last);
+    return fitting ? gpt->backend->keep_outputs(gpt, &last) : ZERO_OK;
+}
+
+uint32_t gpt_kept(const struct gpt *gpt, enum gpt_output kind) {
+    return gpt->backend->kept ? gpt->backend->kept(gpt, kind) : 0;
 }
 
 zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out) {

@@ -42,6 +42,16 @@ struct gpt_rope {
     bool exact_range;
 };
 
+/* On a GPU: what norms and the MLP's activation give is needed by a backward, too. It computes these outputs again from their inputs, or the
+ * forward keeps them: that takes more memory, and moves fewer bytes. The bits are the same, but for the activation of GPT-2 in 16 bits from
+ * sm_90 on: there the forward's GELU is cuBLASLt's, and what is computed again is a kernel's. */
+enum gpt_outputs {
+    GPT_OUTPUTS_AGAIN,
+    GPT_OUTPUTS_KEPT,
+    GPT_OUTPUTS_FITTING /* kept as far as the plan leaves room, where no GPU would have other bits: gpt_keep_outputs */
+};
+enum gpt_output { GPT_NORMS, GPT_ACTIVATIONS, GPT_OUTPUT_KINDS };
+
 struct gpt_config {
     enum gpt_architecture architecture;
     uint32_t layers, width, heads, context, vocab, inner; /* inner: of the MLP; 0: 4 * width */
@@ -82,10 +92,7 @@ struct gpt_config {
     /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
     bool no_graphs;
 
-    /* On a GPU: what norms and the MLP's activation give is kept for the backward, which else computes it again from their inputs.
-     * More memory, fewer bytes to move. The same bits, but for GPT-2 in 16 bits from sm_90 on: there the forward's GELU is cuBLASLt's,
-     * and what is computed again is a kernel's. */
-    bool keeps_outputs;
+    enum gpt_outputs outputs; /* on a GPU */
 
     /* on a GPU, what gpt_products_time times: products (else they have the first proposals); the kernels of attention's forward */
     bool times_products, times_attention;
@@ -131,6 +138,23 @@ uint32_t gpt_units(const struct gpt_config *config);
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
+
+/* GPT_OUTPUTS_FITTING: gpt_create declares spare memory (zero_engine_reserve_spare) for outputs. After commit gpt_keep_outputs takes what was
+ * granted; without the call nothing is kept. A failure leaves everything to be computed again, with the same bits: the GPT goes on, and
+ * gpt_last_error has a sentence. gpt_kept: the blocks whose outputs of a kind are kept; 0 on the host. */
+zero_status gpt_keep_outputs(struct gpt *gpt);
+uint32_t gpt_kept(const struct gpt *gpt, enum gpt_output kind);
+
+/* The spare memory: parts of outputs of a kind, in the order in which memory for them saves most time. Blocks share places of outputs:
+ * block b uses place b % places, where places are the layers, or the blocks of a recomputed segment. Returns how many there are. */
+struct gpt_spare {
+    enum gpt_output kind;
+    uint64_t part_bytes; /* of a place */
+    uint32_t parts;      /* places */
+};
+uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
+                         struct gpt_spare out[GPT_OUTPUT_KINDS]);
+uint32_t gpt_cuda_places(const struct gpt_config *config);
 
 /* On a GPU, cuBLASLt proposes several algorithms for a matrix product of one shape. They differ in time and in bits. Each
  * product uses the first proposal, unless a choice is given. A choice is text: a line for the place (library, driver, GPU) that it was made

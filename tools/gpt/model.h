@@ -56,6 +56,7 @@ struct gpt {
     const struct architecture *architecture;
     const struct backend *backend;
     uint32_t batch;
+    uint64_t granted[GPT_OUTPUT_KINDS]; /* places of outputs for which commit has found room */
     /* All units, in the order of use, and where the parts begin: the embedding's and the head's have vocab_blocks each. */
     struct unit *units, *embedding, *blocks, *head;
     uint32_t vocab_blocks;

@@ -59,7 +59,8 @@ struct elementwise elementwise_of(const struct shapes *s, uint32_t unit, enum ke
         if (!(p->places & place) || !(p->families & family)) continue;
         all.forward += p->times * elements[p->of] * p->bytes[kernels].forward;
         all.backward += p->times * elements[p->of] * p->bytes[kernels].backward;
-        all.again += p->times * elements[p->of] * (kernels == KERNELS_OWN ? p->again : 0);
+        if (kernels == KERNELS_OWN)
+            all.again[p->of == INNER ? GPT_ACTIVATIONS : GPT_NORMS] += p->times * elements[p->of] * p->again;
     }
     return all;
 }

@@ -12,9 +12,9 @@ enum kernels {
     KERNELS_OWN,   /* tools/gpt: a kernel per pass, and gradients of norms' outputs in fp32 */
 };
 
-/* Bytes of a token. again: those of the forward that tools/gpt computes once more in the backward, unless it keeps the outputs. */
+/* Bytes of a token. again: those of the forward that tools/gpt computes once more in the backward, unless it keeps outputs of the kind. */
 struct elementwise {
-    double forward, backward, again;
+    double forward, backward, again[GPT_OUTPUT_KINDS];
 };
 
 /* For elements of 16 bits. */

@@ -48,7 +48,7 @@ static struct shapes_recompute recompute_of(const struct scenario *s, const zero
                                      .tier = blocks ? s->checkpoints : ZERO_DEVICE,
                                      .micros = (uint32_t)zero_engine_use_micros(engine),
                                      .gpu = !s->machine.device.is_host,
-                                     .keeps_outputs = s->keeps_outputs};
+                                     .outputs = s->outputs};
 }
 
 /* As a trainer does, before the engine fills budgets with state. */
@@ -62,6 +62,29 @@ static zero_status reserve_activations(const struct scenario *s, zero_engine *en
     zero_status status = zero_engine_reserve(engine, ZERO_DEVICE,
                                              p->activation_bytes - p->activation_host_bytes, "activations");
     return status ? status : zero_engine_reserve(engine, ZERO_CPU, p->activation_host_bytes, "activations");
+}
+
+/* The outputs of norms and activations that fit beside the plan, as the engine grants them (zero_engine_reserve_spare). */
+static void keep_outputs(const struct scenario *s, const struct blueprint *b,
+                         struct shapes_recompute *recompute, struct price *p) {
+    struct gpt_spare spare[GPT_OUTPUT_KINDS];
+    bool fitting = recompute->gpu && recompute->outputs == GPT_OUTPUTS_FITTING && p->fits && !s->bytes_alone;
+    uint32_t count = fitting ? shapes_spares(&s->shapes, p->compute, p->micro_batch, *recompute, spare) : 0;
+    double room = p->left_bytes[SHORT_DEVICE];
+    for (uint32_t i = 0; i < count; i++) {
+        double most = floor(room / (double)spare[i].part_bytes);
+        uint32_t parts = most < spare[i].parts ? (uint32_t)most : spare[i].parts;
+        recompute->kept[spare[i].kind] = parts;
+        room -= (double)parts * (double)spare[i].part_bytes;
+        p->spare_bytes += parts * spare[i].part_bytes;
+    }
+    struct pass_segments blocks = shapes_segments(&s->shapes, 0);
+    for (uint32_t u = blocks.first; u < blocks.end && count; u++)
+        for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++)
+            p->kept[kind] += shapes_keeps(&s->shapes, *recompute, u, (enum gpt_output)kind);
+    p->activation_bytes += p->spare_bytes;
+    p->tier_bytes[ZERO_DEVICE] += p->spare_bytes;
+    check_room(s, b->o.config, p);
 }
 
 /* ---- time ---- */
@@ -143,6 +166,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     status = check_type(s, b, error);
     if (status) return status;
     take_bytes(s, b, &plan, p);
+    keep_outputs(s, b, &recompute, p);
     return (p->fits || s->times_always) && !s->bytes_alone ? price_step(s, b, recompute, p, error) : ZERO_OK;
 }
 

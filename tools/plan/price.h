@@ -26,7 +26,7 @@ struct scenario {
     bool bytes_alone;          /* prices have no times */
     bool times_always;         /* prices have times where there is no room, too */
     bool traced;               /* the timeline's bytes count, which `zero train` keeps */
-    bool keeps_outputs;        /* struct shapes_recompute */
+    enum gpt_outputs outputs;  /* struct shapes_recompute */
     /* On a GPU. NULL: that of tools/gpt. */
     const struct work_style *style;
 };
@@ -41,6 +41,9 @@ struct price {
     /* of a rank; activation_host_bytes: the activations in host memory */
     uint64_t param_bytes, grad_bytes, state_bytes, gathered_bytes, staging_bytes, activation_bytes,
         activation_host_bytes;
+    /* Of the activations, outputs that are kept because there is room, in so many blocks. */
+    uint64_t spare_bytes;
+    uint32_t kept[GPT_OUTPUT_KINDS];
     uint64_t tier_bytes[ZERO_TIERS]; /* of a rank, with activations */
     double left_bytes[SHORTAGES];    /* bytes that are free; below 0: that are missing */
     uint64_t short_bytes[SHORTAGES]; /* bytes that are missing */

@@ -117,6 +117,16 @@ static void print_assumptions(const struct scenario *s, const struct table *t, F
     fputs("; the rest: zero help plan.\n", out);
 }
 
+/* Of the row with the arrow. */
+static void print_kept(const struct scenario *s, const struct price *p, FILE *out) {
+    if (p->spare_bytes)
+        fprintf(out,
+                "It has room to keep outputs for the backward: of norms in %u of %" PRIu64
+                " blocks, of activations in %u, %s (device.keep_outputs).\n",
+                p->kept[GPT_NORMS], s->shapes.layers, p->kept[GPT_ACTIVATIONS],
+                figure_bytes((double)p->spare_bytes).chars);
+}
+
 void print_table(const struct scenario *s, const struct table *t, bool all, FILE *out) {
     print_head(s, &t->row[0], out);
     bool open = s->space && s->space->open;
@@ -124,6 +134,7 @@ void print_table(const struct scenario *s, const struct table *t, bool all, FILE
     for (uint32_t i = 0; i < t->rows; i++)
         if (all || table_shown(t, i) || i == t->best) print_row(&t->row[i], i == t->best, open, out);
     fprintf(out, "\n%s\n", t->advice);
+    print_kept(s, &t->row[t->best], out);
     print_assumptions(s, t, out);
 }
 
@@ -207,6 +218,9 @@ static void json_row(const struct price *p, FILE *out) {
     json_bytes(out, "state_bytes", p->state_bytes);
     json_bytes(out, "gathered_bytes", p->gathered_bytes);
     json_bytes(out, "activation_bytes", p->activation_bytes);
+    json_bytes(out, "kept_norm_blocks", p->kept[GPT_NORMS]);
+    json_bytes(out, "kept_activation_blocks", p->kept[GPT_ACTIVATIONS]);
+    json_bytes(out, "kept_bytes", p->spare_bytes);
     json_bytes(out, "staging_bytes", p->staging_bytes);
     for (int t = 0; t < ZERO_TIERS; t++) {
         char key[32];

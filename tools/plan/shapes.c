@@ -112,7 +112,7 @@ static struct gpt_config gpt_of(const struct shapes *s, struct shapes_recompute 
                                .checkpoints = recompute.tier,
                                .micros = recompute.micros,
                                .gpu = recompute.gpu,
-                               .keeps_outputs = recompute.keeps_outputs};
+                               .outputs = recompute.outputs};
 }
 
 static const struct shapes_recompute whole; /* no recomputation */
@@ -197,6 +197,19 @@ uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, enum dtype dtype, 
 uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_recompute recompute) {
     struct gpt_config config = gpt_of(shapes, recompute);
     return recompute.tier == ZERO_NVME ? gpt_checkpoints_kept(&config) : 0;
+}
+
+uint32_t shapes_spares(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
+                       struct shapes_recompute recompute, struct gpt_spare out[GPT_OUTPUT_KINDS]) {
+    struct gpt_config config = gpt_of(shapes, recompute);
+    return gpt_cuda_spares(&config, (uint32_t)batch, types[dtype], out);
+}
+
+bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute, uint32_t unit,
+                  enum gpt_output kind) {
+    struct gpt_config config = gpt_of(shapes, recompute);
+    if (recompute.outputs != GPT_OUTPUTS_FITTING) return recompute.outputs == GPT_OUTPUTS_KEPT;
+    return (unit - ends_of(shapes)) % gpt_cuda_places(&config) < recompute.kept[kind];
 }
 
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,

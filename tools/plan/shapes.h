@@ -33,7 +33,10 @@ struct shapes_recompute {
     uint32_t blocks; /* 0: no recomputation */
     zero_tier tier;  /* of the inputs of segments */
     uint32_t micros; /* of a use, whose activations exist for each; 0: one */
-    bool gpu, keeps_outputs;
+    bool gpu;
+    enum gpt_outputs outputs;
+    uint32_t
+        kept[GPT_OUTPUT_KINDS]; /* GPT_OUTPUTS_FITTING: places for which there is room (struct gpt_spare) */
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 
@@ -66,6 +69,13 @@ uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, enum dtype dtype, 
                                  struct shapes_recompute recompute);
 /* The inputs of so many segments, the last ones, stay in memory; 0: all do. */
 uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_recompute recompute);
+
+/* On a GPU: the spare memory of outputs that are kept (gpt_cuda_spares). */
+uint32_t shapes_spares(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
+                       struct shapes_recompute recompute, struct gpt_spare out[GPT_OUTPUT_KINDS]);
+/* True if the outputs of a kind of a unit, a block, are kept. */
+bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute, uint32_t unit,
+                  enum gpt_output kind);
 
 /* Bytes of activations and scratch on a rank for batches of `batch` sequences: the bytes that tools/gpt reserves on a
  * host with `threads` threads, or on a GPU. *out_host: the part in host memory; for a GPU it is pinned. */

@@ -113,7 +113,8 @@ static void advise(const struct scenario *s, struct table *t) {
                  "busy longest (%.0f %%), compute waits %.0f %% of the step.",
                  name, count_fitting(t), STEADY, figure_seconds(p->step.seconds).chars,
                  resource_name(p->bound), 100 * p->step.busy_s[p->bound] / p->step.seconds, waiting(p));
-    double device = (double)p->tier_bytes[ZERO_DEVICE], all = s->machine.device.memory_bytes;
+    double device = (double)(p->tier_bytes[ZERO_DEVICE] - p->spare_bytes),
+           all = s->machine.device.memory_bytes;
     if (device < all / 2 && length > 0)
         snprintf(t->advice + length, sizeof t->advice - (size_t)length,
                  " It leaves %s of the device free: a larger micro-batch computes more per byte moved.",

@@ -78,7 +78,10 @@ static struct unit_times device_times(const struct work_options *o, uint32_t uni
            attention = (shapes_forward_flops(o->shapes, unit) - flops) / attention_rate;
     struct elementwise bytes = elementwise_of(o->shapes, unit, style->kernels);
     double per_byte = tokens * dtype_bytes(dtype) / 2 / d->memory_per_s, passes = bytes.forward * per_byte,
-           outputs = o->recompute.keeps_outputs ? 0 : bytes.again * per_byte;
+           outputs = 0;
+    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++)
+        if (!shapes_keeps(o->shapes, o->recompute, unit, (enum gpt_output)kind))
+            outputs += bytes.again[kind] * per_byte;
     struct unit_times t = {.forward = products + attention + passes + FORWARD_PASSES * weights,
                            .backward = (1 + share) * products + shapes_again_flops(o->shapes, unit) / rate +
                                        ATTENTION_BACKWARD * attention + bytes.backward * per_byte +

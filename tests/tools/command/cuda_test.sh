@@ -13,6 +13,10 @@ train() {
 }
 on_gpu() { LD_LIBRARY_PATH=$stand_ins train "$@"; }
 losses() { sed -E 's/.*"loss": ([^,}]*).*/\1/' run/metrics.jsonl; }
+kept() { sed -nE 's/^outputs +kept for the backward: of norms in ([0-9]+) of 1 blocks, of activations in ([0-9]+)$/\1 \2/p' out; }
+device_bytes() { # [RUN]
+    awk '/"tier"/ {device = /"device"/} /"planned"/ && device {gsub(/[^0-9]/, ""); sum += $0} END {print sum}' "${1-run}/run.json"
+}
 near() { # EXPECTED TOLERANCE
     paste <(echo "$1") <(losses) | awk -v most="$2" '{d = $1 - $2; if (d * d > most * most) exit 1}' ||
         fail "losses $(losses | tr '\n' ' ')are not $(echo "$1" | tr '\n' ' ')within $2"
@@ -40,10 +44,11 @@ status=2 on_gpu cuda '"auto"' "" --gpu cpu && says err "cpu is a CPU, and this r
 small() { # STAGE
     config "$1" ', "device": {"type": "cuda"}' | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
 }
+memory=(1073741824 1073741824) # of the ranks' GPUs
 over_tcp() {
     local port=$((20000 + RANDOM % 10000)) rank
     for rank in 0 1; do
-        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port FAKE_CUDA_SEED=$((rank + 1)) "$@" >"out.$rank" 2>&1 &
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port FAKE_CUDA_SEED=$((rank + 1)) FAKE_CUDA_MEMORY=${memory[rank]} "$@" >"out.$rank" 2>&1 &
     done
     wait -n && wait -n || fail "over TCP: $(cat out.0 out.1)"
     cp out.0 out
@@ -58,6 +63,15 @@ for way in over_tcp over_mpi; do
     done
 done
 
+# Where one rank's GPU has no room for outputs, no rank keeps them.
+[[ $(kept) == "1 1" ]] || fail "processes keep outputs of $(kept)"
+small 3
+sed -i 's/"device": {"type": "cuda"}/&, "memory": {"device_margin": 0}/' c.json
+memory[1]=$(($(device_bytes processes) + (1 << 20))) # a twentieth stays free, which is more
+over_tcp env LD_LIBRARY_PATH="$stand_ins" "$zero" train c.json --data text --steps 2 --run processes --overwrite
+[[ $(kept) == "0 0" ]] || fail "rank 1 has no room, and outputs of $(kept) are kept"
+[[ $(weights) == "$hash" ]] || fail "without room for outputs: $(weights), threads $hash"
+
 # The work of a unit is a CUDA graph where it recurs, in the second step, unless it is not wanted.
 launched() { sed -E 's/.* graphs //' counts; }
 export FAKE_CUDA_COUNTS=counts
@@ -69,8 +83,30 @@ grep -q "late loads 0 " counts || fail "kernels are loaded late: $(cat counts)"
 on_gpu cuda 0 "" --ranks 2
 [[ $(launched) == 0 && $(weights) == "$hash" ]] || fail "device.graphs false: $(cat counts), $(weights), with graphs $hash"
 graphs=true
-on_gpu cuda 3 "" --ranks 2 --set device.keep_outputs=true
-[[ $(weights) == "$hash" ]] || fail "device.keep_outputs: $(weights), without $hash"
+
+# Outputs of norms and activations are kept as far as the plan leaves room: to the byte of memory.device, on all ranks alike, as zero plan
+# says. No bit changes.
+keeps() { # NORMS ACTIVATIONS BUDGET OPTION...
+    on_gpu cuda 3 ", \"memory\": {\"device\": $3}" --ranks 2 "${@:4}"
+    [[ $(kept) == "$1 $2" ]] || fail "keeps outputs of norms and activations of $(kept) blocks, not $1 $2: $3 ${*:4}"
+    [[ $(weights) == "$hash" ]] || fail "$(weights), without outputs that are kept $hash: $3 ${*:4}"
+    (($# > 3)) && return
+    expect 0 "$zero" plan c.json --gpu h100-80g --ranks 2 --json
+    row=$(grep '"stage": 3, "offload_optimizer": "none", "offload_param": "none", "recompute": false' out)
+    [[ $row == *"\"kept_norm_blocks\": $1, \"kept_activation_blocks\": $2, "*"\"device_bytes\": $(device_bytes), "* ]] ||
+        fail "zero train keeps $1 $2 and has $(device_bytes) bytes on the device, zero plan: $row"
+}
+keeps 0 0 '"unlimited"' --set device.keep_outputs=false
+keeps 1 1 '"unlimited"' --set device.keep_outputs=true
+keeps 1 1 '"unlimited"'
+expect 0 "$zero" plan c.json --gpu h100-80g --ranks 2
+says out "It has room to keep outputs for the backward: of norms in 1 of 1 blocks, of activations in 1, "
+all=$(device_bytes)
+keeps 1 1 "$all"
+keeps 1 0 $((all - 1))
+norms=$(device_bytes)
+keeps 1 0 "$norms"
+keeps 0 0 $((norms - 1))
 
 # Muon and Lamb: one hash each, wherever the state is.
 for optimizer in Muon Lamb; do
@@ -101,6 +137,11 @@ expected=$(losses)
 on_gpu auto 1 ', "bf16": {"enabled": true}'
 ! grep -q "^slow " out || fail "bf16 is slow: $(cat out)"
 near "$expected" 0.03
+# Here GELU is cuBLASLt's: its output has other bits than the one that the backward computes again.
+hash=$(weights)
+[[ $(kept) == "1 0" ]] || fail "in bf16 outputs of $(kept) are kept, not of norms alone"
+on_gpu auto 1 ', "bf16": {"enabled": true}' --set device.keep_outputs=false
+[[ $(weights) == "$hash" ]] || fail "bf16, device.keep_outputs false: $(weights), auto $hash"
 on_gpu auto 1 ', "fp16": {"enabled": true, "initial_scale_power": 4}'
 near "$expected" 0.01
 train auto 1 ""

@@ -45,16 +45,25 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
                                 .layer_norm_epsilon = 1e-5,
                                 .recompute = recompute.blocks,
                                 .checkpoints = recompute.tier,
-                                .keeps_outputs = recompute.keeps_outputs,
+                                .outputs = recompute.outputs,
                                 .micros = 1};
     zero_engine *engine = fake_engine_create(types[t].type, 1, 1);
     struct fake_cuda_counts counts;
     struct gpt *gpt = NULL;
     fake_engine_on(engine, &device);
+    struct gpt_spare spare[GPT_OUTPUT_KINDS];
     uint64_t before = free_bytes(), host,
              bytes = shapes_activation_bytes(s, false, types[t].dtype, batch, 1, recompute, &host);
+    uint32_t spares = recompute.outputs == GPT_OUTPUTS_FITTING
+                          ? shapes_spares(s, types[t].dtype, batch, recompute, spare)
+                          : 0;
     CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_OK);
     uint64_t taken = before - free_bytes(); /* the fake engine takes memory at its commit */
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    before = free_bytes();
+    CHECK_INT(gpt_keep_outputs(gpt), ZERO_OK);
+    taken += before - free_bytes();
+    for (uint32_t i = 0; i < spares; i++) bytes += spare[i].parts * spare[i].part_bytes;
     bool same = CHECK_INT(fake_engine_reserved(engine, ZERO_DEVICE), bytes - host) &
                 CHECK_INT(fake_engine_reserved(engine, ZERO_CPU), host);
     const zero_scratch_needs *needs = fake_engine_scratch(engine);
@@ -71,6 +80,7 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
 int main(void) {
     cuda_device_open(&cuda);
     device = cuda_device_of(&cuda);
+    device.spare_bytes = UINT64_MAX;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int t = 0; t < 3; t++)
             for (uint32_t blocks = 0; blocks <= all[i].layers; blocks++)
@@ -79,7 +89,8 @@ int main(void) {
                           (struct shapes_recompute){.blocks = blocks,
                                                     .tier = (zero_tier)tier,
                                                     .gpu = true,
-                                                    .keeps_outputs = (blocks + (uint32_t)tier) % 2});
+                                                    .outputs =
+                                                        (enum gpt_outputs)((blocks + (uint32_t)tier) % 3)});
     cuda_device_close(&cuda);
     return check_end();
 }

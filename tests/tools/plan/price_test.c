@@ -94,8 +94,10 @@ static void passes_are_counted_by_hand(void) {
                  2 * 8 * 256 + 6 * 1024 + 2 * (5 * 256 + 1024), 1e-12);
     CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).backward,
                  2 * 10 * 4096 + 3 * 4 * 4096 + 4 * (4096 + 1024) + 10 * 14336, 1e-12);
-    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).again, 2 * 4 * 4096 + 6 * 14336, 1e-12);
-    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_FUSED).again, 0, 0);
+    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).again[GPT_NORMS], 2 * 4 * 4096, 1e-12);
+    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).again[GPT_ACTIVATIONS], 6 * 14336, 1e-12);
+    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++)
+        CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_FUSED).again[kind], 0, 0);
 }
 
 /* A step is shorter by what is not computed again, and takes the memory of outputs. */
@@ -105,16 +107,55 @@ static void kept_outputs_take_memory(void) {
     s.machine.device.memory_per_s = 1e9;
     s.machine.device.is_host = false;
     struct price again = price(&s, 0, ZERO_DEVICE);
-    s.keeps_outputs = true;
+    s.outputs = GPT_OUTPUTS_KEPT;
     struct price kept = price(&s, 0, ZERO_DEVICE);
     for (uint32_t u = 0; u < shapes_units(&s.shapes); u++)
-        bytes += elementwise_of(&s.shapes, u, KERNELS_OWN).again * rows;
+        for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++)
+            bytes += elementwise_of(&s.shapes, u, KERNELS_OWN).again[kind] * rows;
     CHECK(bytes > 0);
     CHECK_DOUBLE(again.step.busy_s[RESOURCE_COMPUTE] - kept.step.busy_s[RESOURCE_COMPUTE], bytes / 1e9, 1e-6);
     CHECK_DOUBLE((double)(kept.activation_bytes - again.activation_bytes),
                  2 * rows *
                      ((double)s.shapes.layers * (2 * 256 + 1024) - 1024), /* in the place of the scratch */
                  1e-12);
+}
+
+/* As far as there is room: to the byte of memory.device, and of what the device has for a rank. */
+static void outputs_that_fit(void) {
+    struct shapes llama = {"test", "", GPT_LLAMA, 4, 256, 4, 4, 128, 1000, 704, true, 0, 0, 0, 0};
+    const struct shapes *const shapes[] = {&model, &llama};
+    const double rows = 2 * 128, norms = 2 * rows * 2 * 256, activations = 2 * rows * 704;
+    for (int i = 0; i < 2; i++)
+        for (int short_by = 0; short_by < 2; short_by++)
+            for (int budget = 0; budget < 2; budget++) {
+                char text[256];
+                bool gelu = shapes[i]->architecture == GPT_GPT2; /* in 16 bits, its activation is not kept */
+                double parts = gelu ? 2 * norms : 4 * activations + 2 * norms;
+                struct scenario s =
+                    ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
+                s.shapes = *shapes[i];
+                s.machine.device.memory_per_s = 1e9;
+                struct price again = price(&s, 0, ZERO_DEVICE);
+                double bytes = (double)again.tier_bytes[ZERO_DEVICE] + parts - short_by;
+                snprintf(text, sizeof text,
+                         "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}, \"memory\": "
+                         "{\"device\": %.0f}}",
+                         bytes);
+                if (budget) s.config = text;
+                if (!budget) s.machine.device.memory_bytes = (bytes + 0.5) / 0.95;
+                s.outputs = GPT_OUTPUTS_FITTING;
+                struct price fitting = price(&s, 0, ZERO_DEVICE);
+                CHECK_INT(fitting.kept[GPT_NORMS], 2 - short_by);
+                CHECK_INT(fitting.kept[GPT_ACTIVATIONS], gelu ? 0 : 4);
+                CHECK_DOUBLE((double)fitting.spare_bytes, parts - short_by * norms, 0);
+                CHECK_INT(fitting.tier_bytes[ZERO_DEVICE],
+                          again.tier_bytes[ZERO_DEVICE] + fitting.spare_bytes);
+                CHECK_INT(fitting.activation_bytes, again.activation_bytes + fitting.spare_bytes);
+                CHECK(fitting.fits);
+                double moved = (2 - short_by) * 2 * norms + (gelu ? 0 : 4 * 3 * activations);
+                CHECK_DOUBLE(again.step.busy_s[RESOURCE_COMPUTE] - fitting.step.busy_s[RESOURCE_COMPUTE],
+                             moved / 1e9, 1e-6);
+            }
 }
 
 /* A step longer by what another style adds to its bytes, and by what is computed again. */
@@ -481,6 +522,7 @@ int main(void) {
     passes_are_counted_by_hand();
     passes_take_their_bytes();
     kept_outputs_take_memory();
+    outputs_that_fit();
     heads_take_their_tiles();
     latencies_add_up();
     updates_are_not_hidden_in_memory();

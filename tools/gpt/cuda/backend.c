@@ -171,11 +171,19 @@ static bool attention_times(const struct gpt *gpt, float out_ms[2]) {
     return out_ms[0] > 0;
 }
 
+static uint32_t kept(const struct gpt *gpt, enum gpt_output kind) {
+    uint32_t layers = gpt->config.layers, places = gpt_cuda_places(&gpt->config), more = layers % places,
+             of_place = layers / places, count = gpt->cuda->memory.kept[kind];
+    return of_place * count + (count < more ? count : more);
+}
+
 const struct backend cuda_backend = {
     .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches, losses, checkpoints"},
     .problem = problem,
     .open = open,
     .close = close,
+    .keep_outputs = cuda_keep_outputs,
+    .kept = kept,
     .products_question = cuda_products_question,
     .products_time = cuda_products_time,
     .products_use = cuda_products_use,

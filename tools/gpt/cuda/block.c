@@ -12,7 +12,7 @@ struct block {
     const struct view *view;
     void *input, *output;
     uint32_t rows, width, query, qkv, inner, wide;
-    bool keeps; /* outputs of norms and of the activation */
+    bool keeps_norms, keeps_inner; /* outputs of norms, and of the activation */
 };
 
 static struct block block_at(struct gpt *gpt, uint32_t index) {
@@ -30,7 +30,8 @@ static struct block block_at(struct gpt *gpt, uint32_t index) {
                           .qkv = (uint32_t)extent_of(&gpt->config, QKV),
                           .inner = gpt->config.inner,
                           .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN),
-                          .keeps = gpt->config.keeps_outputs};
+                          .keeps_norms = m->saved[index].normed1 != m->normed,
+                          .keeps_inner = m->saved[index].inner != m->inner};
 }
 
 static struct cuda_norm first_norm(const struct block *b) {
@@ -201,7 +202,7 @@ static void widen(const struct block *b, bool output) {
         return;
     }
     forward(b, PROJECT_WIDEN, &b->slot[WIDEN_BIAS], b->saved->normed2, NULL, b->saved->wide);
-    if (output || b->keeps) activate(b);
+    if (output || b->keeps_inner) activate(b);
 }
 
 /* Turns the output's gradient into the gradient of `wide`; `inner` is there afterwards. */
@@ -209,7 +210,7 @@ static void *narrow_backward(const struct block *b, const void *gradient) {
     struct run run = first_run(b, PROJECT_NARROW);
     struct product p = backward_product(b, PROJECT_NARROW, &run, gradient, b->c->memory.inner_gradient);
     p.end = PRODUCT_GELU_BACKWARD, p.aux = b->saved->wide;
-    if (!b->keeps) activate(b);
+    if (!b->keeps_inner) activate(b);
     if (has_gelu_end(b, &p)) {
         cuda_multiply(b->c, &p);
         return b->c->memory.inner_gradient;
@@ -283,7 +284,7 @@ static void mlp_backward(const struct block *b) {
     cuda_stream_bias_gradient(gpt, &b->slot[NARROW_BIAS], gradient);
     weight_gradients(b, PROJECT_NARROW, b->saved->inner, gradient);
     cuda_bias_gradient(gpt, &b->slot[WIDEN_BIAS], wide_gradient, b->wide);
-    if (!b->keeps) cuda_norm_forward(gpt, second_norm(b), b->saved->middle, b->saved->normed2);
+    if (!b->keeps_norms) cuda_norm_forward(gpt, second_norm(b), b->saved->middle, b->saved->normed2);
     weight_gradients(b, PROJECT_WIDEN, b->saved->normed2, wide_gradient);
     backward(b, PROJECT_WIDEN, wide_gradient, m->normed_gradient);
     cuda_norm_backward(gpt, second_norm(b), gradient, m->normed_gradient, b->saved->middle, m->gradient[1]);
@@ -299,7 +300,7 @@ static void mix_backward(const struct block *b) {
     attend_backward(b);
     turn(b, m->qkv_gradient, true);
     cuda_bias_gradient(gpt, &b->slot[QUERY_BIAS], m->qkv_gradient, b->qkv);
-    if (!b->keeps) cuda_norm_forward(gpt, first_norm(b), b->input, b->saved->normed1);
+    if (!b->keeps_norms) cuda_norm_forward(gpt, first_norm(b), b->input, b->saved->normed1);
     weight_gradients(b, PROJECT_QKV, b->saved->normed1, m->qkv_gradient);
     backward(b, PROJECT_QKV, m->qkv_gradient, m->normed_gradient);
     cuda_norm_backward(gpt, first_norm(b), gradient, m->normed_gradient, b->input, m->gradient[0]);

@@ -44,10 +44,6 @@ static struct cuda_statistics plan_statistics(struct planning *p) {
     return s;
 }
 
-static void *plan_kept(struct planning *p, uint64_t columns) {
-    return p->config->keeps_outputs ? take_numbers(p, p->rows * columns) : NULL;
-}
-
 static struct cuda_saved plan_saved(struct planning *p) {
     const struct gpt_config *c = p->config;
     return (struct cuda_saved){
@@ -55,9 +51,6 @@ static struct cuda_saved plan_saved(struct planning *p) {
         .qkv = take_numbers(p, p->rows * extent_of(c, QKV)),
         .mixed = take_numbers(p, p->rows * extent_of(c, QUERY)),
         .wide = take_numbers(p, p->rows * projection_outputs(c, PROJECT_WIDEN)),
-        .normed1 = plan_kept(p, c->width),
-        .normed2 = plan_kept(p, c->width),
-        .inner = plan_kept(p, c->inner),
         .lse = take_floats(p, p->rows * c->heads),
         .norm1 = plan_statistics(p),
         .norm2 = plan_statistics(p),
@@ -85,10 +78,14 @@ static void plan_checkpoints(struct planning *p) {
     p->memory->checkpoints = take(&p->pinned, cuda_checkpoint_slots(c), p->memory->checkpoint_bytes);
 }
 
+uint32_t gpt_cuda_places(const struct gpt_config *c) {
+    return c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
+}
+
 static void plan_blocks(struct planning *p) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
-    uint32_t places = c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
+    uint32_t places = gpt_cuda_places(c);
     for (uint32_t i = 0; i <= c->layers; i++) {
         struct cuda_saved own = {0};
         plan_residual(p, i);
@@ -133,7 +130,7 @@ static void plan_scratch(struct planning *p) {
     for (int i = 0; i < 2; i++) m->gradient[i] = take_numbers(p, p->rows * c->width);
     m->normed = take_numbers(p, p->rows * c->width);
     m->normed_gradient = take_floats(p, p->rows * c->width);
-    m->inner = c->keeps_outputs ? NULL : take_numbers(p, p->rows * c->inner);
+    m->inner = c->outputs == GPT_OUTPUTS_KEPT ? NULL : take_numbers(p, p->rows * c->inner);
     m->inner_gradient = take_numbers(p, p->rows * c->inner);
     m->mixed_gradient = take_numbers(p, p->rows * query);
     m->qkv_gradient = take_numbers(p, p->rows * qkv);
@@ -148,10 +145,18 @@ static void plan_scratch(struct planning *p) {
 }
 
 /* Outputs that are not kept are in the scratch. */
-static void share_outputs(struct planning *p) {
+static void plan_outputs(struct planning *p, struct arena *arena) {
+    const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
-    for (uint32_t i = 0; i < p->config->layers && m->saved && !p->config->keeps_outputs; i++)
-        m->saved[i].normed1 = m->saved[i].normed2 = m->normed, m->saved[i].inner = m->inner;
+    uint32_t places = gpt_cuda_places(c);
+    for (uint32_t i = 0; i < places; i++) {
+        void *output[] = {m->normed, m->normed, m->inner};
+        if (i < m->kept[GPT_NORMS])
+            for (int n = 0; n < 2; n++) output[n] = take(arena, p->rows * c->width, p->number_bytes);
+        if (i < m->kept[GPT_ACTIVATIONS]) output[2] = take(arena, p->rows * c->inner, p->number_bytes);
+        for (uint32_t b = i; m->saved && b < c->layers; b += places)
+            m->saved[b].normed1 = output[0], m->saved[b].normed2 = output[1], m->saved[b].inner = output[2];
+    }
 }
 
 /* The same layout in device memory and in pinned memory. */
@@ -166,13 +171,19 @@ static struct cuda_batch plan_batch(struct arena *arena, uint64_t rows) {
     };
 }
 
+static struct planning planning_of(struct cuda_memory *m, const struct gpt_config *config, uint32_t batch,
+                                   zero_dtype type) {
+    return (struct planning){.config = config,
+                             .memory = m,
+                             .rows = (uint64_t)batch * config->context,
+                             .number_bytes = type == ZERO_F32 ? 4 : 2,
+                             .device = {0, m->device},
+                             .pinned = {0, m->pinned}};
+}
+
 void cuda_layout(struct cuda_memory *m, const struct gpt_config *config, uint32_t batch, zero_dtype type) {
-    struct planning p = {.config = config,
-                         .memory = m,
-                         .rows = (uint64_t)batch * config->context,
-                         .number_bytes = type == ZERO_F32 ? 4 : 2,
-                         .device = {0, m->device},
-                         .pinned = {0, m->pinned}};
+    struct planning p = planning_of(m, config, batch, type);
+    uint32_t kept = config->outputs == GPT_OUTPUTS_KEPT ? gpt_cuda_places(config) : 0;
     m->rows = (uint32_t)p.rows;
     m->pinned_batch = plan_batch(&p.pinned, p.rows);
     m->batch_bytes = p.pinned.bytes;
@@ -181,8 +192,39 @@ void cuda_layout(struct cuda_memory *m, const struct gpt_config *config, uint32_
     plan_checkpoints(&p);
     plan_head(&p);
     plan_scratch(&p);
-    share_outputs(&p);
+    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) m->kept[kind] = kept;
+    plan_outputs(&p, &p.device);
     m->bytes = p.device.bytes, m->pinned_bytes = p.pinned.bytes;
+}
+
+void cuda_layout_outputs(struct cuda_memory *m, const struct gpt_config *config, uint32_t batch,
+                         zero_dtype type) {
+    struct planning p = planning_of(m, config, batch, type);
+    struct arena outputs = {0, m->outputs};
+    plan_outputs(&p, &outputs);
+    m->outputs_bytes = outputs.bytes;
+}
+
+/* For each byte that is kept, a backward moves 3 bytes less with SwiGLU, which reads two numbers for each that it writes, and 2 with GELU or
+ * norms. Norms have the smaller kernels, whose launches weigh more, so they come before GELU. */
+uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
+                         struct gpt_spare out[GPT_OUTPUT_KINDS]) {
+    const struct gpt_config c = gpt_complete(config);
+    struct cuda_memory sizes = {.device = NULL};
+    struct planning p = planning_of(&sizes, &c, batch, dtype);
+    bool gelu = architecture_of(&c)->mlp == GELU;
+    enum gpt_output order[] = {gelu ? GPT_NORMS : GPT_ACTIVATIONS, gelu ? GPT_ACTIVATIONS : GPT_NORMS};
+    /* GELU may be cuBLASLt's. A block that is computed again right before its backward leaves its activation to the backward. */
+    bool activations = !(gelu && dtype != ZERO_F32) && c.recompute != 1;
+    uint32_t count = 0;
+    for (int i = 0; i < GPT_OUTPUT_KINDS; i++) {
+        struct arena outputs = {0, NULL};
+        if (order[i] == GPT_ACTIVATIONS && !activations) continue;
+        for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) sizes.kept[kind] = kind == (int)order[i];
+        plan_outputs(&p, &outputs);
+        out[count++] = (struct gpt_spare){order[i], outputs.bytes, gpt_cuda_places(&c)};
+    }
+    return count;
 }
 
 uint64_t gpt_cuda_activation_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,

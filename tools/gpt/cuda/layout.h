@@ -21,8 +21,7 @@ struct cuda_saved {
     void *qkv;    /* [rows][qkv]: rotated, bias included */
     void *mixed;  /* [rows][query] */
     void *wide;   /* [rows][wide]: input of the MLP's activation; SwiGLU's backward overwrites it */
-    /* What norms and the activation give: kept with config.keeps_outputs. Else these are the scratch of all blocks, and a backward
-     * computes them again. */
+    /* What norms and the activation give: kept, or in the scratch of all blocks, so that a backward computes it again. */
     void *normed1, *normed2; /* [rows][width] */
     void *inner;             /* [rows][inner] */
     float *lse;              /* [batch][heads][context] */
@@ -36,12 +35,15 @@ struct cuda_batch {
     uint32_t *order, *group_first, *groups;
 };
 
-/* All in device memory, except the arrays `residual` and `saved` and the members named pinned or described as
+/* All in device memory, except `kept`, the arrays `residual` and `saved` and the members named pinned or described as
  * pinned. */
 struct cuda_memory {
     char *device, *pinned; /* NULL: nothing is allocated yet */
     uint64_t bytes, pinned_bytes, batch_bytes;
-    uint32_t rows, head_rows; /* head_rows: logits exist for this many rows at a time */
+    char *outputs; /* an allocation of its own, after commit: outputs that are kept because there is room */
+    uint64_t outputs_bytes;
+    uint32_t kept[GPT_OUTPUT_KINDS]; /* places whose outputs are kept, in either allocation */
+    uint32_t rows, head_rows;        /* head_rows: logits exist for this many rows at a time */
     uint64_t logits_stride;
 
     void **residual;          /* [layers + 1] of [rows][width]; NULL: only compute sizes */
@@ -55,7 +57,7 @@ struct cuda_memory {
     void *gradient[2]; /* [rows][width]: of the residual stream; of its value between attention and MLP */
     void *normed;      /* [rows][width] */
     float *normed_gradient;              /* [rows][width]: a sum over products, which nothing rounds */
-    void *inner;                         /* [rows][inner]; NULL with config.keeps_outputs */
+    void *inner;                         /* [rows][inner]; NULL if all are kept in any case */
     void *inner_gradient;                /* [rows][inner] */
     void *mixed_gradient, *qkv_gradient; /* [rows][query], [rows][qkv] */
     void *logits;                        /* [head_rows][logits_stride] */
@@ -94,5 +96,9 @@ static inline uint32_t cuda_checkpoint_slots(const struct gpt_config *config) {
 /* Sets all members from memory->device, ->pinned, ->residual and ->saved. `config` is complete. */
 void cuda_layout(struct cuda_memory *memory, const struct gpt_config *config, uint32_t batch,
                  zero_dtype type);
+
+/* Afterwards, as often as `kept` or `outputs` change: sets outputs_bytes, and where blocks have their outputs. */
+void cuda_layout_outputs(struct cuda_memory *memory, const struct gpt_config *config, uint32_t batch,
+                         zero_dtype type);
 
 #endif

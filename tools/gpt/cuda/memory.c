@@ -48,10 +48,28 @@ zero_status cuda_memory_open(struct gpt *gpt) {
     return fill_angles(gpt);
 }
 
+/* Before the first pass, so no recording knows the scratch in their place. */
+zero_status cuda_keep_outputs(struct gpt *gpt, struct zero_error *error) {
+    struct cuda_gpt *c = gpt->cuda;
+    struct cuda_memory *m = &c->memory;
+    CUdeviceptr outputs = 0;
+    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) m->kept[kind] = (uint32_t)gpt->granted[kind];
+    cuda_layout_outputs(m, &gpt->config, gpt->batch, c->type);
+    if (!m->outputs_bytes) return ZERO_OK;
+    zero_status status = cuda_check(&c->driver, c->driver.cuMemAlloc(&outputs, m->outputs_bytes), error,
+                                    "the GPT on the GPU: %llu bytes for outputs that are kept",
+                                    (unsigned long long)m->outputs_bytes);
+    if (status) memset(m->kept, 0, sizeof m->kept);
+    m->outputs = (char *)(uintptr_t)outputs;
+    cuda_layout_outputs(m, &gpt->config, gpt->batch, c->type);
+    return status;
+}
+
 void cuda_memory_close(struct gpt *gpt) {
     struct cuda_gpt *c = gpt->cuda;
     struct cuda_memory *m = &c->memory;
     if (m->device) c->driver.cuMemFree((CUdeviceptr)(uintptr_t)m->device);
+    if (m->outputs) c->driver.cuMemFree((CUdeviceptr)(uintptr_t)m->outputs);
     if (m->pinned) c->driver.cuMemFreeHost(m->pinned);
     free(m->residual);
     free(m->saved);

@@ -60,8 +60,9 @@ struct cuda_gpt {
     struct cuda_checkpoints checkpoints;
 };
 
-/* memory.c: one allocation of each kind; layout.h lays it out. */
+/* memory.c: one allocation of each kind, and one for outputs that are kept; layout.h lays them out. */
 zero_status cuda_memory_open(struct gpt *gpt);
+zero_status cuda_keep_outputs(struct gpt *gpt, struct zero_error *error);
 void cuda_memory_close(struct gpt *gpt);
 
 /* launch.c */
