@@ -11,7 +11,8 @@
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
  * for everything planned, activations included; 0: all. --products timed: each shape of a product uses the fastest of cuBLASLt's
- * proposals, chosen before the first step. --attention timed: its forward is the faster one of two kernels. A machine whose memory
+ * proposals, chosen before the first step. --attention timed: its forward and its backward each have the
+ * faster one of two kinds of kernels. A machine whose memory
  * does not hold the run is a line "skipped: REASON" and exit status 0. */
 #include <stdbool.h>
 #include <stdio.h>
@@ -144,7 +145,7 @@ static int compare(const void *a, const void *b) {
 }
 
 static void report(FILE *to, const struct bench *b, const struct gpt_config *config, const zero_plan *plan,
-                   double seconds, double loss, const float attention_ms[2]) {
+                   double seconds, double loss, const struct gpt_attention_times *attention) {
     double parameters = (double)gpt_parameters(config),
            tokens = b->accumulate * b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
@@ -153,15 +154,16 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
     fprintf(
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
-        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"accumulate\": %.0f, \"offload\": \"%s\", "
-        "\"params\": \"%s\", "
+        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"attention_back_ms\": [%.4f, %.4f], "
+        "\"accumulate\": %.0f, \"offload\": \"%s\", \"params\": \"%s\", "
         "\"device_bytes\": %llu, "
         "\"cpu_bytes\": %llu, "
         "\"nvme_bytes\": %llu, \"layers\": %.0f, \"width\": %.0f, \"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %s, \"loss\": %.9g}\n",
-        b->device, b->type, b->stage, b->graphs, b->products, (double)attention_ms[0],
-        (double)attention_ms[1], b->accumulate, b->offload, b->params,
+        b->device, b->type, b->stage, b->graphs, b->products, (double)attention->forward_ms[0],
+        (double)attention->forward_ms[1], (double)attention->backward_ms[0],
+        (double)attention->backward_ms[1], b->accumulate, b->offload, b->params,
         (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
         (unsigned long long)plan->bytes[ZERO_NVME], b->layers, b->width, parameters, b->batch, b->context,
         seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
@@ -210,15 +212,15 @@ int main(int argc, char **argv) {
     size_t count = (size_t)(b.batch * b.context);
     int32_t *tokens = malloc((count + 1) * sizeof *tokens);
     double loss = 0;
-    float attention_ms[2] = {0};
+    struct gpt_attention_times attention = {0};
     for (size_t i = 0; i <= count; i++) tokens[i] = (int32_t)(i * 2654435761u % config.vocab);
     for (int i = 0; i < (int)b.warm_up; i++) step(engine, gpt, (int)b.accumulate, tokens, &loss);
     for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, (int)b.accumulate, tokens, &loss);
     qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
-    gpt_attention_times(gpt, attention_ms);
-    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms);
+    gpt_attention_times(gpt, &attention);
+    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss, &attention);
     FILE *json = b.json ? fopen(b.json, "a") : NULL;
-    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss, attention_ms), fclose(json);
+    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss, &attention), fclose(json);
     if (b.json && !json) perror(b.json);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);
