@@ -11,8 +11,9 @@
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
  * for everything planned, activations included; 0: all. --products timed: each shape of a product uses the fastest of cuBLASLt's
- * proposals, chosen before the first step. --attention timed: its forward is the faster one of two kernels. --keep-outputs: as device.keep_outputs; the object has
- * the blocks whose norms' and activations' outputs are kept. A machine whose memory does not hold the run is a line "skipped: REASON" and exit status 0. */
+ * proposals, chosen before the first step. --attention timed: its forward and its backward each have the faster one of two
+ * kinds of kernels. --keep-outputs: as device.keep_outputs; the object has the blocks whose norms' and activations' outputs are
+ * kept. A machine whose memory does not hold the run is a line "skipped: REASON" and exit status 0. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,8 +157,8 @@ static int compare(const void *a, const void *b) {
 
 static void report(FILE *to, const struct bench *b, const struct gpt_config *config, const zero_plan *plan,
                    const struct gpt *gpt, double seconds, double loss) {
-    float attention_ms[2] = {0};
-    gpt_attention_times(gpt, attention_ms);
+    struct gpt_attention_times attention = {0};
+    gpt_attention_times(gpt, &attention);
     double parameters = (double)gpt_parameters(config),
            tokens = b->accumulate * b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
@@ -166,19 +167,20 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
     fprintf(
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
-        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"kept_norm_blocks\": %u, "
-        "\"kept_activation_blocks\": %u, \"accumulate\": %.0f, \"offload\": \"%s\", "
-        "\"params\": \"%s\", "
+        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"attention_back_ms\": [%.4f, %.4f], "
+        "\"kept_norm_blocks\": %u, \"kept_activation_blocks\": %u, \"accumulate\": %.0f, "
+        "\"offload\": \"%s\", \"params\": \"%s\", "
         "\"device_bytes\": %llu, "
         "\"cpu_bytes\": %llu, "
         "\"nvme_bytes\": %llu, \"layers\": %.0f, \"width\": %.0f, \"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %s, \"loss\": %.9g}\n",
-        b->device, b->type, b->stage, b->graphs, b->products, (double)attention_ms[0],
-        (double)attention_ms[1], gpt_kept(gpt, GPT_NORMS), gpt_kept(gpt, GPT_ACTIVATIONS), b->accumulate,
-        b->offload, b->params, (unsigned long long)plan->bytes[ZERO_DEVICE],
-        (unsigned long long)plan->bytes[ZERO_CPU], (unsigned long long)plan->bytes[ZERO_NVME], b->layers,
-        b->width, parameters, b->batch, b->context, seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
+        b->device, b->type, b->stage, b->graphs, b->products, (double)attention.forward_ms[0],
+        (double)attention.forward_ms[1], (double)attention.backward_ms[0], (double)attention.backward_ms[1],
+        gpt_kept(gpt, GPT_NORMS), gpt_kept(gpt, GPT_ACTIVATIONS), b->accumulate, b->offload, b->params,
+        (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
+        (unsigned long long)plan->bytes[ZERO_NVME], b->layers, b->width, parameters, b->batch, b->context,
+        seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
 }
 
 int main(int argc, char **argv) {

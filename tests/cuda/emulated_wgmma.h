@@ -1,8 +1,9 @@
-/* Replaces tools/gpt/cuda/wgmma.h in the emulation. Products happen as late as they may, at warpgroup_end: sums that are read
- * before, factors that are overwritten before, show up as wrong numbers. An operand in shared memory is found by the 64 bits that
- * describe it, as NVIDIA's PTX ISA has it ("Matrix Descriptor Format", "Strides"; of the swizzles only that of 128 bytes), so that
- * wrong bits give wrong numbers or a message, and so does a number that a thread has copied there without copies_done_for_products:
- * products read memory by a way of their own, which no barrier orders ("Async Proxy"). Not checked: that all four warps of a group make the same calls. */
+/* Replaces tools/gpt/cuda/wgmma.h in the emulation. By chance the products of a group happen as late as they may, at the warpgroup_wait
+ * that waits for the group, or at once: sums that are read before the wait, and factors that are not there yet or are overwritten
+ * before it, show up as wrong numbers. An operand in shared memory is found by the 64 bits that describe it, as NVIDIA's PTX ISA has it
+ * ("Matrix Descriptor Format", "Strides"; of the swizzles only that of 128 bytes), so that wrong bits give wrong numbers or a message,
+ * and so does a number that a thread has copied there without copies_done_for_products: products read memory by a way of their own,
+ * which no barrier orders ("Async Proxy"). Not checked: that all four warps of a group make the same calls. */
 #ifndef ZERO_TOOLS_GPT_CUDA_WGMMA_H
 #define ZERO_TOOLS_GPT_CUDA_WGMMA_H
 
@@ -15,13 +16,14 @@ enum { PRODUCTS_MAX = 64 };
 
 struct late_product {
     float (*d)[4];
-    const uint32_t *a;
-    uint64_t b;
+    const uint32_t *a; /* NULL: shared_a describes it */
+    uint64_t shared_a, b;
     bool turned, adds;
+    uint32_t group;
 };
 struct late_products {
     bool begun;
-    uint32_t count;
+    uint32_t count, groups; /* products that wait; groups that were committed */
     late_product each[PRODUCTS_MAX];
 };
 inline late_products late[THREADS_MAX]; /* by thread of the block that runs */
@@ -41,7 +43,7 @@ struct operand {
         if (start % (LINES * LINE) >= LINE)
             emulator_fail("operand %#llx begins in the middle of eight lines", (unsigned long long)bits);
     }
-    /* The number at row k, column n. A line is a column; turned, a row. */
+    /* The number at row k, column n. A line is a column; turned, a row. Of the left operand n is a row, and a line. */
     float at(uint32_t k, uint32_t n, bool turned) const {
         uintptr_t shared = reinterpret_cast<uintptr_t>(emulator_here.dynamic_shared);
         uint32_t line = turned ? k : n, along = turned ? n : k;
@@ -61,19 +63,60 @@ struct operand {
     }
 };
 
+/* The rows g and g + 8 of the warp's part of the left operand. */
+struct left_rows {
+    float at[2][16];
+};
+
+static inline left_rows rows_of_registers(const uint32_t *a) {
+    const shown *warp = show({{a[0], a[1], a[2], a[3]}, {}, NULL});
+    left_rows rows;
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < 16; k++)
+            rows.at[i][k] = half_of<f32_from_bf16>(warp[lane() / 4 * 4 + k % 8 / 2].a[k / 8 * 2 + i], k % 2);
+    __syncwarp();
+    return rows;
+}
+
+static inline left_rows rows_of_shared(uint64_t a) {
+    uint32_t warp = thread_index() / 32 % 4;
+    operand left(a);
+    left_rows rows;
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < 16; k++) rows.at[i][k] = left.at(k, warp * 16 + lane() / 4 + i * 8, false);
+    return rows;
+}
+
 static inline void multiply_late(const late_product &p) {
-    uint32_t g = lane() / 4, t = lane() % 4;
-    const shown *warp = show({{p.a[0], p.a[1], p.a[2], p.a[3]}, {}, NULL});
+    left_rows left = p.a ? rows_of_registers(p.a) : rows_of_shared(p.shared_a);
     operand b(p.b);
     for (uint32_t n = 0; n < 8; n++)
         for (uint32_t i = 0; i < 4; i++) {
             float sum = p.adds ? p.d[n][i] : 0;
             for (uint32_t k = 0; k < 16; k++)
-                sum += half_of<f32_from_bf16>(warp[g * 4 + k % 8 / 2].a[k / 8 * 2 + i / 2], k % 2) *
-                       b.at(k, n * 8 + 2 * t + i % 2, p.turned);
+                sum += left.at[i / 2][k] * b.at(k, n * 8 + 2 * (lane() % 4) + i % 2, p.turned);
             p.d[n][i] = sum;
         }
-    __syncwarp();
+}
+
+/* Makes the products of the groups before `end`, in order. */
+static inline void end_late(late_products &mine, uint32_t end) {
+    uint32_t done = 0;
+    while (done < mine.count && mine.each[done].group < end) multiply_late(mine.each[done++]);
+    mine.count -= done;
+    memmove(mine.each, mine.each + done, mine.count * sizeof *mine.each);
+}
+
+/* The lanes of a warp have made the same calls, so for all of them the group happens at once, or for none. */
+static inline bool happens_at_once(uint32_t group) { return group * UINT32_C(0x9e3779b1) >> 31; }
+
+static inline void begin_late(late_product p) {
+    late_products &mine = late[thread_index()];
+    if (!mine.begun) emulator_fail("a product before warpgroup_begin");
+    if (mine.count == PRODUCTS_MAX) emulator_fail("more than %d products at once", PRODUCTS_MAX);
+    p.group = mine.groups;
+    mine.each[mine.count++] = p;
+    if (happens_at_once(p.group)) end_late(mine, p.group + 1);
 }
 
 } // namespace emulation
@@ -97,17 +140,21 @@ static inline void warpgroup_begin(void) { emulation::late[emulation::thread_ind
 
 template <bool Turned>
 void warpgroup_multiply(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, bool adds) {
-    emulation::late_products &mine = emulation::late[emulation::thread_index()];
-    if (!mine.begun) emulator_fail("a product before warpgroup_begin");
-    if (mine.count == emulation::PRODUCTS_MAX)
-        emulator_fail("more than %d products at once", emulation::PRODUCTS_MAX);
-    mine.each[mine.count++] = {d, a, b, Turned, adds};
+    emulation::begin_late({d, a, 0, b, Turned, adds, 0});
+}
+template <bool Turned> void warpgroup_multiply(float (&d)[8][4], uint64_t a, uint64_t b, bool adds) {
+    emulation::begin_late({d, NULL, a, b, Turned, adds, 0});
 }
 
-static inline void warpgroup_end(void) {
+static inline void warpgroup_commit(void) {
     emulation::late_products &mine = emulation::late[emulation::thread_index()];
-    for (uint32_t i = 0; i < mine.count; i++) emulation::multiply_late(mine.each[i]);
-    mine.count = 0, mine.begun = false;
+    mine.groups++, mine.begun = false;
+}
+
+/* Products that were not committed are not waited for. */
+template <int Newest> void warpgroup_wait(void) {
+    emulation::late_products &mine = emulation::late[emulation::thread_index()];
+    emulation::end_late(mine, mine.groups < Newest ? 0 : mine.groups - Newest);
 }
 
 #endif

@@ -78,6 +78,8 @@ int main(void) {
         [MISUSE_COPY] = "is no multiple of 16",
         [MISUSE_MATRIX] = "is no multiple of 16",
         [MISUSE_PRODUCT] = "a product before warpgroup_begin",
+        [MISUSE_GROUP] = "a product before warpgroup_begin",
+        [MISUSE_LEFT] = "a product reads byte 13",
         [MISUSE_OPERAND] = " of shared memory, the block has bytes 0 to 0",
         [MISUSE_FENCE] = " copied without a fence for products",
     };

@@ -25,12 +25,14 @@ static const struct {
 } wanted[] = {{KIND_ELF, 80}, {KIND_ELF, 90}, {KIND_ELF, 100}, {KIND_PTX, 100}};
 enum { WANTED = sizeof wanted / sizeof *wanted, WANTED_ALL = (1 << WANTED) - 1, WANTED_90 = 1 << 1 };
 
-/* Of a GPU: registers of a multiprocessor, which a block must fit; shared memory that a block has unasked, and that every GPU
- * gives if asked (the RTX 4090 no more). SHARED_OWN of each block is the system's; from sm_90 on the compiler counts it. */
+/* Of a GPU: registers of a multiprocessor, which a block must fit; shared memory that a block has unasked, that every GPU gives if
+ * asked (the RTX 4090 no more), and that GPUs of sm_90 give, which alone have kernels of warpgroups. SHARED_OWN of each block is the
+ * system's; from sm_90 on the compiler counts it. */
 enum {
     REGISTERS_MAX = 65536,
     SHARED_MAX = 48 << 10,
     SHARED_ASKED = 99 << 10,
+    SHARED_ASKED_90 = 227 << 10,
     SHARED_OWN = 1 << 10,
     WARPS_MAX = 64,
     BLOCKS_MAX = 32,
@@ -174,10 +176,15 @@ struct image_head {
     uint32_t unknown[3], architecture;
 };
 
+/* The fatbin is for GPUs of sm_90 alone. */
+static bool is_for_90(const char *path) { return strstr(path, "/warpgroup_") != NULL; }
+
 static void check_kernel(const char *path, const struct kernel_facts *k, uint32_t architecture) {
     uint32_t own = architecture >= 90 ? SHARED_OWN : 0,
              stack = architecture >= 100 ? STACK_MAX_100 : STACK_MAX, asked = dynamic_of(k->name),
-             most = asked ? SHARED_ASKED : SHARED_MAX;
+             most = !asked            ? SHARED_MAX
+                    : is_for_90(path) ? SHARED_ASKED_90
+                                      : SHARED_ASKED;
     bool fits = CHECK(k->threads > 0) & CHECK(k->registers > 0) & CHECK(k->stack_bytes <= stack) &
                 CHECK(given(k->registers) * k->threads <= REGISTERS_MAX) &
                 CHECK(k->shared_bytes + asked <= most + own);
@@ -215,8 +222,7 @@ static void check_file(const char *path, const unsigned char *bytes, uint64_t si
                 images |= 1u << w;
         at += image.head_bytes + image.bytes;
     }
-    bool only_90 = strstr(path, "/warpgroup_") != NULL;
-    if (!CHECK_INT(images, only_90 ? WANTED_90 : WANTED_ALL)) fprintf(stderr, "  in %s\n", path);
+    if (!CHECK_INT(images, is_for_90(path) ? WANTED_90 : WANTED_ALL)) fprintf(stderr, "  in %s\n", path);
 }
 
 int main(int argc, char **argv) {

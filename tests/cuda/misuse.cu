@@ -34,7 +34,27 @@ static __device__ uint32_t product(bool begins, uint32_t address) {
     uint32_t left[4] = {};
     if (begins) warpgroup_begin();
     warpgroup_multiply<false>(sums, left, UINT64_C(1) << 62 | address >> 4, true);
-    warpgroup_end();
+    warpgroup_commit();
+    warpgroup_wait<0>();
+    return (uint32_t)sums[0][0];
+}
+
+static __device__ uint32_t two_products(void) {
+    float sums[8][4] = {};
+    uint32_t left[4] = {};
+    warpgroup_begin();
+    warpgroup_commit();
+    warpgroup_multiply<false>(sums, left, UINT64_C(1) << 62, true);
+    return (uint32_t)sums[0][0];
+}
+
+static __device__ uint32_t product_of_two(uint32_t left, uint32_t right) {
+    float sums[8][4] = {};
+    uint64_t swizzled = UINT64_C(1) << 62;
+    warpgroup_begin();
+    warpgroup_multiply<false>(sums, swizzled | left >> 4, swizzled | right >> 4, true);
+    warpgroup_commit();
+    warpgroup_wait<0>();
     return (uint32_t)sums[0][0];
 }
 
@@ -64,6 +84,8 @@ KERNEL(misuse, 64, struct misuse_argument, a) {
     if (a.misuse == MISUSE_COPY) copy_16(words + a.one, a.out, true);
     if (a.misuse == MISUSE_MATRIX) x = matrix(words + a.one);
     if (a.misuse == MISUSE_PRODUCT || a.misuse == MISUSE_OPERAND) x = product(a.misuse == MISUSE_OPERAND, 0);
+    if (a.misuse == MISUSE_GROUP) x = two_products();
+    if (a.misuse == MISUSE_LEFT) x = product_of_two(LEFT_OUTSIDE, 0);
     if (a.misuse == MISUSE_FENCE) x = product_of_copies(a.out);
     a.out[threadIdx.x] = x;
 }

@@ -16,10 +16,14 @@ enum misuse {
     MISUSE_COPY,     /* asynchronous, of 16 bytes, to the second word */
     MISUSE_MATRIX,   /* of which a row begins there */
     MISUSE_PRODUCT,  /* of a warpgroup, that was not begun */
+    MISUSE_GROUP,    /* nor was the second, after a commit */
     MISUSE_OPERAND,  /* of which is not in the block's shared memory */
+    MISUSE_LEFT,     /* nor the left one */
     MISUSE_FENCE,    /* of what was copied, without a fence */
     MISUSES,
 };
+
+enum { LEFT_OUTSIDE = 0x20000 }; /* an address behind any that the right operand has */
 
 struct misuse_argument {
     uint32_t misuse, one; /* one: 1, which the compiler must not know */

@@ -408,6 +408,18 @@ static void query_on_host(const struct attention *s, uint32_t sequence, uint32_t
     }
 }
 
+/* The backward has the same bits again, in another order of blocks and threads. */
+static void same_bits_again(uint32_t tile, struct attention_argument a, const struct array *gradient) {
+    struct fake_device d = cuda_device_of(&cuda);
+    uint64_t bytes = gradient->count * c.number_bytes;
+    void *first = malloc(bytes), *second = malloc(bytes);
+    d.copy(d.user, first, gradient->device, bytes, true);
+    cuda_attention_backward(&c, tile, &a);
+    d.copy(d.user, second, gradient->device, bytes, true);
+    if (!CHECK(memcmp(first, second, bytes) == 0)) fprintf(stderr, "  heads of %u\n", a.width);
+    free(first), free(second);
+}
+
 /* tile: gpt_cuda_head; 0: the kernels for any width. */
 static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t kv_heads, uint32_t width) {
     enum { BATCH = 2 };
@@ -433,6 +445,7 @@ static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t k
                                    1 / sqrtf((float)width)};
     cuda_attention_forward(&c, tile, &a);
     cuda_attention_backward(&c, tile, &a);
+    if (c.warpgroups[ATTENTION_BACKWARD]) same_bits_again(tile, a, &s.qkv_gradient);
     memset(s.qkv_gradient.host, 0, s.qkv_gradient.count * sizeof(float));
     for (uint32_t sequence = 0; sequence < BATCH; sequence++)
         for (uint32_t query = 0; query < length; query++)
@@ -493,12 +506,14 @@ static void run(zero_dtype type) {
     }
     if (cuda_attention_fits(&c, 64)) {
         CHECK_INT(cuda_warpgroup_kernels_open(&c), ZERO_OK);
-        c.warpgroups = true;
+        c.warpgroups[ATTENTION_FORWARD] = c.warpgroups[ATTENTION_BACKWARD] = true;
         attention(64, 1, 1, 1, 64);
-        attention(64, 150, 2, 1, 64); /* three tiles of keys, two blocks of queries */
+        attention(64, 150, 2, 1, 64); /* three tiles of keys and of queries, two blocks of them */
         beside_infinite_heads(64, 40);
         beside_infinite_heads(128, 112);
         attention(128, 130, 2, 1, 128);
+        attention(96, 33, 1, 1, 96); /* has no such kernels: takes the others */
+        attention(0, 9, 1, 1, 10);
     }
     CHECK_STRING(c.error.message, "");
     cuda_kernels_close(&c);

@@ -231,6 +231,9 @@ static void what_it_depends_on(void) {
 
 #define MMA "flash_forward_64_bf16"
 #define WARPGROUPS "warpgroup_forward_64_bf16"
+#define MMA_BACK "flash_key_backward_64_bf16"
+#define WARPGROUPS_BACK "warpgroup_key_backward_64_bf16"
+#define WARPGROUPS_QUERIES "warpgroup_query_backward_64_bf16"
 
 static bool ends(const char *at, const char *end) {
     return strlen(at) >= strlen(end) && strcmp(at + strlen(at) - strlen(end), end) == 0;
@@ -263,28 +266,55 @@ static void runs(const char *kernel, const char *choice) {
     CHECK(!same(&one, &other));
 }
 
-static void refused_attention(const char *choice, const char *part) {
+static void refused_as(const char *choice, zero_status status, const char *part) {
     struct fixture f;
     fixture_open_on(&device, ZERO_BF16, &f, attends(), BATCH, 1, 1);
-    CHECK_INT(gpt_products_use(f.gpt, choice), ZERO_E_UNSUPPORTED);
+    CHECK_INT(gpt_products_use(f.gpt, choice), status);
     CHECK_CONTAINS(gpt_last_error(), part);
     fixture_close(&f);
 }
 
+static void refused_attention(const char *choice, const char *part) {
+    refused_as(choice, ZERO_E_UNSUPPORTED, part);
+}
+
 static void no_faster_attention(void) {
-    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=99", "\nattention mma\n");
-    choose_attention(ZERO_F16, MMA "=100," WARPGROUPS "=9", "\nattention mma\n");
-    choose_attention(ZERO_F32, MMA "=100," WARPGROUPS "=9", "\nattention mma\n");
+    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=99", "\nattention mma mma\n");
+    choose_attention(ZERO_F16, MMA "=100," WARPGROUPS "=9", "\nattention mma mma\n");
+    choose_attention(ZERO_F32, MMA "=100," WARPGROUPS "=9", "\nattention mma mma\n");
     setenv("FAKE_CUDA_CAPABILITY", "8", 1);
-    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=9", "\nattention mma\n");
+    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=9", "\nattention mma mma\n");
     unsetenv("FAKE_CUDA_CAPABILITY");
     use(attends(), ZERO_BF16, text, &one);
     runs(MMA "=idle", text);
 }
 
+static void backward_by_warpgroups(void) {
+    choose_attention(ZERO_BF16, MMA_BACK "=100," WARPGROUPS_BACK "=90," WARPGROUPS_QUERIES "=9",
+                     "\nattention mma mma\n");
+    choose_attention(ZERO_BF16, MMA_BACK "=100," WARPGROUPS_BACK "=90," WARPGROUPS_QUERIES "=7",
+                     "\nattention mma warpgroups\n");
+    use(attends(), ZERO_BF16, text, &one);
+    runs(MMA "=idle", text);
+    runs(WARPGROUPS_BACK "=idle", text);
+    runs(WARPGROUPS_QUERIES "=idle", text);
+    setenv("FAKE_CUDA_TIMES", WARPGROUPS_QUERIES "=idle", 1);
+    refused_attention(text, "attention's kernels disagree: the backward");
+    setenv("FAKE_CUDA_TIMES", WARPGROUPS_BACK "=idle", 1);
+    refused_attention(text, "attention's kernels disagree: the backward");
+    setenv("FAKE_CUDA_TIMES", WARPGROUPS "=idle", 1);
+    use(attends(), ZERO_BF16, text,
+        &other); /* the forward of warpgroups is not used, so it may be anything */
+    unsetenv("FAKE_CUDA_TIMES");
+    CHECK(same(&one, &other));
+    choose_attention(ZERO_BF16, MMA "=9," WARPGROUPS "=8," MMA_BACK "=100," WARPGROUPS_BACK "=90",
+                     "\nattention warpgroups warpgroups\n");
+}
+
 static void attention_by_warpgroups(void) {
     no_faster_attention();
-    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=97", " -\nattention warpgroups\n");
+    backward_by_warpgroups();
+    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=97", " -\nattention warpgroups mma\n");
     use(attends(), ZERO_BF16, text, &one);
     runs(WARPGROUPS "=idle", text);
     struct gpt_config both = attends(), neither = attends();
@@ -296,8 +326,10 @@ static void attention_by_warpgroups(void) {
     refused_attention(text, "products of warpgroups, which this rank's GPU does not have");
     unsetenv("FAKE_CUDA_CAPABILITY");
     setenv("FAKE_CUDA_TIMES", WARPGROUPS "=idle", 1);
-    refused_attention(text, "attention's kernels disagree");
+    refused_attention(text, "attention's kernels disagree: the forward");
     unsetenv("FAKE_CUDA_TIMES");
+    strcpy(text + strlen(text) - strlen(" mma\n"), "\n"); /* a pass is missing */
+    refused_as(text, ZERO_E_ARGUMENT, "more shapes");
 }
 
 static void no_choice_on_the_host(void) {

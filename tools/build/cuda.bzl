@@ -33,7 +33,7 @@ def _fatbin_impl(ctx):
     arguments.add(ctx.file.src)
 
     # Temporary files are named after nvcc's process, and every sandbox counts its processes from 1 in the same /tmp.
-    # Where products of warpgroups do not overlap, or the compiler has to add waits, it only says so (C7510 to C7519).
+    # Where products of warpgroups do not overlap, or the compiler has to add waits, it only says so (C7510 to C7520).
     ctx.actions.run_shell(
         command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && ' +
                   '{ "$@" 2>"$TMPDIR/said" || { cat "$TMPDIR/said" >&2 && false; }; } && ' +

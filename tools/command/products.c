@@ -30,26 +30,36 @@ static uint32_t shapes_of(const char *choice) {
 
 static void what_was_timed(const struct products *p, const struct gpt_config *model, const struct gpt *gpt,
                            char out[64]) {
-    float ms[2];
-    bool attention = gpt_attention_times(gpt, ms);
+    struct gpt_attention_times times;
+    bool attention = gpt_attention_times(gpt, &times);
     if (!model->times_products)
-        snprintf(out, 64, attention ? "attention  was timed" : "attention  has one kernel on this GPU");
+        snprintf(out, 64,
+                 attention ? "attention  was timed" : "attention  has one kind of kernels on this GPU");
     else
         snprintf(out, 64, "products  %" PRIu32 " shapes%s were timed", shapes_of(p->choice),
                  attention ? ", and attention," : "");
 }
 
+/* ms: NULL: it was not timed here. */
+static void tell_pass(const char *pass, const char *word, const float *ms) {
+    const char *kernels = strcmp(word, "warpgroups") == 0 ? word : "mma.sync";
+    if (ms)
+        progress_line("attention  the %s is by %s: %.3f ms by mma.sync, %.3f ms by warpgroups", pass, kernels,
+                      (double)ms[0], (double)ms[1]);
+    else
+        progress_line("attention  the %s is by %s", pass, kernels);
+}
+
 /* Rank 0's. */
 static void tell_attention(const struct products *p, struct gpt *gpt) {
     const char *line = attention_of(p->choice);
-    bool warpgroups = line && strncmp(line, "\nattention warpgroups", 21) == 0;
-    float ms[2];
+    char word[2][16] = {"", ""};
+    struct gpt_attention_times times;
     if (!line) return;
-    if (gpt_attention_times(gpt, ms))
-        progress_line("attention  the forward is by %s: %.3f ms by mma.sync, %.3f ms by warpgroups",
-                      warpgroups ? "warpgroups" : "mma.sync", (double)ms[0], (double)ms[1]);
-    else
-        progress_line("attention  the forward is by %s", warpgroups ? "warpgroups" : "mma.sync");
+    bool timed = gpt_attention_times(gpt, &times);
+    sscanf(line, "\nattention %15s %15s", word[0], word[1]);
+    tell_pass("forward", word[0], timed ? times.forward_ms : NULL);
+    tell_pass("backward", word[1], timed ? times.backward_ms : NULL);
 }
 
 static zero_status make(struct products *p, const struct job *job, struct kept kept, struct gpt *gpt,

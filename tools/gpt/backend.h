@@ -37,7 +37,7 @@ struct backend {
                                      struct zero_error *error);
     zero_status (*products_time)(struct gpt *gpt, char *out, struct zero_error *error);
     zero_status (*products_use)(struct gpt *gpt, const char *choices, struct zero_error *error);
-    bool (*attention_times)(const struct gpt *gpt, float out_ms[2]);
+    bool (*attention_times)(const struct gpt *gpt, struct gpt_attention_times *out);
 
     /* Begin and end a pass, gpt->pass. out_loss: the mean cross-entropy of each micro-step; unchanged without targets. */
     zero_status (*pass_begin)(struct gpt *gpt);

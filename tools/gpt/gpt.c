@@ -150,8 +150,8 @@ zero_status gpt_products_use(struct gpt *gpt, const char *choice) {
     return gpt->backend->products_use ? gpt->backend->products_use(gpt, choice, &last) : ZERO_OK;
 }
 
-bool gpt_attention_times(const struct gpt *gpt, float out_ms[2]) {
-    return gpt->backend->attention_times && gpt->backend->attention_times(gpt, out_ms);
+bool gpt_attention_times(const struct gpt *gpt, struct gpt_attention_times *out) {
+    return gpt->backend->attention_times && gpt->backend->attention_times(gpt, out);
 }
 
 double gpt_flops_per_token(const struct gpt_config *config) {

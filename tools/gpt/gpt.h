@@ -94,7 +94,7 @@ struct gpt_config {
 
     enum gpt_outputs outputs; /* on a GPU */
 
-    /* on a GPU, what gpt_products_time times: products (else they have the first proposals); the kernels of attention's forward */
+    /* on a GPU, what gpt_products_time times: products (else they have the first proposals); attention's kernels */
     bool times_products, times_attention;
 
     /* on a GPU: the bytes of logits that exist at a time; 0: 1 GiB */
@@ -165,10 +165,11 @@ uint32_t gpt_cuda_places(const struct gpt_config *config);
  * for two copies of the largest parameter, or of the largest weights that one product multiplies, which the engine's plan exceeds
  * later. Nothing that runs at the same time on the
  * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
- * Attention's forward has a kernel more on GPUs of sm_90, for bf16 and heads up to 64 and of 97 to 128: products of warpgroups. With
- * config.times_attention the choice has a line for it. It is used if it is 2 % faster than the other. Before that, here and on each
- * rank in gpt_products_use, both compute a small problem; if they differ by more than their roundings, the call fails.
- * gpt_attention_times: milliseconds of the forward without and with warpgroups, for the GPU's log; false: nothing was timed here.
+ * Attention has other kernels too on GPUs of sm_90, for bf16 and heads up to 64 and of 97 to 128: products of warpgroups. With
+ * config.times_attention the choice has a line for them. The forward and the backward each use them if they are 2 % faster than the
+ * others. Before that, here and on each rank in gpt_products_use, both compute a small problem; if they differ by more than their
+ * roundings, the call fails.
+ * gpt_attention_times: for the log; false: nothing was timed here.
  * gpt_products_use: from now on. For the bits of ZeRO all ranks use one choice: give it to all of them, before the first pass.
  * ZERO_E_ARGUMENT: the text is no choice for these shapes; ZERO_E_UNSUPPORTED: it was made with another version of the library, or for another
  * kind of GPU. Then all products use the first proposal, and gpt_last_error has a sentence. */
@@ -179,7 +180,10 @@ struct gpt_products_question {
 zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out);
 zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]);
 zero_status gpt_products_use(struct gpt *gpt, const char *choice);
-bool gpt_attention_times(const struct gpt *gpt, float out_ms[2]);
+struct gpt_attention_times {
+    float forward_ms[2], backward_ms[2]; /* without and with warpgroups */
+};
+bool gpt_attention_times(const struct gpt *gpt, struct gpt_attention_times *out);
 
 /* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot, and the same scratch.
  * gpt_activation_bytes returns the bytes that gpt_create would reserve, *out_cpu of them on the cpu tier. The

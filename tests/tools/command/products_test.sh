@@ -100,15 +100,16 @@ says err "its device.products is timed-"
 steps=6 timed "$third" --run halves --continue --save-every 2 --set train_micro_batch_size_per_gpu=1 --set train_batch_size=2
 says out "resumed   after step 4"
 
-# The kernel of attention's forward, by rank 0's clock: kept, the same at every stage, part of the run's identity.
+# Attention's kernels, by rank 0's clock: kept, the same at every stage, part of the run's identity.
 forget
-attention() { # MICROSECONDS OPTION...: of the kernel of warpgroups, where the other takes 100
-    FAKE_CUDA_TIMES=flash_forward_64_bf16=100,warpgroup_forward_64_bf16=$1 train "$second" --set bf16.enabled=true \
+attention() { # MICROSECONDS OPTION...: of the kernels of warpgroups, where the others take 100 in the forward, and 150 in the backward
+    FAKE_CUDA_TIMES=flash_forward_64_bf16=100,warpgroup_forward_64_bf16=$1,flash_key_backward_64_bf16=150,warpgroup_key_backward_64_bf16=$1 train "$second" --set bf16.enabled=true \
         --set device.attention=timed --ranks 2 "${@:2}"
 }
 attention 50 --run attends --save-every 2
 says out "attention  was timed; the choice is kept in $work/cache/zero/products-"
 says out "attention  the forward is by warpgroups: "
+says out "attention  the backward is by warpgroups: "
 of_warpgroups=$hash
 attention 200 --set zero_optimization.stage=0 # kept
 is "$of_warpgroups" "warpgroups at another stage"
@@ -116,16 +117,18 @@ grep -q "was timed" out && fail "attention was timed again"
 forget
 steps=4 attention 200 --run attends --continue --save-every 2 # its own choice
 says out "attention  the forward is by warpgroups"
+says out "attention  the backward is by warpgroups"
 status=1 steps=6 train "$second" --set bf16.enabled=true --ranks 2 --run attends --continue --save-every 2
 says err "its device.products is timed-"
-attention 200 --set device.products=timed
+attention 120 --set device.products=timed
 says out "shapes, and attention, were timed"
 says out "attention  the forward is by mma.sync: "
+says out "attention  the backward is by warpgroups: "
 train "$second" --set device.attention=timed # in fp32
-says out "attention  has one kernel on this GPU; the choice is kept in "
+says out "attention  has one kind of kernels on this GPU; the choice is kept in "
 says out "attention  the forward is by mma.sync"
 status=1
 FAKE_CUDA_TIMES=warpgroup_forward_64_bf16=idle train "$second" --set bf16.enabled=true --set device.attention=timed --ranks 2
-says err "attention's kernels disagree"
+says err "attention's kernels disagree: the forward by warpgroups"
 status=0
 finish

@@ -166,9 +166,11 @@ static void enqueue_head_logits(struct gpt *gpt) {
 /* The kernels read the slots themselves. */
 static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {}
 
-static bool attention_times(const struct gpt *gpt, float out_ms[2]) {
-    for (int i = 0; i < 2; i++) out_ms[i] = gpt->cuda->attention_ms[i];
-    return out_ms[0] > 0;
+static bool attention_times(const struct gpt *gpt, struct gpt_attention_times *out) {
+    const float(*ms)[2] = gpt->cuda->attention_ms;
+    memcpy(out->forward_ms, ms[ATTENTION_FORWARD], sizeof out->forward_ms);
+    memcpy(out->backward_ms, ms[ATTENTION_BACKWARD], sizeof out->backward_ms);
+    return out->forward_ms[0] > 0;
 }
 
 static uint32_t kept(const struct gpt *gpt, enum gpt_output kind) {

@@ -1,4 +1,4 @@
-/* Which of cuBLASLt's algorithms each product of a training pass uses. (attention_choice.c chooses the kernel of attention's forward.)
+/* Which of cuBLASLt's algorithms each product of a training pass uses. (attention_choice.c chooses attention's kernels.)
  * The units' own functions tell which products there are: they run while launches are off, with slots that point to other memory, and
  * the products are noted instead of enqueued. The text of a choice: gpt.h. */
 #include <inttypes.h>
@@ -134,7 +134,8 @@ static const char *read_line(const char *text, const struct listed_product *item
 
 static const char *attention_shape(const struct gpt *gpt, char out[SHAPE_BYTES]) {
     const struct gpt_config *c = &gpt->config;
-    snprintf(out, SHAPE_BYTES, "attention %" PRIu32 "x%" PRIu32 " heads %" PRIu32 " %" PRIu32 " of %" PRIu32,
+    snprintf(out, SHAPE_BYTES,
+             "attention and its backward %" PRIu32 "x%" PRIu32 " heads %" PRIu32 " %" PRIu32 " of %" PRIu32,
              gpt->batch, c->context, c->heads, c->kv_heads, c->head_width);
     return out;
 }
@@ -218,7 +219,7 @@ zero_status cuda_products_use(struct gpt *gpt, const char *choice, struct zero_e
     struct product_list *list;
     zero_status status = list_shapes(gpt, &list, error);
     if (!status) status = use_lines(gpt, list, choice, error);
-    if (status) gpt->cuda->warpgroups = false;
+    if (status) memset(gpt->cuda->warpgroups, 0, sizeof gpt->cuda->warpgroups);
     error_clear(&ignored);
     for (uint32_t i = 0; list && status && i < list->count; i++)
         cublaslt_choose(gpt->cuda->products, &list->item[i].product, NULL, &ignored);

@@ -1,4 +1,4 @@
-/* The products of a training pass, and the text that says which algorithms they use, and which kernel attention's forward is
+/* The products of a training pass, and the text that says which algorithms they use, and which kernels attention uses
  * (gpt.h). */
 #ifndef ZERO_TOOLS_GPT_CUDA_CHOICES_H
 #define ZERO_TOOLS_GPT_CUDA_CHOICES_H

@@ -1,51 +1,7 @@
 /* Computes the probabilities again: once by blocks of queries, for the queries' gradients, and once by blocks of keys,
  * for the gradients of keys and values. Every sum has one owner and one order (Dao 2023, FlashAttention-2, algorithm 2,
  * without its atomics). */
-#include "tools/gpt/cuda/flash.h"
-
-template <int R> static __device__ void all(float (&to)[R][2], float x) {
-    for (int r = 0; r < R; r++) to[r][0] = to[r][1] = x;
-}
-
-template <typename T> static __device__ float dot_of_pairs(uint32_t x, uint32_t y) {
-    group<T, 2> a, b;
-    memcpy(&a, &x, sizeof a), memcpy(&b, &y, sizeof b);
-    return wide(a.number[0]) * wide(b.number[0]) + wide(a.number[1]) * wide(b.number[1]);
-}
-
-/* For the lane's rows: the output times its gradient. Also written to `out`, for the blocks of keys. */
-template <int R, int D, typename T>
-static __device__ void take_dots(float (&dots)[R][2], const factor_of<R, D> &gradients, rows<T> mixed,
-                                 float *out, uint32_t first, uint32_t end, uint32_t width) {
-    factor_of<R, D> outputs;
-    take_rows<R, D>(outputs, mixed, first, end, width);
-    for (int r = 0; r < R; r++)
-        for (int half = 0; half < 2; half++) {
-            uint32_t row = first + r * 16 + lane_row() + half * 8;
-            float sum = 0;
-            for (int k = 0; k < D / 16; k++)
-                for (int i = half; i < 4; i += 2)
-                    sum += dot_of_pairs<T>(gradients[r][k][i], outputs[r][k][i]);
-            dots[r][half] = row_sum(sum);
-            if (lane_column() == 0 && row < end) out[row] = dots[r][half];
-        }
-}
-
-/* Turns slopes into the gradients of scores. Keys (from `key` on) that come later than a query get zero. */
-template <int R, int N>
-static __device__ void query_slopes(sums_of<R, N> &slopes, const sums_of<R, N> &scores,
-                                    const float (&lse)[R][2], const float (&dots)[R][2], uint32_t first,
-                                    uint32_t key, float scale) {
-    bool hides = key + N > first + 1;
-    for (int r = 0; r < R; r++)
-        for (int n = 0; n < N / 8; n++)
-            for (int i = 0; i < 4; i++) {
-                uint32_t row = first + r * 16 + lane_row() + i / 2 * 8,
-                         column = key + n * 8 + lane_column() + i % 2;
-                float p = power_of_two(fmaf(scores[r][n][i], scale, -lse[r][i / 2]));
-                slopes[r][n][i] = hides && column > row ? 0.f : p * (slopes[r][n][i] - dots[r][i / 2]);
-            }
-}
+#include "tools/gpt/cuda/slopes.h"
 
 template <typename T, int D, int N, int R> static __device__ void by_query(const attention_argument &a) {
     alignas(16) __shared__ tile<T, N, D> keys[2], values[2];
@@ -74,33 +30,13 @@ template <typename T, int D, int N, int R> static __device__ void by_query(const
         factor_of<R, N> factor;
         multiply<R, D, N>(scores, queries, keys[now]);
         multiply<R, D, N>(slopes, gradients, values[now]);
-        query_slopes<R, N>(slopes, scores, lse, dots, first, key, a.scale * LOG2_E);
+        query_weights<R, N>(scores, lse, first, key, a.scale * LOG2_E);
+        query_slopes<R, N>(slopes, scores, dots);
         to_factor<T, R, N>(factor, slopes);
         multiply_straight<R, N, D>(sums, factor, keys[now]);
     }
     all<R>(scales, a.scale);
     write_rows<R, D>(h.query_gradient, first, a.length, a.width, sums, scales);
-}
-
-/* Turns scores into weights, and slopes into the gradients of scores. Both are transposed: rows are keys, columns are
- * queries (from `query` on). Queries after the last one are zeros, with zeros for lse and dots, and add nothing. */
-template <int R, int N>
-static __device__ void key_slopes(sums_of<R, N> &slopes, sums_of<R, N> &scores, const float (&lse)[N],
-                                  const float (&dots)[N], uint32_t first, uint32_t query, float scale) {
-    bool hides = query < first + WARP_ROWS<R>;
-    for (int n = 0; n < N / 8; n++)
-        for (int k = 0; k < 2; k++) {
-            uint32_t at = n * 8 + lane_column() + k;
-            float base = lse[at] * LOG2_E, dot = dots[at];
-            for (int r = 0; r < R; r++)
-                for (int i = k; i < 4; i += 2) {
-                    uint32_t row = first + r * 16 + lane_row() + i / 2 * 8;
-                    bool hidden = hides && row > query + at;
-                    float p = hidden ? 0.f : power_of_two(fmaf(scores[r][n][i], scale, -base));
-                    slopes[r][n][i] = p * (slopes[r][n][i] - dot);
-                    scores[r][n][i] = p;
-                }
-        }
 }
 
 /* The queries that a block of keys is multiplied by: from the block's first key on, for each head that shares the
@@ -142,7 +78,8 @@ template <typename T, int D, int N, int R> static __device__ void by_key(const a
         factor_of<R, N> factor;
         multiply<R, D, N>(scores, keys, t.queries);
         multiply<R, D, N>(slopes, values, t.gradients);
-        key_slopes<R, N>(slopes, scores, t.lse, t.dots, first, query, a.scale * LOG2_E);
+        key_weights<R, N>(scores, t.lse, first, query, a.scale * LOG2_E);
+        key_slopes<R, N>(slopes, scores, t.dots);
         to_factor<T, R, N>(factor, scores);
         multiply_straight<R, N, D>(value_sums, factor, t.gradients);
         to_factor<T, R, N>(factor, slopes);

@@ -44,18 +44,28 @@
     X(flash_key_backward_96)                                                                                 \
     X(flash_key_backward_128)
 
-/* For bf16 on sm_90 alone, where they may replace flash_forward (attention_choice.c). */
+/* For bf16 on sm_90 alone, where they may replace the flash kernels (attention_choice.c). */
 #define GPT_CUDA_WARPGROUP_KERNELS(X)                                                                        \
     X(warpgroup_forward_64)                                                                                  \
-    X(warpgroup_forward_128)
+    X(warpgroup_forward_128)                                                                                 \
+    X(warpgroup_query_backward_64)                                                                           \
+    X(warpgroup_query_backward_128)                                                                          \
+    X(warpgroup_key_backward_64)                                                                             \
+    X(warpgroup_key_backward_128)
 
 /* Kernels with dynamic shared memory, and its bytes. */
 #define GPT_CUDA_DYNAMIC_SHARED(X)                                                                           \
     X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
     X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
-    X(warpgroup_forward_128, WARPGROUP_BYTES(128))
-#define WARPGROUP_BYTES(width)                                                                               \
-    (4 * 64 * (width)*2 + 1024) /* four tiles of 64 rows in bf16, and to align them */
+    X(warpgroup_forward_128, WARPGROUP_BYTES(128))                                                           \
+    X(warpgroup_query_backward_64, WARPGROUP_BYTES(64))                                                      \
+    X(warpgroup_query_backward_128, WARPGROUP_BYTES(128))                                                    \
+    X(warpgroup_key_backward_64, WARPGROUP_KEY_BYTES(64))                                                    \
+    X(warpgroup_key_backward_128, WARPGROUP_KEY_BYTES(128))
+/* Four tiles of 64 rows in bf16, and 1,024 bytes to align them. By keys: also two of a block's own rows, and two numbers in fp32 for
+ * each of 128 queries. */
+#define WARPGROUP_BYTES(width) (4 * 64 * (width)*2 + 1024)
+#define WARPGROUP_KEY_BYTES(width) (WARPGROUP_BYTES(width) + 2 * WARPGROUP_ROWS * (width)*2 + 2 * 128 * 4)
 
 enum {
     WARP = 32,
@@ -74,8 +84,8 @@ enum {
     FLASH_QUERIES_128 = 256,       /* and of flash_forward_128, */
     FLASH_WIDE_THREADS = 256,      /* which has so many threads, others 128; */
     FLASH_WIDE_BYTES = 87040,      /* its shared memory: every GPU gives 99 KiB if asked, without that 48 */
-    WARPGROUP_THREADS = 256,       /* of a block of warpgroup_forward: two warpgroups, */
-    WARPGROUP_QUERIES = 128,       /* with 64 queries each */
+    WARPGROUP_THREADS = 256,       /* of a block of warpgroup kernels: two warpgroups, */
+    WARPGROUP_ROWS = 128,          /* with 64 queries or keys each */
     FLASH_MULTIPLE = 8,            /* of which the width of a head must be a multiple: 16 bytes */
     HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
@@ -217,8 +227,8 @@ struct cross_entropy_argument {
  * forward: writes mixed and lse; grid: queries / QUERIES_PER_BLOCK, heads, batch.
  * dots: mixed times its gradient, by head; a warp per row and head.
  * query_backward: the grid of forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch.
- * The flash kernels: the same grids with other numbers of queries or keys per block (attention.c). flash_query_backward computes
- * the dots itself, also for flash_key_backward. */
+ * The flash and warpgroup kernels: the same grids with other numbers of queries or keys per block (attention.c). Their
+ * query_backward computes the dots itself, also for their key_backward. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */

@@ -5,13 +5,13 @@
 
 extern const unsigned char layer_norm_fatbin[], vector_sums_fatbin[], activation_fatbin[], embedding_fatbin[],
     cross_entropy_fatbin[], attention_forward_fatbin[], attention_backward_fatbin[], flash_forward_fatbin[],
-    flash_backward_fatbin[], warpgroup_forward_fatbin[];
+    flash_backward_fatbin[], warpgroup_forward_fatbin[], warpgroup_backward_fatbin[];
 
 static const unsigned char *const images[] = {
     layer_norm_fatbin,     vector_sums_fatbin,       activation_fatbin,         embedding_fatbin,
     cross_entropy_fatbin,  attention_forward_fatbin, attention_backward_fatbin, flash_forward_fatbin,
-    flash_backward_fatbin, warpgroup_forward_fatbin};
-enum { IMAGES = sizeof images / sizeof *images, WARPGROUP_IMAGE = IMAGES - 1 };
+    flash_backward_fatbin, warpgroup_forward_fatbin, warpgroup_backward_fatbin};
+enum { IMAGES = sizeof images / sizeof *images, WARPGROUP_IMAGE = IMAGES - 2 /* the first of two */ };
 _Static_assert((int)IMAGES <= (int)MODULES_MAX, "a module per image");
 
 static const char *const kernel_names[] = {

@@ -22,7 +22,9 @@ enum gpt_kernel {
 #undef KERNEL_INDEX
         GPT_KERNELS
 };
-enum { MODULES_MAX = 10 };
+enum { MODULES_MAX = 11 };
+
+enum attention_pass { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_PASSES };
 
 /* The copies of checkpoints to host memory; without such copies `stream` is NULL. */
 struct cuda_checkpoints {
@@ -48,13 +50,13 @@ struct cuda_gpt {
     CUfunction function[GPT_KERNELS];
     struct cublaslt *products;
     zero_dtype type;
-    bool gelu_ends;                /* products compute GELU in their ends */
-    bool warpgroups;               /* attention's forward is warpgroup_forward, where it can be */
-    bool lists;                    /* choices.c lists the products: nothing is enqueued */
-    bool laid_out;                 /* the units' views know which parameters adjoin */
-    uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
-    uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
-    float attention_ms[2];         /* of the forward without and with warpgroups, once they were timed */
+    bool gelu_ends;                          /* products compute GELU in their ends */
+    bool lists;                              /* choices.c lists the products: nothing is enqueued */
+    bool laid_out;                           /* the units' views know which parameters adjoin */
+    bool warpgroups[ATTENTION_PASSES];       /* attention uses kernels of warpgroups, where there are any */
+    uint32_t number_bytes, widest;           /* widest: how many numbers 16 bytes hold */
+    uint32_t *token_count;                   /* [vocab + 1]: for the sort by token */
+    float attention_ms[ATTENTION_PASSES][2]; /* without and with warpgroups, once they were timed */
     struct cuda_memory memory;
     struct cuda_graphs *graphs; /* NULL with config.no_graphs, and once they are given up */
     struct cuda_checkpoints checkpoints;
@@ -109,8 +111,8 @@ void cuda_stream_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, co
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,
                           struct factor left, struct factor right);
 
-/* attention.c: both directions of all heads, in tiles of width `tile` (gpt_cuda_head). cuda_attention_fits: warpgroup_forward can be
- * used for the tile, on this GPU. */
+/* attention.c: both passes of all heads, in tiles of width `tile` (gpt_cuda_head). cuda_attention_fits: there are kernels of
+ * warpgroups for the tile, on this GPU. */
 bool cuda_attention_fits(const struct cuda_gpt *c, uint32_t tile);
 void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);
 void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);

@@ -1,0 +1,132 @@
+/* Shared by the kernels of warpgroups: swizzled tiles in shared memory, and products of a warpgroup with them. A block has two
+ * warpgroups, of which each has 64 rows of its own (queries or keys). */
+#ifndef ZERO_TOOLS_GPT_CUDA_WARPGROUP_H
+#define ZERO_TOOLS_GPT_CUDA_WARPGROUP_H
+
+#include "tools/gpt/cuda/flash.h"
+#include "tools/gpt/cuda/wgmma.h"
+
+constexpr int WARPGROUP = 4 * WARP;
+constexpr int GROUP_ROWS = WARPGROUP_ROWS / (WARPGROUP_THREADS / WARPGROUP); /* of a warpgroup */
+constexpr int TILE_ROWS = 64;                                                /* of the other kind */
+
+static __device__ uint32_t warpgroup_index(void) { return threadIdx.x / WARPGROUP; }
+
+/* ---- tiles ----
+ *
+ * Lines of 128 bytes: 64 columns of a row. The eight groups of 16 bytes of a line are swizzled: group i of line r is at place
+ * i ^ (r % 8). Eight lines begin at a multiple of 1,024 bytes, and follow each other. A product with a tile's rows reads them as
+ * columns; a product with its columns reads it turned. */
+
+constexpr uint32_t LINE_BYTES = 128, LINES = 8;
+
+/* What a product is told: an address, bytes from 64 numbers of a line to the next 64 (there are no more), bytes from eight lines to
+ * the next, and the swizzle of 128 bytes. The last 4 bits of addresses and bytes are left out. */
+static __device__ uint64_t operand_at(uint32_t address) {
+    uint64_t next = 1, lines = LINES * LINE_BYTES >> 4;
+    return (address & 0x3ffff) >> 4 | next << 16 | lines << 32 | UINT64_C(1) << 62;
+}
+
+/* Rows of D columns, 64 columns after another. */
+template <int D, int ROWS = TILE_ROWS> struct swizzled { __nv_bfloat16 columns[D / 64][ROWS][64]; };
+
+/* 16 columns of the rows from `row` on, which is a multiple of 8: those of step `k` of a sum over the columns. */
+template <int D, int ROWS>
+static __device__ uint64_t step_of(const swizzled<D, ROWS> &tile, uint32_t row, int k) {
+    return operand_at(shared_address(tile.columns[k / 4][row]) + k % 4 * 16 * sizeof(__nv_bfloat16));
+}
+
+/* The offset of 8 numbers, from `column` on, in their row. */
+static __device__ uint32_t swizzled_column(uint32_t row, uint32_t column) {
+    return (column / 8 ^ row % LINES) * 8;
+}
+
+/* As fill_tile. */
+template <int D, int ROWS>
+static __device__ void fill_swizzled(swizzled<D, ROWS> &to, rows<__nv_bfloat16> from, uint32_t first,
+                                     uint32_t end, uint32_t width) {
+#pragma unroll
+    for (int each = 0; each < ROWS * D / 8; each += WARPGROUP_THREADS) {
+        uint32_t i = each + threadIdx.x, row = i / (D / 8), column = i % (D / 8) * 8;
+        bool there = first + row < end && column < width;
+        copy_16(&to.columns[column / 64][row][swizzled_column(row, column % 64)],
+                there ? from.at(first + row) + column : from.first, there);
+    }
+}
+
+/* Keys and values from `key` on. */
+template <int D> struct key_tile { swizzled<D> keys, values; };
+
+template <int D>
+static __device__ void fill_keys(key_tile<D> &to, const head<__nv_bfloat16> &h, const attention_argument &a,
+                                 uint32_t key) {
+    fill_swizzled(to.keys, h.key, key, a.length, a.width);
+    fill_swizzled(to.values, h.value, key, a.length, a.width);
+}
+
+/* The first place for eight lines. */
+template <typename T> static __device__ T *aligned(unsigned char *memory) {
+    uint32_t each = LINES * LINE_BYTES, behind = shared_address(memory) % each;
+    return reinterpret_cast<T *>(memory + (each - behind) % each);
+}
+
+/* ---- products ----
+ *
+ * Each begins and is committed as a group of its own; after warpgroup_wait, hold what it reads from registers or writes. */
+
+/* 64 columns of sums, from tile `n` of 8 on. */
+template <int N> static __device__ float (&part_of(sums_of<1, N> &sums, int n))[8][4] {
+    return reinterpret_cast<float(&)[8][4]>(sums[0][n]);
+}
+
+template <int D> static __device__ void hold_all(sums_of<1, D> &sums) {
+#pragma unroll
+    for (int n = 0; n < D / 64; n++) hold(part_of<D>(sums, n * 8));
+}
+template <int K> static __device__ void hold_factor(factor_of<1, K> &factor) {
+#pragma unroll
+    for (int k = 0; k < K / 16; k++) hold(factor[0][k]);
+}
+
+/* scores = own tile^T, with the warpgroup's own rows in registers */
+template <int D>
+static __device__ void begin_score(sums_of<1, TILE_ROWS> &scores, factor_of<1, D> &own,
+                                   const swizzled<D> &tile) {
+    hold_factor<D>(own);
+    warpgroup_begin();
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+        warpgroup_multiply<false>(part_of<TILE_ROWS>(scores, 0), own[0][k], step_of(tile, 0, k), k > 0);
+    warpgroup_commit();
+}
+
+/* The same with those of all warpgroups in shared memory. */
+template <int D>
+static __device__ void begin_score(sums_of<1, TILE_ROWS> &scores, const swizzled<D, WARPGROUP_ROWS> &own,
+                                   const swizzled<D> &tile) {
+    warpgroup_begin();
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+        warpgroup_multiply<false>(part_of<TILE_ROWS>(scores, 0),
+                                  step_of(own, warpgroup_index() * GROUP_ROWS, k), step_of(tile, 0, k),
+                                  k > 0);
+    warpgroup_commit();
+}
+
+/* sums += weights tile */
+template <int D>
+static __device__ void begin_mix(sums_of<1, D> &sums, factor_of<1, TILE_ROWS> &weights,
+                                 const swizzled<D> &tile) {
+    hold_all<D>(sums);
+    hold_factor<TILE_ROWS>(weights);
+    warpgroup_begin();
+#pragma unroll
+    for (int k = 0; k < TILE_ROWS / 16; k++)
+#pragma unroll
+        for (int n = 0; n < D / 64; n++)
+            warpgroup_multiply<true>(part_of<D>(sums, n * 8), weights[0][k],
+                                     operand_at(shared_address(tile.columns[n][k * 16])), true);
+    warpgroup_commit();
+}
+
+#endif
