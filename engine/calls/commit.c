@@ -360,6 +360,13 @@ static zero_status compare_models(zero_engine *e) {
     return ranks_fail(&e->ranks, &error);
 }
 
+/* There are operations beside what the program computes: those that wait for others, and the copies and sums of units that one rank
+ * gathers and reduces alone. */
+static bool moves_by_itself(const zero_engine *e) {
+    return e->ranks.size > 1 || e->run.discrete || e->blueprint.plan.tier_bytes[TIER_NVME] ||
+           !e->blueprint.policy.eager;
+}
+
 zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     zero_status status = engine_check(e, "zero_engine_commit");
     if (!status && out) status = given_check(out->struct_size, "zero_plan");
@@ -379,8 +386,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     if (!status) status = compare_models(e);
     if (status) return status;
     open_rooms(e);
-    if (e->ranks.size > 1 || e->run.discrete || e->blueprint.plan.tier_bytes[TIER_NVME])
-        run_start_progress(&e->run);
+    if (moves_by_itself(e)) run_start_progress(&e->run);
     e->state.shadow.discarded = e->host.discard_shadow;
     status = shadow_open(&e->state);
     if (status) return status;

@@ -375,6 +375,17 @@ bool comm_work_queued(const struct comm_work *work, uint64_t *out_ticket) {
     return work->group->comm->ops->queued(work, out_ticket);
 }
 
+uint64_t comm_alone_bytes(const struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    const struct comm *comm = work->group->comm;
+    if (!comm->ops->perform || comm->device || work->begun) return 0;
+    bool copies = call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL;
+    if (shape_reduces(call)) return call->count * dtype_bytes(call->target_dtype);
+    return copies && call->source != call->target ? call->count * dtype_bytes(call->dtype) : 0;
+}
+
+void comm_perform(struct comm_work *work) { work->group->comm->ops->perform(work); }
+
 zero_status comm_run(struct comm_group *group, const struct comm_call *call) {
     enum { AT_MOST_NS = 10000000 };
     struct comm_work *work;

@@ -9,7 +9,7 @@
  * once. An ordered reduction gives the same bits on every transport and sends as many bytes as a ring. A
  * `native` reduction is the transport's own reduce-scatter.
  *
- * Threads: one thread at a time per comm (the executor's lock). Transports mpi and tcp run one additional
+ * Threads: one thread at a time per comm (the executor's lock); comm_perform is an exception. Transports mpi and tcp run one additional
  * thread per rank, from open to close. This thread sends the heartbeats; its calls also let MPI make progress.
  *
  * Failures are sticky: comm_error() keeps the first failure, and every later call returns it. Every wait has a
@@ -76,7 +76,7 @@ struct comm_call {
     bool native;
     /* Reductions: add the sum to the target's content, in fp32, and round once. An all-reduce needs an fp32 target for it. */
     bool add;
-    comm_written_fn written; /* reduce-scatter, or NULL; called from comm_test or comm_idle */
+    comm_written_fn written; /* reduce-scatter, or NULL; called from comm_test, comm_idle or comm_perform */
     void *written_user;
     struct comm_norm norm; /* reduce-scatter in memory of a device */
 };
@@ -216,6 +216,13 @@ uint8_t comm_streams(const struct comm_group *group, const struct comm_call *cal
 /* For a group in order. True: all of the call is queued on the device, and done when *out_ticket is. The call still needs
  * comm_test. */
 bool comm_work_queued(const struct comm_work *work, uint64_t *out_ticket);
+
+/* Of a posted call that needs no other rank: the bytes that comm_perform writes to do all of it. 0: it needs others, or a device, or
+ * there is nothing to write. */
+uint64_t comm_alone_bytes(const struct comm_work *work);
+/* Does the call of which comm_alone_bytes is not 0. Any thread, beside all other calls of the comm; once, and comm_test comes later. Without
+ * it comm_test does the same. */
+void comm_perform(struct comm_work *work);
 
 /* Posts the call and tests it until it is done: for set-up, checkpoints and tests. Not for transport sim, because its
  * ranks share one thread. */

@@ -1,5 +1,5 @@
 /* Transport self: a world of one rank. It is the shortest transport; read it first. A call's first test performs the
- * call. Threads: the comm's owner. */
+ * call, unless another thread did so before. Threads: the comm's owner; `perform` any. */
 #include "engine/comm/part.h"
 #include "engine/comm/transport.h"
 
@@ -29,12 +29,18 @@ static void group_close(struct comm_group *group) {}
 
 static zero_status post(struct comm_work *work) { return ZERO_OK; }
 
-static zero_status test(struct comm_work *work, bool *out_done) {
+static zero_status begin(struct comm_work *work) {
     const void *source = part_source(&work->call), *pointer;
-    zero_status status = work->begun ? ZERO_OK : part_complete(work, 1, &source, &pointer);
     work->begun = true;
+    return part_complete(work, 1, &source, &pointer);
+}
+
+static zero_status test(struct comm_work *work, bool *out_done) {
+    zero_status status = work->begun ? ZERO_OK : begin(work);
     return status ? status : part_done(work, out_done);
 }
+
+static void perform(struct comm_work *work) { begin(work); } /* without a device it cannot fail */
 
 static bool in_order(const struct comm_group *group) { return true; }
 
@@ -54,6 +60,7 @@ const struct comm_ops comm_self_ops = {
     .group_close = group_close,
     .post = post,
     .test = test,
+    .perform = perform,
     .in_order = in_order,
     .streams = part_streams,
     .queued = queued,

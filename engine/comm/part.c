@@ -6,6 +6,7 @@
 #include "engine/comm/shape.h"
 #include "engine/device/device.h"
 #include "kernels/ordered_sum.h"
+#include "kernels/stream_copy.h"
 #include "kernels/work.h"
 
 const void *part_source(const struct comm_call *call) {
@@ -101,11 +102,22 @@ static zero_status sum_on_device(struct comm_work *w, uint32_t members, const vo
 
 /* ---- on a device or on the host ---- */
 
+/* A whole so large has left the caches before it is read. */
+enum { STREAMED_BYTES = 32 << 20 };
+
+static bool is_streamed(const struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    return shape_stride(call) * work->group->count >= STREAMED_BYTES / dtype_bytes(call->dtype);
+}
+
 /* Zero bytes may come with NULL pointers, which memcpy does not allow. */
 zero_status part_copy(struct comm_work *work, void *target, const void *source, uint64_t bytes) {
     if (!bytes || target == source) return ZERO_OK;
     if (work->group->comm->device) return copy_on_device(work, target, source, bytes);
-    memcpy(target, source, bytes);
+    if (is_streamed(work))
+        stream_copy(target, source, bytes);
+    else
+        memcpy(target, source, bytes);
     return ZERO_OK;
 }
 

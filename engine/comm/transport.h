@@ -81,6 +81,8 @@ struct comm_ops {
     uint64_t (*staging_bytes)(const struct comm_group *group, const struct comm_call *call);
     zero_status (*post)(struct comm_work *work); /* never waits */
     zero_status (*test)(struct comm_work *work, bool *out_done);
+    /* Does all of a call in the host's memory, before its first test; see comm_perform. NULL: calls need other ranks. */
+    void (*perform)(struct comm_work *work);
     /* See comm_group_in_order, comm_streams and comm_work_queued; NULL: no group is in order. */
     bool (*in_order)(const struct comm_group *group);
     uint8_t (*streams)(const struct comm_call *call);

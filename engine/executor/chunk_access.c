@@ -52,6 +52,7 @@ static zero_status begin_write(struct executor *e, uint32_t slot) {
     h->item = (struct item){0};
     h->dirty = 0;
     h->going = true;
+    transfer_sum(e, &h->item, &c, memory_of(e, slot));
     return transfer_write(e, &h->item, h->region, &c, memory_of(e, slot));
 }
 

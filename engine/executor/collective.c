@@ -1,4 +1,5 @@
 /* Code that gathers and reductions share: the call that they post, and its traffic counters. */
+#include "engine/device/kernel.h"
 #include "engine/executor/steps.h"
 
 bool posts_calls(const struct operation *op) { return op->kind == OP_GATHER || op->kind == OP_REDUCE; }
@@ -25,6 +26,12 @@ bool collective_turn(const struct executor *e, const struct item *item) {
     return true;
 }
 
+static void run_alone(void *argument) { comm_perform(*(struct comm_work **)argument); }
+
+/* A call that waits for no other rank: sums and copies of this rank's memory. */
+static const struct kernel alone_kernel = {
+    .name = "call of one rank", .run = run_alone, .argument_bytes = sizeof(struct comm_work *)};
+
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call) {
     zero_status status = ahead_wait(e, item->task->ahead, item->before);
@@ -32,7 +39,11 @@ zero_status post_call(struct executor *e, struct item *item, struct comm_group *
     status = comm_post(group, call, &item->work);
     item->awaits = AWAITS_COMM;
     if (status) error_pass(&e->error, comm_group_error(group));
-    return status;
+    if (status) return status;
+    uint64_t bytes = comm_alone_bytes(item->work);
+    if (bytes)
+        job_submit(e, item, JOBS_CALLS, &alone_kernel, &item->work, bytes); /* else the first test does it */
+    return ZERO_OK;
 }
 
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,

@@ -210,14 +210,22 @@ zero_status executor_flush(struct executor *executor);
  * every update may start. */
 void executor_hold(struct executor *executor, const atomic_uchar *go);
 
-/* ---- jobs: work of the host that takes long (updates, sums), without the lock under which the executor is used ---- */
+/* ---- jobs: work of the host that takes long (updates, checksums, sums), without the lock under which the executor is used ---- */
 
 struct job;
 
-/* From now on work of the host that writes `bytes` or more is queued as a job, and `queued` is called, with the lock. Another thread
- * then takes and runs jobs, one after another, until executor_close. Without this call executor_poll does such work itself. */
+/* Each queue has a thread of its own, so that chunks go on beside a sum of a whole unit. */
+enum job_queue {
+    JOBS_CHUNKS, /* updates, and checksums of chunks */
+    JOBS_CALLS,  /* gathers and reductions of a rank that is alone */
+    JOB_QUEUES
+};
+
+/* From now on work of the host on `bytes` or more is queued as a job, and `queued` is called, with the lock. Other threads
+ * then take and run the jobs of each queue, one after another, until executor_close. Without this call executor_poll does such work itself. */
 void executor_detach(struct executor *executor, uint64_t bytes, void (*queued)(void *user), void *user);
-struct job *executor_take_job(struct executor *executor); /* with the lock. NULL: none is queued */
+struct job *executor_take_job(struct executor *executor,
+                              enum job_queue queue); /* with the lock. NULL: none is queued */
 /* Without the lock. The next executor_poll finds out that the job is done. */
 void executor_run_job(struct job *job);
 /* A job is queued or runs, or the executor has not found out yet that it is done. */

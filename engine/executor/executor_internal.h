@@ -7,7 +7,7 @@
 
 /* Scalar sets that may be in use at once: of the last step its backward's and, if it is repeated, that of the repetition; and the next
  * one's. */
-enum { SCALAR_SETS = 3, TRANSFERS_MAX = 4, JOBS_MAX = 4 };
+enum { SCALAR_SETS = 3, TRANSFERS_MAX = 4, JOBS_MAX = 32 };
 
 struct job { /* job.c */
     atomic_int state;
@@ -15,9 +15,13 @@ struct job { /* job.c */
     _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES];
 };
 
-struct jobs {
+struct job_line { /* the jobs of a queue */
     struct job ring[JOBS_MAX];
     uint64_t submitted, taken, ended;
+};
+
+struct jobs {
+    struct job_line line[JOB_QUEUES];
     uint64_t from_bytes;        /* work that writes less is done at once */
     void (*queued)(void *user); /* NULL: all work is done at once */
     void *user;
@@ -36,12 +40,15 @@ enum awaits {
     AWAITS_NOTHING,
     AWAITS_HOST,   /* until the host ends its use */
     AWAITS_DEVICE, /* `ticket` */
-    AWAITS_COMM,   /* `work` */
+    AWAITS_COMM,   /* `work`, which `job` may do */
     AWAITS_TURN,   /* until all earlier items of its stream have posted their collective */
     AWAITS_DRIVE,  /* `transfer` */
     AWAITS_JOB,    /* `job` */
     AWAITS
 };
+
+/* What of a chunk has a checksum: the parts of its record, its parameters, its gradient. */
+enum { SUM_PARAMS = RECORD_PARTS, SUM_GRADS, CHUNK_SUMS };
 
 struct item { /* one point of an operation, from start to retirement */
     struct task *task;
@@ -54,9 +61,11 @@ struct item { /* one point of an operation, from start to retirement */
     uint64_t moved;       /* elements of each share of a lent region (lent.c) */
     struct comm_work *work;
     struct job *job;
+    uint8_t job_queue;
     uint64_t ticket;
     uint8_t transfers;
     struct tier_work *transfer[TRANSFERS_MAX];
+    uint64_t sum[CHUNK_SUMS]; /* FETCH and STORE: checksums of the bytes that were read, or will be written */
 };
 
 /* One stream: a ring of operations, and a ring of the items in flight, by point. */

@@ -1,12 +1,12 @@
-/* Jobs: work of the host that takes long, as an update. It is done by a thread of its own, without the lock under which the
- * executor is used, so that the host's calls and the collectives go on meanwhile.
+/* Jobs: work of the host that takes long: updates, checksums, and collectives in which a rank is alone. Other threads do it, one for
+ * each queue, without the lock under which the executor is used, so that the host's calls and all other operations go on meanwhile.
  *
  *   FREE --submit--> QUEUED --executor_take_job--> RUNNING --executor_run_job--> DONE --the item's test--> FREE
  *
  * A job touches the memory of its operation. Nothing else does before the operation is done: operations wait for each other's memory,
  * as if a GPU did the work. Besides, an update reads its scalar set, which is not written before its last update is done
  * (executor_settle), and adds to update_ns, which is atomic; a reduction writes its region's norm, which AGREE reads: it waits for all
- * reductions. All else that a job and the executor share is `state`. */
+ * reductions; checksums go to their item. All else that a job and the executor share is `state`. */
 #include <string.h>
 
 #include "engine/executor/steps.h"
@@ -17,36 +17,37 @@ void executor_detach(struct executor *e, uint64_t bytes, void (*queued)(void *us
     e->jobs.from_bytes = bytes, e->jobs.queued = queued, e->jobs.user = user;
 }
 
-static uint64_t written_bytes(const struct device_work *work) {
-    uint64_t bytes = 0;
-    for (uint8_t i = 0; i < work->writes; i++) bytes += work->write[i].bytes;
-    return bytes;
-}
-
-/* Jobs are taken in the order in which they were queued. */
-bool job_submit(struct executor *e, struct item *item, const struct device_work *work) {
-    struct job *job = &e->jobs.ring[e->jobs.submitted % JOBS_MAX];
-    bool host = !work->kernel->grid && e->o.device->runs_at_once;
-    if (!e->jobs.queued || !host || written_bytes(work) < e->jobs.from_bytes) return false;
+/* The jobs of a queue are taken in the order in which they were queued. */
+bool job_submit(struct executor *e, struct item *item, enum job_queue queue, const struct kernel *kernel,
+                const void *argument, uint64_t bytes) {
+    struct job_line *line = &e->jobs.line[queue];
+    struct job *job = &line->ring[line->submitted % JOBS_MAX];
+    bool host = e->jobs.queued && !kernel->grid && e->o.device->runs_at_once;
+    if (!host || bytes < e->jobs.from_bytes) return false;
     if (atomic_load_explicit(&job->state, memory_order_relaxed) != FREE) return false;
-    job->kernel = work->kernel;
-    memcpy(job->argument, work->argument, sizeof job->argument);
+    job->kernel = kernel;
+    memcpy(job->argument, argument, kernel->argument_bytes);
     atomic_store_explicit(&job->state, QUEUED, memory_order_relaxed);
-    item->awaits = AWAITS_JOB;
     item->job = job;
-    e->jobs.submitted++;
+    item->job_queue = (uint8_t)queue;
+    line->submitted++;
     e->jobs.queued(e->jobs.user);
     return true;
 }
 
-struct job *executor_take_job(struct executor *e) {
-    if (e->jobs.taken == e->jobs.submitted) return NULL;
-    struct job *job = &e->jobs.ring[e->jobs.taken++ % JOBS_MAX];
+struct job *executor_take_job(struct executor *e, enum job_queue queue) {
+    struct job_line *line = &e->jobs.line[queue];
+    if (line->taken == line->submitted) return NULL;
+    struct job *job = &line->ring[line->taken++ % JOBS_MAX];
     atomic_store_explicit(&job->state, RUNNING, memory_order_relaxed);
     return job;
 }
 
-bool executor_works(const struct executor *e) { return e->jobs.ended != e->jobs.submitted; }
+bool executor_works(const struct executor *e) {
+    bool works = false;
+    for (int q = 0; q < JOB_QUEUES; q++) works |= e->jobs.line[q].ended != e->jobs.line[q].submitted;
+    return works;
+}
 
 uint32_t executor_threads(const struct executor *e) { return e->o.threads ? e->o.threads : 1; }
 
@@ -57,7 +58,9 @@ void executor_run_job(struct job *job) {
 
 zero_status job_test(struct executor *e, struct item *item, bool *out_done) {
     *out_done = atomic_load_explicit(&item->job->state, memory_order_acquire) == DONE;
-    if (*out_done) atomic_store_explicit(&item->job->state, FREE, memory_order_relaxed);
-    e->jobs.ended += *out_done;
+    if (!*out_done) return ZERO_OK;
+    atomic_store_explicit(&item->job->state, FREE, memory_order_relaxed);
+    item->job = NULL;
+    e->jobs.line[item->job_queue].ended++;
     return ZERO_OK;
 }

@@ -7,13 +7,20 @@
 
 /* ---- starting work, and testing what an item awaits ---- */
 
+static uint64_t written_bytes(const struct device_work *work) {
+    uint64_t bytes = 0;
+    for (uint8_t i = 0; i < work->writes; i++) bytes += work->write[i].bytes;
+    return bytes;
+}
+
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
                    enum device_stream stream, const void *argument, struct device_work *work) {
     work->kernel = kernel;
     work->stream = (uint8_t)stream;
     memcpy(work->argument, argument, kernel->argument_bytes);
-    if (job_submit(e, item, work)) return ZERO_OK;
-    item->awaits = AWAITS_DEVICE;
+    bool job = job_submit(e, item, JOBS_CHUNKS, kernel, argument, written_bytes(work));
+    item->awaits = job ? AWAITS_JOB : AWAITS_DEVICE;
+    if (job) return ZERO_OK;
     zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
     return status ? status : e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
 }
@@ -33,8 +40,11 @@ static zero_status test_device(struct executor *e, struct item *item, bool *out_
     return e->o.device->ops->test(e->o.device, item->ticket, out_done, &e->error);
 }
 
+/* The call of a rank that is alone may be a job. */
 static zero_status test_comm(struct executor *e, struct item *item, bool *out_done) {
-    zero_status status = comm_test(item->work, out_done);
+    zero_status status = item->job ? job_test(e, item, out_done) : ZERO_OK;
+    if (item->job) return status;
+    status = comm_test(item->work, out_done);
     if (status) error_pass(&e->error, comm_work_error(item->work));
     return status;
 }
@@ -147,8 +157,8 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_COPY] = {copy_second},
     [OP_CLEAR] = {clear_shard},
     [OP_AGREE] = {complete_norms, post_agreement},
-    [OP_FETCH] = {fetch_chunk, check_fetched},
-    [OP_STORE] = {store_chunk},
+    [OP_FETCH] = {fetch_chunk, sum_fetched, check_fetched},
+    [OP_STORE] = {sum_stored, store_chunk},
 };
 
 static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item, bool *out_done) = {

@@ -58,8 +58,10 @@ zero_status lent_take_sum(struct executor *e, struct item *item);
 /* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
 uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
-/* job.c. job_submit: false: the work is none for a job. */
-bool job_submit(struct executor *e, struct item *item, const struct device_work *work);
+/* job.c. job_submit: the item has the job, which reads or writes so many bytes; false: the work is none for a job. job_test: of the item's job;
+ * once it is done the item has none. */
+bool job_submit(struct executor *e, struct item *item, enum job_queue queue, const struct kernel *kernel,
+                const void *argument, uint64_t bytes);
 zero_status job_test(struct executor *e, struct item *item, bool *out_done);
 
 /* perform.c: starts work or a copy on the device; the item awaits it. */
@@ -180,7 +182,9 @@ zero_status decode_reduce(struct executor *e, struct item *item, void *target, u
 
 /* transfer.c: chunks to and from the drive. */
 zero_status fetch_chunk(struct executor *e, struct item *item);
+zero_status sum_fetched(struct executor *e, struct item *item);
 zero_status check_fetched(struct executor *e, struct item *item);
+zero_status sum_stored(struct executor *e, struct item *item);
 zero_status store_chunk(struct executor *e, struct item *item);
 uint8_t *slot_address(const struct executor *e, uint64_t slot);
 uint8_t *access_slot(const struct executor *e); /* the slot after the ring */
@@ -190,6 +194,8 @@ zero_status transfer_post(struct executor *e, struct item *item, bool write, uin
                           void *memory);
 zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                           uint8_t *slot);
+/* Before a write: the item has the chunk's checksums. */
+void transfer_sum(const struct executor *e, struct item *item, const struct chunk *c, const uint8_t *slot);
 zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                            uint8_t *slot);
 zero_status transfer_done(struct executor *e, struct item *item, bool *out_done);

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/device/kernel.h"
 #include "engine/executor/steps.h"
 #include "kernels/checksum.h"
 
@@ -74,70 +75,133 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
                      found->chunk, found->generation, found->checksum);
 }
 
+/* ---- checksums ---- */
+
+/* The bytes of a chunk, by what has a checksum. NULL: it is not summed. */
+struct chunk_bytes {
+    struct {
+        const uint8_t *at;
+        uint64_t count;
+    } of[CHUNK_SUMS];
+};
+
+static void add_bytes(struct chunk_bytes *bytes, int sum, const uint8_t *at, uint64_t count) {
+    bytes->of[sum].at = at;
+    bytes->of[sum].count = count;
+}
+
+static struct chunk_bytes bytes_in_slot(const struct chunk *c, const uint8_t *slot) {
+    struct chunk_bytes bytes = {0};
+    for (int part = 0; part < RECORD_PARTS && c->state; part++)
+        if (c->part[part].bytes)
+            add_bytes(&bytes, part, slot + c->part[part].at, c->part[part].tag - c->part[part].at);
+    if (c->params) add_bytes(&bytes, SUM_PARAMS, slot + c->slot_param, c->param_used);
+    if (c->grads) add_bytes(&bytes, SUM_GRADS, slot + c->slot_grad, c->grad_used);
+    return bytes;
+}
+
+/* Bytes that were never stored have no checksum to compare with. */
+static void only_stored(const struct executor *e, const struct chunk *c, struct chunk_bytes *bytes) {
+    const struct stored *stored = &e->stored[c->index];
+    for (int part = 0; part < RECORD_PARTS; part++)
+        if (!stored->part[part].generation) add_bytes(bytes, part, NULL, 0);
+    if (!stored->has_params) add_bytes(bytes, SUM_PARAMS, NULL, 0);
+    if (!stored->has_grads) add_bytes(bytes, SUM_GRADS, NULL, 0);
+}
+
+static void sum_bytes(const struct chunk_bytes *bytes, uint64_t *sum) {
+    for (int i = 0; i < CHUNK_SUMS; i++)
+        if (bytes->of[i].at) sum[i] = checksum(bytes->of[i].at, bytes->of[i].count);
+}
+
+struct sums_argument {
+    struct chunk_bytes bytes;
+    uint64_t *sum; /* of the item */
+};
+
+static void run_sums(void *argument) {
+    const struct sums_argument *a = argument;
+    sum_bytes(&a->bytes, a->sum);
+}
+
+static const struct kernel sums_kernel = {
+    .name = "checksums", .run = run_sums, .argument_bytes = sizeof(struct sums_argument)};
+
+static zero_status sum_in_item(struct executor *e, struct item *item, const struct chunk_bytes *bytes) {
+    struct sums_argument a = {*bytes, item->sum};
+    uint64_t count = 0;
+    for (int i = 0; i < CHUNK_SUMS; i++) count += bytes->of[i].count;
+    if (e->o.without_data) return ZERO_OK;
+    if (job_submit(e, item, JOBS_CHUNKS, &sums_kernel, &a, count))
+        item->awaits = AWAITS_JOB;
+    else
+        run_sums(&a);
+    return ZERO_OK;
+}
+
 /* After a resume, only the drive has the checksum. */
 static zero_status check_part(struct executor *e, uint32_t region, const struct chunk *c, int part,
-                              const uint8_t *slot) {
+                              const uint8_t *slot, uint64_t is) {
     static const char *const what[RECORD_PARTS] = {"optimizer state", "averages and master weights"};
     const struct record_part *place = &c->part[part];
     const struct version *stored = &e->stored[c->index].part[part];
     struct chunk_tag expected = {tag_magic[part], c->index, stored->generation, stored->checksum}, found;
-    uint64_t bytes = place->tag - place->at;
     if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
     memcpy(&found, slot + place->tag, sizeof found);
     if (stored->resumed) expected.checksum = found.checksum;
-    uint64_t is = checksum(slot + place->at, bytes);
     if (is == expected.checksum && memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
     if (is != expected.checksum) found.checksum = is;
     return damaged(e, region, c, part_place(e, c, part), what[part], &expected, &found);
 }
 
 static zero_status check_record(struct executor *e, uint32_t region, const struct chunk *c,
-                                const uint8_t *slot) {
+                                const uint8_t *slot, const uint64_t *sum) {
     zero_status status = ZERO_OK;
     for (int part = 0; part < RECORD_PARTS && !status; part++)
-        if (c->part[part].bytes) status = check_part(e, region, c, part, slot);
+        if (c->part[part].bytes) status = check_part(e, region, c, part, slot, sum[part]);
     return status;
 }
 
 /* For bytes that are stored without a tag: `place` and `check` are those of their last store. */
 static zero_status check_bytes(struct executor *e, uint32_t region, const struct chunk *c, const char *what,
-                               uint64_t place, uint64_t check, const uint8_t *bytes, uint64_t count) {
+                               uint64_t place, uint64_t check, uint64_t sum) {
     struct chunk_tag expected = {0, c->index, 0, check}, found = expected;
-    found.checksum = checksum(bytes, count);
+    found.checksum = sum;
     if (found.checksum == expected.checksum) return ZERO_OK;
     return damaged(e, region, c, place, what, &expected, &found);
 }
 
-static zero_status check_params(struct executor *e, uint32_t region, const struct chunk *c,
-                                const uint8_t *params) {
+static zero_status check_params(struct executor *e, uint32_t region, const struct chunk *c, uint64_t sum) {
     const struct stored *stored = &e->stored[c->index];
     if (!stored->has_params || e->o.without_data) return ZERO_OK;
-    return check_bytes(e, region, c, "parameters", param_place(e, region, c), stored->param_check, params,
-                       c->param_used);
+    return check_bytes(e, region, c, "parameters", param_place(e, region, c), stored->param_check, sum);
 }
 
-static zero_status check_grads(struct executor *e, uint32_t region, const struct chunk *c,
-                               const uint8_t *grads) {
+static zero_status check_grads(struct executor *e, uint32_t region, const struct chunk *c, uint64_t sum) {
     const struct stored *stored = &e->stored[c->index];
     if (!stored->has_grads || e->o.without_data) return ZERO_OK;
-    return check_bytes(e, region, c, "gradient", grad_place(e, region, c), stored->grad_check, grads,
-                       c->grad_used);
+    return check_bytes(e, region, c, "gradient", grad_place(e, region, c), stored->grad_check, sum);
+}
+
+static zero_status check_chunk(struct executor *e, uint32_t region, const struct chunk *c,
+                               const uint8_t *slot, const uint64_t *sum) {
+    zero_status status = c->state ? check_record(e, region, c, slot, sum) : ZERO_OK;
+    if (c->params && !status) status = check_params(e, region, c, sum[SUM_PARAMS]);
+    return c->grads && !status ? check_grads(e, region, c, sum[SUM_GRADS]) : status;
 }
 
 zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot) {
-    zero_status status = c->state ? check_record(e, region, c, slot) : ZERO_OK;
-    if (c->params && !status) status = check_params(e, region, c, slot + c->slot_param);
-    return c->grads && !status ? check_grads(e, region, c, slot + c->slot_grad) : status;
+    uint64_t sum[CHUNK_SUMS] = {0};
+    struct chunk_bytes bytes = bytes_in_slot(c, slot);
+    only_stored(e, c, &bytes);
+    if (!e->o.without_data) sum_bytes(&bytes, sum);
+    return check_chunk(e, region, c, slot, sum);
 }
 
 /* ---- a chunk and its slot ---- */
 
 static void clear(const struct executor *e, uint8_t *memory, uint64_t bytes) {
     if (!e->o.without_data) memset(memory, 0, bytes);
-}
-
-static uint64_t checksum_of(const struct executor *e, const uint8_t *memory, uint64_t bytes) {
-    return e->o.without_data ? 0 : checksum(memory, bytes);
 }
 
 /* Parameters that were never stored are zero, and are not read. */
@@ -161,7 +225,7 @@ static zero_status write_grads(struct executor *e, struct item *item, uint32_t r
                                uint8_t *grads) {
     access_forget_gradients(e);
     e->stored[c->index].has_grads = true;
-    e->stored[c->index].grad_check = checksum_of(e, grads, c->grad_used);
+    e->stored[c->index].grad_check = item->sum[SUM_GRADS];
     return transfer_post(e, item, true, grad_place(e, region, c), c->grad_bytes, grads);
 }
 
@@ -180,7 +244,7 @@ static zero_status write_part(struct executor *e, struct item *item, const struc
     struct version *version = &e->stored[c->index].part[part];
     if (version->generation != e->epoch) e->stored[c->index].before[part] = *version;
     version->generation = e->o.plan->shadow ? e->epoch : version->generation + 1;
-    version->checksum = checksum_of(e, slot + place->at, place->tag - place->at);
+    version->checksum = item->sum[part];
     version->resumed = false;
     struct chunk_tag tag = {tag_magic[part], c->index, version->generation, version->checksum};
     if (!e->o.without_data) memcpy(slot + place->tag, &tag, sizeof tag);
@@ -197,6 +261,11 @@ zero_status transfer_read(struct executor *e, struct item *item, uint32_t region
     return status;
 }
 
+void transfer_sum(const struct executor *e, struct item *item, const struct chunk *c, const uint8_t *slot) {
+    struct chunk_bytes bytes = bytes_in_slot(c, slot);
+    if (!e->o.without_data) sum_bytes(&bytes, item->sum);
+}
+
 zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                            uint8_t *slot) {
     struct stored *stored = &e->stored[c->index];
@@ -206,7 +275,7 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
         if (c->part[part].bytes) status = write_part(e, item, c, part, slot);
     if (c->params) {
         stored->has_params = true;
-        stored->param_check = checksum_of(e, params, c->param_used);
+        stored->param_check = item->sum[SUM_PARAMS];
     }
     if (!status && c->params)
         status = transfer_post(e, item, true, param_place(e, region, c), c->param_bytes, params);
@@ -248,6 +317,31 @@ zero_status fetch_chunk(struct executor *e, struct item *item) {
     return transfer_read(e, item, op->region, &c, memory);
 }
 
+/* The item's bytes. Parameters or a gradient that move alone are at `memory`. */
+static struct chunk_bytes item_bytes(const struct item *item, const struct chunk *c, const uint8_t *memory) {
+    struct chunk_bytes alone = {0};
+    if (item->task->op.object == OBJECT_PARAM)
+        add_bytes(&alone, SUM_PARAMS, memory, c->param_used);
+    else if (item->task->op.object == OBJECT_GRAD)
+        add_bytes(&alone, SUM_GRADS, memory, c->grad_used);
+    else
+        return bytes_in_slot(c, memory);
+    return alone;
+}
+
+zero_status sum_stored(struct executor *e, struct item *item) {
+    struct chunk c = item_chunk(e, item);
+    struct chunk_bytes bytes = item_bytes(item, &c, item_memory(e, item));
+    return sum_in_item(e, item, &bytes);
+}
+
+zero_status sum_fetched(struct executor *e, struct item *item) {
+    struct chunk c = item_chunk(e, item);
+    struct chunk_bytes bytes = item_bytes(item, &c, item_memory(e, item));
+    only_stored(e, &c, &bytes);
+    return sum_in_item(e, item, &bytes);
+}
+
 zero_status store_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     const struct operation *op = &item->task->op;
@@ -273,7 +367,7 @@ zero_status check_fetched(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct chunk c = item_chunk(e, item);
     const uint8_t *memory = item_memory(e, item);
-    if (op->object == OBJECT_PARAM) return check_params(e, op->region, &c, memory);
-    if (op->object == OBJECT_GRAD) return check_grads(e, op->region, &c, memory);
-    return transfer_check(e, op->region, &c, memory);
+    if (op->object == OBJECT_PARAM) return check_params(e, op->region, &c, item->sum[SUM_PARAMS]);
+    if (op->object == OBJECT_GRAD) return check_grads(e, op->region, &c, item->sum[SUM_GRADS]);
+    return check_chunk(e, op->region, &c, memory, item->sum);
 }

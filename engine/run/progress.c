@@ -17,8 +17,15 @@ enum { POLL_NS = 300 * 1000, DEVICE_POLL_NS = 30 * 1000 };
  * too few. */
 enum { SPIN_NS = 20 * 1000, SPIN_CPUS_MIN = 4 };
 
+struct worker { /* does the jobs of a queue */
+    pthread_t thread;
+    struct progress *progress;
+    enum job_queue queue;
+};
+
 struct progress {
-    pthread_t thread, worker;
+    pthread_t thread;
+    struct worker worker[JOB_QUEUES];
     struct turn *lock;
     struct executor *executor;
     struct comm *comm;
@@ -26,7 +33,8 @@ struct progress {
     long poll_ns;
     uint64_t spin_ns, moved_ns; /* moved_ns: when something moved */
     pthread_cond_t changed, queued;
-    bool stop, rests, works; /* under lock; works: the worker runs */
+    bool stop, rests; /* under lock */
+    uint32_t workers; /* that run */
 };
 
 /* By default Linux ends a sleep up to 50 us late. */
@@ -78,15 +86,16 @@ static void *run(void *argument) {
 
 /* ---- jobs ---- */
 
-static void wake_worker(void *user) { pthread_cond_signal(&((struct progress *)user)->queued); }
+static void wake_workers(void *user) { pthread_cond_broadcast(&((struct progress *)user)->queued); }
 
 /* Threads of OpenMP that it starts stay on the node, too. A rank that has more threads than the node has CPUs needs the others. */
 static void *work(void *argument) {
-    struct progress *p = argument;
+    const struct worker *worker = argument;
+    struct progress *p = worker->progress;
     numa_bind_thread(p->node, executor_threads(p->executor));
     turn_take(p->lock);
     while (!p->stop) {
-        struct job *job = executor_take_job(p->executor);
+        struct job *job = executor_take_job(p->executor, worker->queue);
         if (!job) {
             pthread_cond_wait(&p->queued, &p->lock->mutex);
             continue;
@@ -116,6 +125,14 @@ static void close_all(struct progress *p) {
     free(p);
 }
 
+static void start_workers(struct progress *p) {
+    for (; p->workers < JOB_QUEUES; p->workers++) {
+        struct worker *worker = &p->worker[p->workers];
+        worker->progress = p, worker->queue = (enum job_queue)p->workers;
+        if (thread_start(&worker->thread, work, worker)) break;
+    }
+}
+
 struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
                                 const struct device *device, uint64_t detached_bytes) {
     struct progress *p = calloc(1, sizeof *p);
@@ -129,9 +146,9 @@ struct progress *progress_start(struct turn *lock, struct executor *executor, st
     open_condition(&p->changed);
     open_condition(&p->queued);
     if (thread_start(&p->thread, run, p)) return close_all(p), NULL;
-    p->works = thread_start(&p->worker, work, p) == 0;
+    start_workers(p);
     turn_take(lock);
-    if (p->works) executor_detach(executor, detached_bytes, wake_worker, p);
+    if (p->workers == JOB_QUEUES) executor_detach(executor, detached_bytes, wake_workers, p);
     turn_give(lock);
     return p;
 }
@@ -141,10 +158,10 @@ void progress_stop(struct progress *p) {
     turn_take(p->lock);
     p->stop = true;
     pthread_cond_signal(&p->changed);
-    pthread_cond_signal(&p->queued);
+    pthread_cond_broadcast(&p->queued);
     turn_give(p->lock);
     pthread_join(p->thread, NULL);
-    if (p->works) pthread_join(p->worker, NULL);
+    while (p->workers) pthread_join(p->worker[--p->workers].thread, NULL);
     close_all(p);
 }
 

@@ -1,5 +1,5 @@
-/* The two threads that a rank has beside the host's. One polls the executor while the host computes, so that collectives and
- * updates move under compute. The other one does the work of the host that takes long: updates. Asleep otherwise. */
+/* The threads that a rank has beside the host's. One polls the executor while the host computes, so that collectives and
+ * updates move under compute. The workers do the work of the host that takes long: updates, checksums, sums. Asleep otherwise. */
 #ifndef ZERO_ENGINE_RUN_PROGRESS_H
 #define ZERO_ENGINE_RUN_PROGRESS_H
 
@@ -9,8 +9,8 @@
 struct progress;
 
 /* Starts the threads. `lock` guards the executor, which works on `device`, and the comm, which the other ranks hear of a failure
- * through; all are borrowed. `detached_bytes`: executor_detach. Where the system refuses the second thread, the first one, or the
- * host, does its work. NULL where it refuses the first one. */
+ * through; all are borrowed. `detached_bytes`: executor_detach. Where the system refuses the workers, the first thread, or the
+ * host, does their work. NULL where it refuses the first one. */
 struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
                                 const struct device *device, uint64_t detached_bytes);
 void progress_stop(struct progress *progress); /* joins; NULL is allowed */

@@ -24,6 +24,7 @@ struct conformance {
     uint32_t memory_users;
     void *kept[2]; /* out of a fault's run: buffers to be freed when every rank has ended */
     uint64_t hash; /* out: of all results: the same on every transport */
+    uint64_t alone; /* calls that needed no other rank */
 };
 
 void conformance_run(struct conformance *conformance);

@@ -1,5 +1,5 @@
-/* Updates of the host as jobs: the oracle's bits at every stage and on every tier, when each update is one; and calls that go on
- * while an update stands still. */
+/* Updates, checksums of chunks, and the gathers and reductions of one rank as jobs: the oracle's bits at every stage and on every tier,
+ * when each of them is a job; and calls that go on while an update stands still. */
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,6 +13,8 @@
 #include "tests/engine/toy_trainer.h"
 
 #define NVME "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+
+#define ALL_NVME NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 
 enum { HANGS_AFTER_S = 60 };
 
@@ -53,7 +55,7 @@ static void bits(void) {
     for (uint32_t stage = 0; stage <= 3; stage++)
         for (int t = 0; t < 2; t++) {
             struct toy_setup s = setup();
-            s.stage = stage, s.tiers = tiers[t], s.evaluate = t;
+            s.stage = stage, s.tiers = tiers[t], s.evaluate = t, s.ranks = 1 + (stage + (uint32_t)t) % 2;
             s.compute = stage % 2 ? ZERO_BF16 : ZERO_F32;
             check_equal(s, t ? "nvme" : "memory");
         }
@@ -62,6 +64,14 @@ static void bits(void) {
     check_equal(s, "Muon");
     s.muon = 0, s.lamb = 1;
     check_equal(s, "Lamb");
+    for (uint32_t stage = 2; stage <= 3;
+         stage++) { /* one rank copies and sums alone, between its micro-steps, too */
+        s = setup();
+        s.ranks = 1, s.stage = stage, s.vertical = 1, s.micro_steps = 3, s.mode = "every";
+        check_equal(s, "one rank, vertical");
+        s.updates = 1, s.clip = 0, s.tiers = ALL_NVME;
+        if (stage == 3) check_equal(s, "one rank, vertical, all on nvme");
+    }
     s = setup();
     s.stage = 3, s.updates = 1, s.clip = 0, s.tiers = NVME;
     check_equal(s, "updates in the backward");
