@@ -225,10 +225,10 @@ int main(int argc, char **argv) {
     struct rank rank = {.transport = transport, .fault = fault, .conformance = {.seed = 11}};
     rank.options.size = transport == MPI ? 0 : ranks;
     bool ends_connections = transport == TCP && (fault == FAULT_KILLED || fault == FAULT_EXITED);
-    rank.options.timeout_s = ends_connections ? 30
+    rank.options.timeout_s = ends_connections ? 60
                              : fault == FAULT_STUCK || fault == FAULT_UNOPENED || fault == FAULT_UNCLOSED
                                  ? 0.5
-                             : fault >= FAULT_KILLED ? 1
+                             : fault >= FAULT_KILLED ? 3
                                                      : 30;
     rank.options.log = (struct log){.write = print_line};
     if (transport == TCP)

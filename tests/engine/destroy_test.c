@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/tcp_ranks.h"
 
-enum { RANKS = 3, SOON_MS = 2500, LATE_S = 3, TEST_S = 60 };
+enum { RANKS = 3, SOON_MS = 20000, LATE_S = 3, TEST_S = 240 };
 
 #define JSON(timeout_s)                                                                                      \
     "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2}, "                        \
@@ -35,16 +36,23 @@ struct rank {
     struct plain plain;
     atomic_uint errors; /* lines of level ERROR or WARN */
     char first[200];    /* of them */
-    double init_late_s; /* how long the first line of the log takes */
+    bool init_late;     /* the first line of the log takes until a rank has left */
 };
+
+static atomic_uint *left; /* how many ranks have; shared by processes */
 
 static void nap(double s) {
     nanosleep(&(struct timespec){(time_t)s, (long)((s - (double)(time_t)s) * 1e9)}, NULL);
 }
 
+/* Without a limit: `alarm` ends a test that waits for a rank that waits for it. */
+static void await_left(uint32_t ranks) {
+    while (atomic_load(left) < ranks) nap(0.01);
+}
+
 static void count_line(void *user, zero_log_level level, const char *line) {
     struct rank *rank = user;
-    nap(rank->init_late_s), rank->init_late_s = 0;
+    if (rank->init_late) await_left(1), rank->init_late = false;
     if (level == ZERO_LOG_INFO || strstr(line, "not registered with io_uring"))
         return; /* by the memlock limit */
     if (!atomic_fetch_add(&rank->errors, 1)) snprintf(rank->first, sizeof rank->first, "%s", line);
@@ -70,6 +78,7 @@ static void destroy_soon(struct rank *rank) {
     uint64_t ms = (clock_now_ns() - since_ns) / 1000000;
     printf("rank %u left after %u ms\n", rank->runtime.rank, (unsigned)ms);
     CHECK(ms < SOON_MS);
+    atomic_fetch_add(left, 1);
 }
 
 /* A rank that goes on fails soon, and says who left. */
@@ -86,8 +95,9 @@ static void misses(struct rank *rank, uint32_t who) {
 
 static void start(struct rank *ranks, uint32_t count, void *(*body)(void *)) {
     uint32_t port = tcp_free_port();
+    atomic_store(left, 0);
     for (uint32_t r = 0; r < count; r++) {
-        ranks[r] = (struct rank){.runtime = tcp_runtime(r, count, port), .init_late_s = ranks[r].init_late_s};
+        ranks[r] = (struct rank){.runtime = tcp_runtime(r, count, port), .init_late = ranks[r].init_late};
         CHECK_INT(pthread_create(&ranks[r].thread, NULL, body, &ranks[r]), 0);
     }
 }
@@ -127,7 +137,7 @@ static void *stays_alone(void *user) {
     struct rank *rank = user;
     if (!open_rank(rank)) return NULL;
     train(rank, 2);
-    if (rank->runtime.rank == 0) nap(LATE_S);
+    if (rank->runtime.rank == 0) await_left(RANKS - 1), nap(LATE_S);
     CHECK_INT(zero_engine_steps(rank->engine), 2);
     destroy_soon(rank);
     return NULL;
@@ -137,7 +147,7 @@ static void *stays_and_asks(void *user) {
     struct rank *rank = user;
     if (!open_rank(rank)) return NULL;
     train(rank, 2);
-    if (rank->runtime.rank != 1) nap(LATE_S), misses(rank, 1);
+    if (rank->runtime.rank != 1) await_left(1), nap(LATE_S), misses(rank, 1);
     destroy_soon(rank);
     return NULL;
 }
@@ -186,7 +196,7 @@ static void before_commit(void) {
     start(ranks, RANKS, leaves_before_commit);
     finish(ranks, RANKS);
     /* Rank 0 is still in zero_engine_init, which then succeeds: all ranks were there. */
-    ranks[0].init_late_s = LATE_S;
+    ranks[0].init_late = true;
     start(ranks, RANKS, leaves_before_commit);
     finish(ranks, RANKS);
 }
@@ -199,7 +209,7 @@ static void *fails(void *user) {
     train(rank, 1);
     CHECK_INT(zero_engine_set_schedule(rank->engine, impossible, NULL), ZERO_OK);
     CHECK(plain_step(&rank->plain, 1, NULL) != ZERO_OK);
-    if (rank->runtime.rank == 1) nap(LATE_S);
+    if (rank->runtime.rank == 1) await_left(RANKS - 1);
     destroy_soon(rank);
     return NULL;
 }
@@ -263,13 +273,13 @@ static void *leaves_with_a_stuck_drive(void *user) {
     destroy_soon(rank);
     if (stuck) CHECK(atomic_load(&faults.fired[FAULT_STUCK]) > 0);
     if (stuck)
-        CHECK_CONTAINS(rank->first, "zero_engine_destroy: a transfer of the drive has not ended after 1 s");
+        CHECK_CONTAINS(rank->first, "zero_engine_destroy: a transfer of the drive has not ended after 5 s");
     return NULL;
 }
 
 static void a_drive_that_is_stuck(void) {
     static struct rank ranks[RANKS];
-    json = on_a_drive("0.1");
+    json = on_a_drive("0.5");
     start(ranks, RANKS, leaves_with_a_stuck_drive);
     finish(ranks, RANKS);
 }
@@ -292,6 +302,10 @@ static void a_peer_that_died(void) {
     tcp_processes(RANKS, TEST_S, dies, &(double){1});
 }
 
+static void await_most_left(void) {
+    for (double s = 0; s < TEST_S / 2 && atomic_load(left) < RANKS - 1; s += 0.01) nap(0.01);
+}
+
 static void stands_still(const zero_runtime *runtime, void *user) {
     static struct rank rank;
     rank.runtime = *runtime;
@@ -299,7 +313,7 @@ static void stands_still(const zero_runtime *runtime, void *user) {
     train(&rank, 1);
     if (runtime->rank == 1) {
         pid_t me = getpid(), helper = fork(); /* wakes this process again */
-        if (!helper) nap(LATE_S), kill(me, SIGCONT), _exit(0);
+        if (!helper) await_most_left(), kill(me, SIGCONT), _exit(0);
         raise(SIGSTOP);
         waitpid(helper, NULL, 0);
     }
@@ -323,6 +337,7 @@ static const struct {
 
 int main(int argc, char **argv) {
     alarm(TEST_S);
+    left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases && argc > 1; i++) {
         if (strcmp(cases[i].name, argv[1])) continue;
         cases[i].run();

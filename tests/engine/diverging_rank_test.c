@@ -10,7 +10,7 @@
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
 
-enum { RANKS = 3, ODD = 1, STEPS = 4, TOLD_MS = 8000 };
+enum { RANKS = 3, ODD = 1, STEPS = 4, TOLD_MS = 60000 };
 
 static const struct plain_param params[] = {{"a", "a.w", 5000, 0, NULL},
                                             {"a", "a.b", 5, 0, NULL},
@@ -42,7 +42,7 @@ static void leaves_instead_of_the_step(struct plain *p) { plain_pass(p, ZERO_TRA
 
 static void is_silent(struct plain *p) {
     zero_micro_begin(p->engine, ZERO_TRAIN);
-    nanosleep(&(struct timespec){2, 500000000}, NULL);
+    nanosleep(&(struct timespec){4, 500000000}, NULL);
     CHECK(plain_forward(p, 0) || plain_pass(p, ZERO_TRAIN, 0) || zero_engine_step(p->engine, NULL));
 }
 
@@ -211,7 +211,7 @@ static void another_thread_continues(struct toy_setup s) {
 
 int main(void) {
     struct toy_setup s = toy_setup_default();
-    s.timeout_s = 0.1; /* ten times that for a rank that is there but does nothing */
+    s.timeout_s = 0.3; /* ten times that for a rank that is there but does nothing */
     s.ranks = RANKS;
     only_the_agreement_tells(s);
     another_thread_continues(s);

@@ -159,6 +159,6 @@ int main(int argc, char **argv) {
         cpus_and_model(false);
         cpus_and_model(true);
     }
-    CHECK((double)(clock_now_ns() - began) * 1e-9 < 30); /* no rank waited for comm.timeout_s, 60 s */
+    CHECK((double)(clock_now_ns() - began) * 1e-9 < 60); /* no rank waited for comm.timeout_s, 60 s */
     return check_end();
 }

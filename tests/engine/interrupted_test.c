@@ -12,10 +12,10 @@
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 
-enum { RANKS = 2, SOON_MS = 2000 };
+enum { RANKS = 2, SOON_MS = 60000 };
 
 static const char json[] = "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}, "
-                           "\"comm\": {\"timeout_s\": 30}}";
+                           "\"comm\": {\"timeout_s\": 300}}";
 static atomic_bool asked;
 static atomic_int ended;
 

@@ -16,7 +16,7 @@
 
 #define ALL_NVME NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 
-enum { HANGS_AFTER_S = 60 };
+enum { HANGS_AFTER_S = 240 };
 
 static void detach_all(zero_engine *engine) { engine_running(engine)->detached_bytes = 1; }
 

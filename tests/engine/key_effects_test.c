@@ -531,7 +531,7 @@ static const struct row rows[] = {
     {"trace.first_step", control_messages, "'seed': 1", "'trace': {'steps': 1, 'first_step': 2}",
      "'trace': {'steps': 1, 'first_step': 100}"},
     {"threads", threads, NULL, "'threads': 1", "'threads': 3"},
-    {"comm.timeout_s", waits_for_silence, NULL, "'comm': {'timeout_s': 0.05}", "'comm': {'timeout_s': 0.2}"},
+    {"comm.timeout_s", waits_for_silence, NULL, "'comm': {'timeout_s': 0.2}", "'comm': {'timeout_s': 0.4}"},
     {"comm.prefetch_depth", gathered_bytes, ZERO3, "'comm': {'prefetch_depth': 0}",
      "'comm': {'prefetch_depth': 2}"},
     {"comm.backward_prefetch_depth", gathered_bytes, ZERO3,

@@ -1,5 +1,6 @@
 /* leave_test [rank]: one rank destroys its engine while its reductions are in flight, over TCP: it returns soon, and the
  * others fail soon and name it. With `rank` this process is one rank, as its launcher says. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -13,7 +14,10 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/toy_trainer.h"
 
-enum { RANKS = 3, LATE_S = 3, SOON_MS = 2500, TIMEOUT_S = 20 };
+enum { RANKS = 3, SOON_MS = 60000, TIMEOUT_S = 200, HANGS_AFTER_S = 150 };
+
+/* In place of a time: the others compute until rank 1 has left. */
+#define UNTIL_LEFT (-1.0)
 
 static const struct plain_param params[] = {{"a", "a.w", 50000, 0, NULL},
                                             {"b", "b.w", 70000, 0, NULL},
@@ -26,6 +30,18 @@ static void leave(struct plain *p) {
     for (uint32_t u = 0; u < p->units; u++) plain_forward(p, u);
     plain_backward(p, 3, 0);
     plain_backward(p, 2, 0);
+}
+
+/* Ranks that mpirun starts share a directory alone. */
+static const char *left_path(void) {
+    static char path[4096];
+    const char *directory = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
+    snprintf(path, sizeof path, "%s/rank_1_left", directory);
+    return path;
+}
+
+static void nap(double s) {
+    nanosleep(&(struct timespec){(time_t)s, (long)((s - (double)(time_t)s) * 1e9)}, NULL);
 }
 
 /* `late_s`: how long the others compute before they come to the reductions. */
@@ -47,18 +63,21 @@ static void run_rank(uint32_t stage, double late_s) {
     if (rank == 1) leave(&p);
     uint64_t since_ns = clock_now_ns();
     if (rank != 1) {
-        nanosleep(&(struct timespec){(time_t)late_s, (long)((late_s - (double)(time_t)late_s) * 1e9)}, NULL);
+        if (late_s != UNTIL_LEFT) nap(late_s);
+        while (late_s == UNTIL_LEFT && access(left_path(), F_OK)) nap(0.01);
         since_ns = clock_now_ns();
         for (int step = 0; step < 100 && !status; step++) status = plain_step(&p, 1, NULL);
         CHECK_INT(status, ZERO_E_PEER);
         CHECK_CONTAINS(zero_last_error(), "rank 1 ");
-        if (rank == 0) printf("stage %u, %g s late: %s\n", stage, late_s, zero_last_error());
+        if (rank == 0)
+            printf("stage %u, %g s late (-1: until rank 1 has left): %s\n", stage, late_s, zero_last_error());
         CHECK((clock_now_ns() - since_ns) / 1000000 < SOON_MS);
         since_ns = clock_now_ns();
     }
     zero_engine_destroy(engine);
     if (!CHECK((clock_now_ns() - since_ns) / 1000000 < SOON_MS))
         fprintf(stderr, "rank %u needed %.1f s to leave\n", rank, (double)(clock_now_ns() - since_ns) * 1e-9);
+    if (rank == 1) close(creat(left_path(), 0600));
 }
 
 static void set_number(const char *name, uint32_t value) {
@@ -75,11 +94,12 @@ static void run_all(uint32_t stage, double late_s) {
     set_number("WORLD_SIZE", RANKS);
     close(listener);
     fflush(NULL);
+    unlink(left_path());
     for (uint32_t r = 0; r < RANKS; r++) {
         set_number("RANK", r), set_number("LOCAL_RANK", r);
         pids[r] = fork();
         if (pids[r]) continue;
-        alarm(60); /* a rank that hangs is killed */
+        alarm(HANGS_AFTER_S); /* a rank that hangs is killed */
         run_rank(stage, late_s);
         exit(check_end());
     }
@@ -91,12 +111,12 @@ static void run_all(uint32_t stage, double late_s) {
 
 int main(int argc, char **argv) {
     if (argc > 1) {
-        alarm(60);
-        run_rank(2, LATE_S);
+        alarm(HANGS_AFTER_S);
+        run_rank(2, UNTIL_LEFT);
         return check_end();
     }
     for (uint32_t stage = 0; stage <= 3; stage++) run_all(stage, 0);
     run_all(2, 0.5);
-    run_all(2, LATE_S);
+    run_all(2, UNTIL_LEFT);
     return check_end();
 }

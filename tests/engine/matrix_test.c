@@ -159,9 +159,9 @@ static const struct value *value_of(const struct cell *c, int axis) {
 }
 
 static uint32_t values_of(int axis) {
-    uint32_t count = 0;
-    while (count < VALUES_MAX && axes[axis].value[count].name) count++;
-    return count;
+    static uint32_t counts[AXES_COUNT];
+    while (counts[axis] < VALUES_MAX && axes[axis].value[counts[axis]].name) counts[axis]++;
+    return counts[axis];
 }
 
 /* Why the cell cannot be; NULL: it can. */
@@ -351,15 +351,18 @@ static const struct cell *next_of_pairs(void) {
     return best;
 }
 
-/* One cell for each reason and stage. */
-static int stands_for_refused(const struct cell *c) {
-    int others = 0, stage3 = 0;
-    for (int a = 0; a < AXES_COUNT; a++) {
-        int bound = value_of(c, a)->stage3 || value_of(c, a)->sharded;
-        stage3 += bound;
-        others += a != STAGE && !bound && c->value[a];
-    }
-    return refusal(c) && stage3 == 1 && !others;
+/* One cell for each reason and stage: all other values are the first ones. */
+static int run_refused(void) {
+    int runs = 0;
+    for (uint8_t stage = 0; stage < values_of(STAGE); stage++)
+        for (int a = STAGE + 1; a < AXES_COUNT; a++)
+            for (uint8_t v = 0; v < values_of(a); v++) {
+                struct cell c = {.value = {[STAGE] = stage}};
+                c.value[a] = v;
+                bool bound = value_of(&c, a)->stage3 || value_of(&c, a)->sharded;
+                if (bound && refusal(&c)) run(&c), runs++;
+            }
+    return runs;
 }
 
 /* ---- between classes ---- */
@@ -392,8 +395,8 @@ static void losses(void) {
 int main(int argc, char **argv) {
     int whole = argc > 1 && !strcmp(argv[1], "--whole"), runs = 0;
     list_cells();
-    for (uint32_t i = 0; i < cell_count; i++)
-        if (whole || stands_for_refused(&cells[i])) run(&cells[i]), runs++;
+    for (uint32_t i = 0; i < cell_count && whole; i++) run(&cells[i]), runs++;
+    if (!whole) runs = run_refused();
     for (const struct cell *c = whole ? NULL : next_of_pairs(); c; c = next_of_pairs()) run(c), runs++;
     if (seeds_divisor() == 1)
         losses(); /* numbers: a sanitizer sees nothing there that the cells do not show it */

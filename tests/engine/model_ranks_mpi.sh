@@ -2,4 +2,4 @@
 # model_ranks_mpi.sh PROGRAM: model_ranks_processes_test.c with four ranks of MPI.
 export ASAN_OPTIONS=detect_leaks=0
 export TMPDIR=$TEST_TMPDIR OMPI_MCA_btl_vader_backing_directory=$TEST_TMPDIR
-exec timeout 90 mpirun --allow-run-as-root --bind-to none --oversubscribe -n 4 "$1" rank
+exec timeout 200 mpirun --allow-run-as-root --bind-to none --oversubscribe -n 4 "$1" rank

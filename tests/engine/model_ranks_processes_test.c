@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
         if (argc > 1)
             train_mpi(&expected);
         else
-            tcp_processes(RANKS, 60, train_process, &expected);
+            tcp_processes(RANKS, 200, train_process, &expected);
     }
     return check_end();
 }

@@ -10,7 +10,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 
-enum { ODD = 1, COUNT = 80000, PATIENCE_MS = 30000 };
+enum { ODD = 1, COUNT = 80000, PATIENCE_MS = 120000 };
 
 static const struct plain_param model[] = {
     {"a", "a.w", 3000, 0, NULL}, {"b", "b.w", COUNT, 0, NULL}, {"c", "c.w", COUNT, 0, NULL}};

@@ -23,7 +23,7 @@ enum {
     STEPS = 3,
     COUNT = 16500,
     CHUNKS_MIN = 64,
-    SECONDS_MAX = 60,
+    SECONDS_MAX = 120,
     SCRIPTS = 2,
     DIRECTIONS_KIB = 2 * COUNT * 4 / 1024 + 150 /* with the scratch of matrices */
 };

@@ -307,7 +307,7 @@ static void drives(const char *json) {
     CHECK_STRING(d.hash[0], expected);
     CHECK_STRING(d.hash[1], expected);
     ranks_run(2, json, lost_write, &lost);
-    tcp_processes(2, 60, in_process, expected);
+    tcp_processes(2, 200, in_process, expected);
 }
 
 int main(void) {

@@ -147,7 +147,7 @@ static struct run run_row(const struct row *row, uint64_t piece_bytes) {
     micro_steps_now = row->micro_steps;
     if (row->where == THREADS) ranks_run(row->ranks, json, in_thread, run);
     if (row->where == DISCRETE) ranks_run_discrete(row->ranks, json, in_thread, run);
-    if (row->where == PROCESSES) tcp_processes(row->ranks, 60, in_process, run);
+    if (row->where == PROCESSES) tcp_processes(row->ranks, 200, in_process, run);
     result = *run;
     munmap(run, sizeof *run);
     return result;

@@ -56,7 +56,8 @@ static void mistakes(void) {
     refused(r, "zero_runtime.address is \"no such host\"");
     r = good, r.secret = "too short";
     refused(r, "zero_runtime.secret has 9 bytes: a job's secret has 16 to 4096");
-    r = good, r.size = r.rank = r.port = 0, r.address = NULL, r.local = local, r.secret = "the secret of this job";
+    r = good, r.size = r.rank = r.port = 0, r.address = NULL, r.local = local,
+    r.secret = "the secret of this job";
     refused(r, "zero_runtime.secret is given, and these ranks do not meet over TCP");
     zero_local_destroy(local);
 }
@@ -132,9 +133,9 @@ static void ranks_divide_the_cpus(void) {
         printf("left out: there are no two adjacent CPUs\n");
         return;
     }
-    tcp_processes(2, 60, train, &(struct machine){{first, first}, {2, 2}, {1, 1}});
-    tcp_processes(2, 60, train, &(struct machine){{first, first + 1}, {1, 1}, {1, 1}});
-    tcp_processes(2, 60, train, &(struct machine){{first, first}, {2, 1}, {2, 1}});
+    tcp_processes(2, 200, train, &(struct machine){{first, first}, {2, 2}, {1, 1}});
+    tcp_processes(2, 200, train, &(struct machine){{first, first + 1}, {1, 1}, {1, 1}});
+    tcp_processes(2, 200, train, &(struct machine){{first, first}, {2, 1}, {2, 1}});
 }
 
 int main(void) {
@@ -143,7 +144,7 @@ int main(void) {
     one_rank_needs_no_address();
     /* A launcher's variables are not read. */
     setenv("WORLD_SIZE", "3", 1), setenv("RANK", "two", 1);
-    tcp_processes(2, 60, train, NULL);
+    tcp_processes(2, 200, train, NULL);
     one_rank_needs_no_address();
     unsetenv("WORLD_SIZE"), unsetenv("RANK");
     ranks_divide_the_cpus();

@@ -51,7 +51,7 @@ static int deaf;                          /* threads of a sanitizer, which block
 
 /* A thread that has just been created blocks all signals until it sets its own mask: the test counts again. */
 static void count_threads(void) {
-    for (int tries = 0; tries < 500; tries++) {
+    for (int tries = 0; tries < 3000; tries++) {
         atomic_store(&seen, takers(SIGINT));
         atomic_store(&reached, takers(SIGBUS));
         atomic_store(&threads, takers(SIGKILL)); /* no thread can block SIGKILL */

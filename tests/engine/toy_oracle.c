@@ -21,6 +21,8 @@ static uint32_t owner(const struct toy_setup *s, uint32_t i) { /* of a tied para
     return toy_tied_to(s, i) ? 0 : i;
 }
 
+static uint64_t elements(uint32_t i) { return toy_params[i].rows * toy_params[i].columns; }
+
 static bool frozen(const struct toy_setup *s, uint32_t i) {
     return toy_params[owner(s, i)].flags & ZERO_FROZEN || s->frozen >> owner(s, i) & 1;
 }
@@ -38,9 +40,11 @@ static zero_dtype communication(const struct toy_setup *s, uint32_t i) {
  * type. */
 static void take(const struct toy_setup *s, gradients sum, const gradients made, uint32_t i, int fresh,
                  float scale) {
-    for (uint32_t k = 0; k < SIZE; k++) {
-        float g = toy_round(toy_dtype(s, i, s->compute), made[i][k] * scale), *to = &sum[owner(s, i)][k];
-        *to = fresh ? g : toy_round(toy_dtype(s, i, s->compute), *to + g);
+    zero_dtype dtype = toy_dtype(s, i, s->compute);
+    float *to = sum[owner(s, i)];
+    for (uint64_t k = 0; k < elements(i); k++) {
+        float g = toy_round(dtype, made[i][k] * scale);
+        to[k] = fresh ? g : toy_round(dtype, to[k] + g);
     }
 }
 
@@ -86,17 +90,21 @@ static zero_dtype fp32(const struct toy_setup *s, uint32_t i) { return ZERO_F32;
 typedef zero_dtype type_fn(const struct toy_setup *s, uint32_t i);
 
 static void round_all(const struct toy_setup *s, gradients x, type_fn *type) {
-    for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        for (uint32_t k = 0; k < SIZE; k++) x[i][k] = toy_round(type(s, i), x[i][k]);
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        zero_dtype dtype = type(s, i);
+        for (uint64_t k = 0; k < elements(i); k++) x[i][k] = toy_round(dtype, x[i][k]);
+    }
 }
 
 /* Adds x, rounded to its type, in fp32. */
 static void add(const struct toy_setup *s, gradients into, gradients x, int first, type_fn *type) {
-    for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        for (uint32_t k = 0; k < SIZE; k++) {
-            float rounded = toy_round(type(s, i), x[i][k]);
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        zero_dtype dtype = type(s, i);
+        for (uint64_t k = 0; k < elements(i); k++) {
+            float rounded = toy_round(dtype, x[i][k]);
             into[i][k] = first ? rounded : into[i][k] + rounded;
         }
+    }
 }
 
 /* The gradients of the ranks of one shard group, added in their order and rounded to `sums`. */
@@ -112,7 +120,7 @@ static double group_sum(const struct toy_setup *s, gradients weights, gradients 
         for (uint32_t m = 0; m < micro_steps; m++)
             loss += micro_step(s, weights, one, fresh, step, micro + m, first + r, scale);
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
-            for (uint32_t k = 0; k < SIZE && s->factor != 0; k++) one[i][k] *= s->factor;
+            for (uint64_t k = 0; k < elements(i) && s->factor != 0; k++) one[i][k] *= s->factor;
         add(s, out, one, r == 0, message);
     }
     round_all(s, out, sums);
@@ -143,7 +151,7 @@ static double reduced(const struct toy_setup *s, gradients weights, gradients to
 static void keep_masters(const struct toy_setup *s, struct toy_result *out) {
     for (uint32_t i = 0; i < TOY_PARAMS && s->compute == ZERO_BF16; i++)
         if (!frozen(s, i) && toy_dtype(s, i, s->compute) == ZERO_BF16)
-            master_keep(out->weights[i], toy_params[i].rows * toy_params[i].columns);
+            master_keep(out->weights[i], elements(i));
 }
 
 /* Muon on a whole matrix, part by part as in kernels/optimizer.h. */
@@ -154,7 +162,7 @@ static void update_matrix(uint32_t i, uint32_t step, float scale, float *weights
     const struct optimizer *muon = optimizer_find("muon");
     struct optimizer_params p = muon->defaults;
     struct optimizer_scalars scalars;
-    uint64_t count = toy_params[i].rows * toy_params[i].columns;
+    uint64_t count = elements(i);
     p.lr = 0.05, p.weight_decay = toy_params[i].flags & ZERO_NO_DECAY ? 0 : 0.1;
     optimizer_prepare(muon, &p, step, &scalars);
     struct optimizer_args before = {.count = count,
@@ -184,7 +192,7 @@ static void update_tensor(uint32_t i, uint32_t step, float scale, float *weights
     struct optimizer_params p = lamb->defaults;
     struct optimizer_scalars scalars;
     struct tensor_norms norms = {0};
-    uint64_t count = toy_params[i].rows * toy_params[i].columns;
+    uint64_t count = elements(i);
     p.lr = 0.02, p.weight_decay = toy_params[i].flags & ZERO_NO_DECAY ? 0 : 0.1;
     optimizer_prepare(lamb, &p, step, &scalars);
     struct optimizer_args args = {.count = count,
@@ -221,24 +229,24 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
     memset(out, 0, sizeof *out);
     memset(state, 0, sizeof state);
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        toy_fill(NULL, toy_params[owner(s, i)].name, 0, toy_params[i].rows * toy_params[i].columns,
-                 out->weights[i]);
+        toy_fill(NULL, toy_params[owner(s, i)].name, 0, elements(i), out->weights[i]);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) /* frozen parameters have no masters */
-        for (uint32_t k = 0; k < SIZE && frozen(s, i); k++)
+        for (uint64_t k = 0; frozen(s, i) && k < elements(i); k++)
             out->weights[i][k] = toy_round(toy_dtype(s, i, s->compute), out->weights[i][k]);
     keep_masters(s, out);
     const struct optimizer *adamw = optimizer_find("adamw");
     for (uint32_t step = 0; step < s->steps; step++) {
-        for (uint32_t i = 0; i < TOY_PARAMS; i++)
-            for (uint32_t k = 0; k < SIZE; k++)
-                seen[i][k] = toy_round(toy_dtype(s, i, s->compute), out->weights[i][k]);
+        for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+            zero_dtype dtype = toy_dtype(s, i, s->compute);
+            for (uint64_t k = 0; k < elements(i); k++) seen[i][k] = toy_round(dtype, out->weights[i][k]);
+        }
         out->scale[step] = loss_scale.value;
         out->loss[step] = reduced(s, seen, total, step, (float)loss_scale.value);
         double squares = 0, sent = s->factor != 0 ? s->factor : 1,
                mean = 1.0 / ((s->sum ? 1.0 : s->ranks) * s->micro_steps * loss_scale.value * sent),
                scale = mean;
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
-            for (uint32_t k = 0; k < SIZE && owner(s, i) == i && !(frozen(s, i)); k++)
+            for (uint64_t k = 0; owner(s, i) == i && !frozen(s, i) && k < elements(i); k++)
                 squares += (double)total[i][k] * total[i][k];
         out->norm[step] = (int)step == s->nan_step ? NAN : sqrt(squares) * mean;
         bool overflow = !isfinite(out->norm[step]);
@@ -264,7 +272,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
             if (s->update) s->update(i, applied - 1, &p);
             struct optimizer_scalars scalars;
             optimizer_prepare(adamw, &p, applied, &scalars);
-            struct optimizer_args a = {.count = toy_params[i].rows * toy_params[i].columns,
+            struct optimizer_args a = {.count = elements(i),
                                        .master = out->weights[i],
                                        .state = {state[0][i], state[1][i]},
                                        .gradient = total[i],

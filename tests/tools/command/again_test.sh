@@ -52,8 +52,8 @@ grep -q moves err && fail "a schedule of a given length moves"
 # Schedulers' signals: the step ends, it is saved, and the status is the signal's.
 for signal in TERM USR1 HUP; do
     "$zero" train c.json --data text --steps 1000000 --run $signal --save-every 1000000 >out 2>err &
-    pid=$! end=$((SECONDS + 60))
-    until [[ $(wc -l 2>/dev/null <$signal/metrics.jsonl) -ge 2 ]] || ((SECONDS > end)); do sleep 0.02; done
+    pid=$!
+    await has_steps $signal 2
     kill -s $signal $pid
     wait $pid
     status=$?

@@ -4,7 +4,7 @@ source "$(dirname "$0")/lib.sh" "$1"
 text >text
 config >c.json
 export ASAN_OPTIONS=detect_leaks=0 ZERO=$zero
-as_ranks() { timeout 60 mpirun --bind-to none --oversubscribe -np 2 "$@"; }
+as_ranks() { timeout 120 mpirun --bind-to none --oversubscribe -np 2 "$@"; }
 
 # The same paths and sizes, other contents: here, each rank's directory.
 mkdir 0 1 && cp text 0

@@ -14,10 +14,9 @@ one_line() { says err "$1" && { [[ $(grep -vc 'not registered with io_uring' err
 
 # killed RUN DRIVE: in the midst of its steps; its drive is kept as it was, for the cases below.
 killed() {
-    local end=$((SECONDS + 60))
     shadow "$2" >c.json
     "$zero" train c.json --data text --steps 1000000 --run "$1" --overwrite --ranks 2 >out 2>err &
-    until [[ $(wc -l 2>/dev/null <"$1/metrics.jsonl") -ge 4 ]] || ((SECONDS > end)); do sleep 0.02; done
+    await has_steps "$1" 4
     kill -KILL $! && wait $! 2>/dev/null
     cp -r "$2" "$2.kept" && cp -r "$1" "$1.kept"
 }

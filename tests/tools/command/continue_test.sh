@@ -10,13 +10,12 @@ shadow() { # DRIVE [SED]
 train() { "$zero" train "${config:-c.json}" --data text --ranks "${ranks:-2}" "$@"; }
 again=(--run run --save-every 1000000 --continue) # and more, below
 go_on() { train "${again[@]}" "$@"; }
-lines() { wc -l 2>/dev/null <run/metrics.jsonl || echo 0; }
+lines() { steps_of run; }
 
 # killed STEPS: goes on with the run, and kills it in the middle of its steps, once the run has made that many.
 killed() {
-    local end=$((SECONDS + 60))
     "$zero" train c.json --data text --ranks 2 "${again[@]}" --steps 1000000 >out 2>err &
-    until (($(lines) >= $1)) || ((SECONDS > end)); do sleep 0.01; done
+    await has_steps run "$1"
     kill -KILL $! && wait $! 2>/dev/null
     had=$(lines)
 }

@@ -7,12 +7,13 @@ larger() { sed 's/"n_layer": 2, "n_embd": 32/"n_layer": 4, "n_embd": 96/; s/1e-2
 config 3 | batch 12 | larger >c.json
 train() { "$zero" train "${config:-c.json}" --data text --steps "$steps" "$@"; }
 losses() { sed 's/^{"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; }
-made() { wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0; }
 
+port=$((20000 + RANDOM % 12000)) # before the seed: other tests run beside this one
 # Starts the ranks; their processes are in `ranks`.
 start() { # RUN RANKS
     ranks=()
-    local port=$((20000 + RANDOM % 12000)) rank
+    local rank
+    ((++port))
     for ((rank = 0; rank < $2; rank++)); do
         RANK=$rank WORLD_SIZE=$2 LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             "$zero" train c.json --data text --steps "$steps" --run "$1" --save-every 2 --keep 2 --continue \
@@ -21,16 +22,15 @@ start() { # RUN RANKS
     done
 }
 
+there_or_gone() { has_steps "$1" "$2" || ! kill -0 "${ranks[0]}"; } # RUN STEPS
+
 # Kills one rank once the run has made `more` further steps; the others must end by themselves. Another program may have taken the
 # port: then the ranks end before, and start again.
 kill_one() { # RUN RANKS MORE
-    local goal=$(($(made "$1") + $3)) pid killed=0
+    local goal=$(($(steps_of "$1") + $3)) pid killed=0
     for _ in 1 2 3; do
         start "$1" "$2"
-        for ((i = 0; i < 1200 && $(made "$1") < goal; i++)); do
-            kill -0 "${ranks[0]}" 2>/dev/null || break
-            sleep 0.02
-        done
+        await there_or_gone "$1" "$goal"
         kill -9 "${ranks[RANDOM % $2]}" 2>/dev/null && killed=1
         for pid in "${ranks[@]}"; do wait "$pid"; done 2>/dev/null
         ((killed)) && return
@@ -39,7 +39,7 @@ kill_one() { # RUN RANKS MORE
 }
 # Makes three more steps; compares with a run on 2 ranks that nothing interrupted.
 finish_run() { # RUN RANKS
-    steps=$(($(made "$1") + 3))
+    steps=$(($(steps_of "$1") + 3))
     start "$1" "$2"
     for pid in "${ranks[@]}"; do wait "$pid" || fail "$1: a rank ended with status $?: $(cat err.*)"; done
     ended=$(sed -n 's/^weights //p' out.0)

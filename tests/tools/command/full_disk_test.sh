@@ -44,7 +44,7 @@ expect 0 "$zero" train c.json --data text --steps 3 --run base --save-every 3
 goes_on_with() { # STATUS RUN; the caller has put a metrics.jsonl there
     local status=$1 run=$2
     cp -r base/checkpoints base/identity "$run"
-    (ulimit -v 8000000 && exec timeout 60 "$zero" train c.json --data text --steps 6 --run "$run" --resume) >out 2>err
+    (ulimit -v 8000000 && exec timeout 120 "$zero" train c.json --data text --steps 6 --run "$run" --resume) >out 2>err
     (($? == status)) || fail "$run: not $status"
     [[ $(weights) == "$whole" ]] || fail "$run: other weights"
 }
@@ -55,18 +55,20 @@ for device in null zero full; do
     goes_on_with $status $device
     [[ -c $device/metrics.jsonl ]] || fail "$device: is no device any more"
     [[ $device == full || ! -s err ]] || fail "$device: warned of nothing"
-    expect $status timeout 60 "$zero" train c.json --data text --steps 6 --run $device --overwrite
+    expect $status timeout 120 "$zero" train c.json --data text --steps 6 --run $device --overwrite
 done
 goes_on full 1 6 "No space left on device"
 mkdir nobody && mkfifo nobody/metrics.jsonl
 goes_on_with 1 nobody
 goes_on nobody 4 3 "No such device or address"
-expect 1 timeout 60 "$zero" train c.json --data text --steps 6 --run nobody --overwrite
+expect 1 timeout 120 "$zero" train c.json --data text --steps 6 --run nobody --overwrite
 goes_on nobody 1 6 "No such device or address"
+# A reader that is there before the run opens the pipe. Without a writer, only opening for both does not wait.
 mkdir read && mkfifo read/metrics.jsonl
-timeout 60 cat read/metrics.jsonl >seen &
+exec 3<>read/metrics.jsonl 4<read/metrics.jsonl 3>&-
 goes_on_with 0 read
-wait $!
+cat <&4 >seen
+exec 4<&-
 [[ $(sed 's/^{"step": \([0-9]*\),.*/\1/' seen | xargs) == "4 5 6" ]] || fail "read: $(cat seen)"
 
 # A run that goes on without its old metrics begins new ones.

@@ -28,6 +28,20 @@ expect() {
 says() { grep -qF -- "$2" "$1" || fail "$1 lacks \"$2\""; }
 weights() { sed -n 's/^weights //p' out; }
 
+# For what happens sooner or later, on a machine that is busy with much else, too.
+await() { # COMMAND...: until it succeeds
+    local end=$((SECONDS + 120))
+    until "$@" >/dev/null 2>&1; do
+        if ((SECONDS >= end)); then
+            fail "not within 120 s: $*"
+            return 1
+        fi
+        sleep 0.02
+    done
+}
+steps_of() { wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0; } # RUN: the lines of its metrics
+has_steps() { (($(steps_of "$1") >= $2)); }                     # RUN STEPS
+
 # config [STAGE [EXTRA]]: a model that trains in a blink; EXTRA: more members, each with a comma before it.
 config() {
     cat <<JSON

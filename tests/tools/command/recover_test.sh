@@ -7,15 +7,14 @@ shadow() { # DIRECTORY [STAGE]
     config "${2:-3}" ", \"nvme\": {\"shadow\": true}, \"steps_per_print\": 1" |
         sed "s|\"stage\": ${2:-3}|&, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$work/$1\"}|"
 }
-steps() { [[ $(wc -l 2>/dev/null <"$1/metrics.jsonl") -ge $2 ]]; }
 
 # killed STAGE: in the middle of many steps; then recovered, with fewer to go.
 killed() {
-    local end=$((SECONDS + 60)) had
+    local had
     shadow "whole$1" "$1" >whole.json
     shadow "drive$1" "$1" >c.json
     "$zero" train c.json --data text --ranks 2 --steps 1000000 --run "run$1" >out 2>err &
-    until steps "run$1" 5 || ((SECONDS > end)); do sleep 0.05; done
+    await has_steps "run$1" 5
     kill -KILL $! && wait $! 2>/dev/null
     had=$(wc -l <"run$1/metrics.jsonl")
     local to=$((had + 5))

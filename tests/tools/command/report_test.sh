@@ -61,19 +61,19 @@ expect 1 "$zero" report large --out x && says err "large/run.json has more than 
 # A page that updates, for browsers of this machine alone.
 "$zero" report run --watch >address &
 server=$!
-for _ in $(seq 100); do [[ ! -s address ]] || break; sleep 0.1; done
+await test -s address
 python3 - "$(cat address)" <<'END' || fail "the page that is watched"
 import socket, sys, urllib.error, urllib.parse, urllib.request
 # Clients that say nothing, or not enough, keep no browser waiting.
 idle = [socket.create_connection(("127.0.0.1", urllib.parse.urlparse(sys.argv[1]).port)) for _ in range(40)]
 for client in idle[::2]:
     client.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n")
-page = urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()
+page = urllib.request.urlopen(sys.argv[1], timeout=120).read().decode()
 assert 'http-equiv="refresh"' in page and "ZeRO stage 3" in page, page[:400]
 for request in (urllib.request.Request(sys.argv[1], headers={"Host": "elsewhere.example"}),
                 urllib.request.Request(sys.argv[1], headers={"Host": "localhost.example:80"}), sys.argv[1] + "run.json"):
     try:
-        urllib.request.urlopen(request, timeout=20)
+        urllib.request.urlopen(request, timeout=120)
         sys.exit("answered")
     except urllib.error.HTTPError as error:
         assert error.code in (403, 404), error

@@ -58,10 +58,7 @@ ranks=1 expect 0 train --steps 8 --run parts --resume 5
 for delay in 0 0.01 0.1 0.3; do
     "$zero" train c.json --data text --ranks 2 --steps 100000 --run killed --overwrite --save-every 1 --keep 2 >out 2>err &
     pid=$!
-    for ((i = 0; i < 600; i++)); do
-        [[ -e killed/checkpoints/latest ]] && break
-        sleep 0.05
-    done
+    await test -e killed/checkpoints/latest
     sleep "$delay"
     kill -9 $pid
     wait $pid 2>/dev/null
@@ -76,10 +73,7 @@ done
 # Ctrl-C leaves a checkpoint.
 "$zero" train c.json --data text --ranks 2 --steps 1000000 --run interrupted --save-every 1000000 >out 2>err &
 pid=$!
-for ((i = 0; i < 300; i++)); do
-    [[ $(wc -l 2>/dev/null <interrupted/metrics.jsonl) -ge 3 ]] && break
-    sleep 0.1
-done
+await has_steps interrupted 3
 kill -s INT $pid
 wait $pid
 [[ -e interrupted/checkpoints/latest ]] || fail "Ctrl-C left no checkpoint"

@@ -47,7 +47,7 @@ fi
 # Slurm's signal before the time is over: the run saves, and the job is queued again and goes on.
 "$jobs/tcp.sbatch" long c.json --data text --steps 100000 --save-every 100000 >out 2>err &
 job=$!
-for _ in $(seq 600); do [[ ! -s long/metrics.jsonl ]] || break; sleep 0.1; done
+await has_steps long 1
 pkill -TERM -P "$job" -f srun
 wait "$job"
 status=$?

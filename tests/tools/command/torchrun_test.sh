@@ -13,7 +13,6 @@ if ((sanitized)); then
 fi
 export PYTHONDONTWRITEBYTECODE=1
 text 400 >text
-lines() { wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0; }
 
 # The processes of rank 1 that torchrun, whose number is $1, has started.
 rank_1() {
@@ -27,15 +26,15 @@ rank_1() {
 # of a run that never stopped.
 steps=1000 # so many that the kill meets one of them
 survives() {
-    local launcher killed='' end=$((SECONDS + 60))
+    local launcher killed=''
     "$python" -m torch.distributed.run --no-python --nproc-per-node 2 --max-restarts 1 --rdzv-backend c10d --rdzv-endpoint localhost:0 \
         -- "$zero" train "$3" --data text --steps $steps --run "$1" --save-every "$2" --continue >out 2>err &
     launcher=$!
-    until (($(lines "$1") >= 30)) || ((SECONDS > end)); do sleep 0.02; done
+    await has_steps "$1" 30
     killed=$(rank_1 $launcher)
     [[ -n $killed ]] && kill -KILL "$killed" || fail "$1: rank 1 is not to be found"
     wait $launcher || fail "$1: torchrun ended with status $?"
-    [[ $(lines "$1") == "$steps" ]] || fail "$1: metrics.jsonl has $(lines "$1") lines"
+    [[ $(steps_of "$1") == "$steps" ]] || fail "$1: metrics.jsonl has $(steps_of "$1") lines"
     says out "resumed   after step "
     restarted=$(sed -n 's/^resumed *after step //p' out)
     hash=$(weights)
