@@ -511,8 +511,7 @@ typedef struct zero_plan {
     size_t struct_size;
     uint64_t params;        /* of the model; tied ones count once; without padding */
     uint64_t params_padded; /* as laid out: aligned, and padded so that units cut into equal shards */
-    uint64_t param_bytes, grad_bytes,
-        state_bytes;         /* at rest, per rank, on all tiers; averaged weights are state */
+    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers; averaged weights are state */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
     /* The part of gathered_bytes that could be saved if a gathered parameter or gradient had another address in each use. */
     uint64_t lasting_bytes;
