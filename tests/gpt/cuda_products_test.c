@@ -279,42 +279,35 @@ static void refused_attention(const char *choice, const char *part) {
 }
 
 static void no_faster_attention(void) {
-    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=99", "\nattention mma mma\n");
     choose_attention(ZERO_F16, MMA "=100," WARPGROUPS "=9", "\nattention mma mma\n");
     choose_attention(ZERO_F32, MMA "=100," WARPGROUPS "=9", "\nattention mma mma\n");
     setenv("FAKE_CUDA_CAPABILITY", "8", 1);
     choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=9", "\nattention mma mma\n");
     unsetenv("FAKE_CUDA_CAPABILITY");
-    use(attends(), ZERO_BF16, text, &one);
-    runs(MMA "=idle", text);
 }
 
 static void backward_by_warpgroups(void) {
-    choose_attention(ZERO_BF16, MMA_BACK "=100," WARPGROUPS_BACK "=90," WARPGROUPS_QUERIES "=9",
-                     "\nattention mma mma\n");
-    choose_attention(ZERO_BF16, MMA_BACK "=100," WARPGROUPS_BACK "=90," WARPGROUPS_QUERIES "=7",
-                     "\nattention mma warpgroups\n");
+    choose_attention(ZERO_BF16,
+                     MMA "=100," WARPGROUPS "=99," MMA_BACK "=100," WARPGROUPS_BACK "=90," WARPGROUPS_QUERIES
+                         "=7",
+                     " -\nattention mma warpgroups\n");
     use(attends(), ZERO_BF16, text, &one);
     runs(MMA "=idle", text);
-    runs(WARPGROUPS_BACK "=idle", text);
     runs(WARPGROUPS_QUERIES "=idle", text);
-    setenv("FAKE_CUDA_TIMES", WARPGROUPS_QUERIES "=idle", 1);
-    refused_attention(text, "attention's kernels disagree: the backward");
     setenv("FAKE_CUDA_TIMES", WARPGROUPS_BACK "=idle", 1);
     refused_attention(text, "attention's kernels disagree: the backward");
-    setenv("FAKE_CUDA_TIMES", WARPGROUPS "=idle", 1);
-    use(attends(), ZERO_BF16, text,
-        &other); /* the forward of warpgroups is not used, so it may be anything */
+    setenv("FAKE_CUDA_TIMES", WARPGROUPS "=idle",
+           1); /* the forward by warpgroups is not used: it may be anything */
+    use(attends(), ZERO_BF16, text, &other);
     unsetenv("FAKE_CUDA_TIMES");
     CHECK(same(&one, &other));
-    choose_attention(ZERO_BF16, MMA "=9," WARPGROUPS "=8," MMA_BACK "=100," WARPGROUPS_BACK "=90",
-                     "\nattention warpgroups warpgroups\n");
 }
 
 static void attention_by_warpgroups(void) {
     no_faster_attention();
     backward_by_warpgroups();
-    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=97", " -\nattention warpgroups mma\n");
+    choose_attention(ZERO_BF16, MMA "=100," WARPGROUPS "=97," MMA_BACK "=100," WARPGROUPS_BACK "=99",
+                     " -\nattention warpgroups mma\n");
     use(attends(), ZERO_BF16, text, &one);
     runs(WARPGROUPS "=idle", text);
     struct gpt_config both = attends(), neither = attends();

@@ -41,16 +41,20 @@ static __device__ uint32_t swizzled_column(uint32_t row, uint32_t column) {
     return (column / 8 ^ row % LINES) * 8;
 }
 
-/* As fill_tile. */
+/* As fill_tile. A thread's copies are some times eight rows apart, so they have one swizzle. */
 template <int D, int ROWS>
 static __device__ void fill_swizzled(swizzled<D, ROWS> &to, rows<__nv_bfloat16> from, uint32_t first,
                                      uint32_t end, uint32_t width) {
+    constexpr uint32_t STEP = WARPGROUP_THREADS / (D / 8);
+    static_assert(STEP % LINES == 0, "as the swizzle repeats");
+    uint32_t row = threadIdx.x / (D / 8), column = threadIdx.x % (D / 8) * 8;
+    __nv_bfloat16(*line)[64] = &to.columns[column / 64][row];
+    const __nv_bfloat16 *at = from.at(first + row) + column;
+    uint32_t place = swizzled_column(row, column % 64);
 #pragma unroll
-    for (int each = 0; each < ROWS * D / 8; each += WARPGROUP_THREADS) {
-        uint32_t i = each + threadIdx.x, row = i / (D / 8), column = i % (D / 8) * 8;
-        bool there = first + row < end && column < width;
-        copy_16(&to.columns[column / 64][row][swizzled_column(row, column % 64)],
-                there ? from.at(first + row) + column : from.first, there);
+    for (uint32_t each = 0; each < ROWS; each += STEP, at += STEP * from.stride) {
+        bool there = first + row + each < end && column < width;
+        copy_16(&line[each][place], there ? at : from.first, there);
     }
 }
 
