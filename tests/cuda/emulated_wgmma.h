@@ -62,17 +62,20 @@ struct operand {
 };
 
 static inline void multiply_late(const late_product &p) {
-    uint32_t g = lane() / 4, t = lane() % 4;
     const shown *warp = show({{p.a[0], p.a[1], p.a[2], p.a[3]}, {}, NULL});
     operand b(p.b);
-    for (uint32_t n = 0; n < 8; n++)
+    float left[2][16], right[2][16];
+    rows_of<f32_from_bf16>(left, warp);
+    for (uint32_t n = 0; n < 8; n++) {
+        for (uint32_t column = 0; column < 2; column++)
+            for (uint32_t k = 0; k < 16; k++)
+                right[column][k] = b.at(k, n * 8 + 2 * (lane() % 4) + column, p.turned);
         for (uint32_t i = 0; i < 4; i++) {
             float sum = p.adds ? p.d[n][i] : 0;
-            for (uint32_t k = 0; k < 16; k++)
-                sum += half_of<f32_from_bf16>(warp[g * 4 + k % 8 / 2].a[k / 8 * 2 + i / 2], k % 2) *
-                       b.at(k, n * 8 + 2 * t + i % 2, p.turned);
+            for (uint32_t k = 0; k < 16; k++) sum += left[i / 2][k] * right[i % 2][k];
             p.d[n][i] = sum;
         }
+    }
     __syncwarp();
 }
 
