@@ -29,21 +29,28 @@ static inline const shown *show(const shown &mine) {
     return &board[thread_index() - lane()];
 }
 
-/* Of two neighbours in 32 bits, the first or the second. */
-template <float (*Widen)(uint16_t)> float half_of(uint32_t bits, uint32_t index) {
-    return Widen((uint16_t)(bits >> (index * 16)));
+/* Of two neighbours in 32 bits, the first and the second. */
+template <float (*Widen)(uint16_t)> void widen(float *to, uint32_t bits) {
+    to[0] = Widen((uint16_t)bits), to[1] = Widen((uint16_t)(bits >> 16));
+}
+
+/* The two rows of the left factor that this lane multiplies, from the lanes that hold them. */
+template <float (*Widen)(uint16_t)> void rows_of(float (&left)[2][16], const shown *warp) {
+    for (uint32_t row = 0; row < 2; row++)
+        for (uint32_t k = 0; k < 16; k += 2)
+            widen<Widen>(&left[row][k], warp[lane() / 4 * 4 + k % 8 / 2].a[k / 8 * 2 + row]);
 }
 
 template <float (*Widen)(uint16_t)>
 void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    uint32_t g = lane() / 4, t = lane() % 4;
     const shown *warp = show({{a[0], a[1], a[2], a[3]}, {b0, b1}, NULL});
+    float left[2][16], right[2][16];
+    rows_of<Widen>(left, warp);
+    for (uint32_t column = 0; column < 2; column++)
+        for (uint32_t k = 0; k < 16; k += 2)
+            widen<Widen>(&right[column][k], warp[(2 * (lane() % 4) + column) * 4 + k % 8 / 2].b[k / 8]);
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t k = 0; k < 16; k++) {
-            uint32_t left = warp[g * 4 + k % 8 / 2].a[k / 8 * 2 + i / 2],
-                     right = warp[(2 * t + i % 2) * 4 + k % 8 / 2].b[k / 8];
-            d[i] += half_of<Widen>(left, k % 2) * half_of<Widen>(right, k % 2);
-        }
+        for (uint32_t k = 0; k < 16; k++) d[i] += left[i / 2][k] * right[i % 2][k];
     __syncwarp();
 }
 

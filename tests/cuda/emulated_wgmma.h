@@ -71,9 +71,7 @@ struct left_rows {
 static inline left_rows rows_of_registers(const uint32_t *a) {
     const shown *warp = show({{a[0], a[1], a[2], a[3]}, {}, NULL});
     left_rows rows;
-    for (uint32_t i = 0; i < 2; i++)
-        for (uint32_t k = 0; k < 16; k++)
-            rows.at[i][k] = half_of<f32_from_bf16>(warp[lane() / 4 * 4 + k % 8 / 2].a[k / 8 * 2 + i], k % 2);
+    rows_of<f32_from_bf16>(rows.at, warp);
     __syncwarp();
     return rows;
 }
@@ -90,13 +88,17 @@ static inline left_rows rows_of_shared(uint64_t a) {
 static inline void multiply_late(const late_product &p) {
     left_rows left = p.a ? rows_of_registers(p.a) : rows_of_shared(p.shared_a);
     operand b(p.b);
-    for (uint32_t n = 0; n < 8; n++)
+    float right[2][16];
+    for (uint32_t n = 0; n < 8; n++) {
+        for (uint32_t column = 0; column < 2; column++)
+            for (uint32_t k = 0; k < 16; k++)
+                right[column][k] = b.at(k, n * 8 + 2 * (lane() % 4) + column, p.turned);
         for (uint32_t i = 0; i < 4; i++) {
             float sum = p.adds ? p.d[n][i] : 0;
-            for (uint32_t k = 0; k < 16; k++)
-                sum += left.at[i / 2][k] * b.at(k, n * 8 + 2 * (lane() % 4) + i % 2, p.turned);
+            for (uint32_t k = 0; k < 16; k++) sum += left.at[i / 2][k] * right[i % 2][k];
             p.d[n][i] = sum;
         }
+    }
 }
 
 /* Makes the products of the groups before `end`, in order. */
