@@ -1,5 +1,4 @@
 /* Code that gathers and reductions share: the call that they post, and its traffic counters. */
-#include "engine/device/kernel.h"
 #include "engine/executor/steps.h"
 
 bool posts_calls(const struct operation *op) { return op->kind == OP_GATHER || op->kind == OP_REDUCE; }

@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/device/kernel.h"
 #include "engine/executor/steps.h"
 #include "kernels/checksum.h"
 
