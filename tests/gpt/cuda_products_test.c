@@ -296,8 +296,8 @@ static void backward_by_warpgroups(void) {
     runs(WARPGROUPS_QUERIES "=idle", text);
     setenv("FAKE_CUDA_TIMES", WARPGROUPS_BACK "=idle", 1);
     refused_attention(text, "attention's kernels disagree: the backward");
-    setenv("FAKE_CUDA_TIMES", WARPGROUPS "=idle",
-           1); /* the forward by warpgroups is not used: it may be anything */
+    /* The forward by warpgroups is not used, so it may do anything. */
+    setenv("FAKE_CUDA_TIMES", WARPGROUPS "=idle", 1);
     use(attends(), ZERO_BF16, text, &other);
     unsetenv("FAKE_CUDA_TIMES");
     CHECK(same(&one, &other));
