@@ -195,6 +195,12 @@ static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_err
     return status ? engine_failed(status, error) : told[1] > 0 ? refuse_loss(f, error) : ZERO_OK;
 }
 
+zero_status claim_directory(const struct job *job, const char *directory, struct zero_error *error) {
+    zero_status status = identity_check(directory, error);
+    if (status || job->resume || job->recover || job->overwrite) return status;
+    return earlier_check(directory, job->config.nvme_shadow, error);
+}
+
 zero_status claim_check(struct claim *claim, struct zero_error *error) {
     const struct job *job = claim->job;
     struct found f = {.claim = claim};

@@ -19,6 +19,10 @@ struct claim {
     struct identity previous; /* of the run that used this directory before; an empty id: none */
 };
 
+/* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not say what
+ * to do with it; ZERO_E_IO: a file that no run made is in the place of one of the run's. Called on rank 0. */
+zero_status claim_directory(const struct job *job, const char *directory, struct zero_error *error);
+
 /* Called after commit and before the weights are filled, loaded or recovered. All ranks call it and then agree on their
  * failures. Chooses the way. */
 zero_status claim_check(struct claim *claim, struct zero_error *error);

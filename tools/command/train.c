@@ -9,9 +9,9 @@
 #include "engine/base/hash.h"
 #include "engine/comm/launch.h"
 #include "tools/command/automatic.h"
+#include "tools/command/claim.h"
 #include "tools/command/command.h"
 #include "tools/command/earlier.h"
-#include "tools/command/identity.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
@@ -229,9 +229,7 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
     error_clear(&job->lock_error);
     if (launch->rank || job->run_is_new) return ZERO_OK;
     zero_status status = run_lock_take(job->lock, job->run, &job->lock_error);
-    if (status == ZERO_OK) status = identity_check(job->run, &job->lock_error);
-    if (status == ZERO_OK && !job->resume && !job->recover && !job->overwrite)
-        status = earlier_check(job->run, job->config.nvme_shadow, &job->lock_error);
+    if (status == ZERO_OK) status = claim_directory(job, job->run, &job->lock_error);
     if (status != ZERO_OK && !started(launch)) fprintf(stderr, "zero train: %s\n", job->lock_error.message);
     return status;
 }

@@ -183,12 +183,20 @@ static zero_status check_shadow(struct trainer *t) {
     return agree(t);
 }
 
+/* A directory that did not exist before is locked now. Another run may have begun and ended there meanwhile. */
+static zero_status lock_new_directory(struct trainer *t) {
+    const struct job *job = t->job;
+    if (job->lock->held) return ZERO_OK;
+    zero_status status = run_lock_take(job->lock, t->metrics.directory, t->error);
+    return status ? status : claim_directory(job, t->metrics.directory, t->error);
+}
+
 /* Rank 0's. */
 static zero_status open_directory(struct trainer *t) {
     const struct job *job = t->job;
     zero_status status = claim_same(&t->claim, t->error);
     if (status == ZERO_OK) status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
-    if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
+    if (status == ZERO_OK) status = lock_new_directory(t);
     if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
     if (status == ZERO_OK)
         status = monitor_open(&job->config, t->metrics.directory, begins_anew(t), t->error, t->monitor);

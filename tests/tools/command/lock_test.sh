@@ -97,6 +97,16 @@ await has_steps late 4
 refused late $pid train --steps 3 --run late --overwrite
 ends_at_sigterm $pid
 
+# Another run begins and ends in a new directory after this one saw that it is not there.
+strange stop "$zero" train c.json --data text --steps 3 --run meanwhile >first.out 2>first.err &
+pid=$!
+await grep -q '^State:.T' /proc/$pid/status
+expect 0 train --steps 5 --run meanwhile
+kill -CONT $pid
+wait $pid && fail "it began over the other run"
+says first.err "meanwhile holds an earlier run, which saved no checkpoint"
+[[ $(wc -l <meanwhile/metrics.jsonl) == 5 ]] || fail "meanwhile: $(wc -l <meanwhile/metrics.jsonl) lines"
+
 # A file system without locks: a warning by the command that it is.
 without_locks() { (strange none "$zero" "$@"); }
 expect 0 without_locks train c.json --data text --steps 2 --run without --save-every 2

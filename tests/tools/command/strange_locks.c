@@ -1,12 +1,15 @@
 /* A library for LD_PRELOAD. STRANGE_LOCKS=none: the file system has no locks. STRANGE_LOCKS=FILE: that file is replaced by
- * a new one just before the process locks the first time, as if another had deleted the run's directory. */
+ * a new one just before the process locks the first time, as if another had deleted the run's directory. STRANGE_LOCKS=stop: the
+ * process stops (SIGSTOP) before it makes its first directory. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void replace(const char *path) {
@@ -24,6 +27,15 @@ int flock(int handle, int operation) {
         errno = ENOLCK;
         return -1;
     }
-    if (how && !calls++) replace(how);
+    if (how && strcmp(how, "stop") && !calls++) replace(how);
     return real(handle, operation);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    static int (*real)(const char *, mode_t);
+    static int calls;
+    if (!real) real = (int (*)(const char *, mode_t))(uintptr_t)dlsym(RTLD_NEXT, "mkdir");
+    const char *how = getenv("STRANGE_LOCKS");
+    if (how && strcmp(how, "stop") == 0 && !calls++) raise(SIGSTOP);
+    return real(path, mode);
 }
