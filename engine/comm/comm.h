@@ -9,8 +9,8 @@
  * once. An ordered reduction gives the same bits on every transport and sends as many bytes as a ring. A
  * `native` reduction is the transport's own reduce-scatter.
  *
- * Threads: one thread at a time per comm (the executor's lock); comm_perform is an exception. Transports mpi and tcp run one additional
- * thread per rank, from open to close. This thread sends the heartbeats; its calls also let MPI make progress.
+ * Threads: one thread at a time per comm (the executor's lock), but for comm_perform. Transports mpi and tcp run one
+ * additional thread per rank, from open to close. This thread sends the heartbeats; its calls also let MPI make progress.
  *
  * Failures are sticky: comm_error() keeps the first failure, and every later call returns it. Every wait has a
  * deadline. A silent rank, a broken connection, or data that never arrives ends in ZERO_E_PEER. A different call

@@ -54,6 +54,15 @@ struct device_work {
         write[DEVICE_SPANS_MAX]; /* two spans are equal or do not overlap */
 };
 
+/* Adds memory that the work reads or writes; none if `data` is NULL. */
+static inline void device_work_reads(struct device_work *work, const void *data, uint64_t bytes) {
+    if (data) work->read[work->reads++] = (struct device_span){(void *)data, bytes};
+}
+
+static inline void device_work_writes(struct device_work *work, void *data, uint64_t bytes) {
+    if (data) work->write[work->writes++] = (struct device_span){data, bytes};
+}
+
 struct device;
 
 /* Completes work at virtual times instead of at random polls. */

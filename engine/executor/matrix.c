@@ -65,10 +65,6 @@ static zero_status clear_there(struct executor *e, struct item *item, const stru
                                    (end - first) * sizeof(float), &item->ticket, &e->error);
 }
 
-static void reads(struct device_work *work, const void *data, uint64_t bytes) {
-    if (data) work->read[work->reads++] = (struct device_span){(void *)data, bytes};
-}
-
 /* What the step reads and writes. */
 static struct device_work step_work(const struct matrix_step *s) {
     uint64_t count = s->rows * s->columns, blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS,
@@ -77,25 +73,25 @@ static struct device_work step_work(const struct matrix_step *s) {
     switch ((enum matrix_step_kind)s->kind) {
     case MATRIX_CAST:
         work.write[0].bytes = count * dtype_bytes(DTYPE_BF16);
-        reads(&work, s->a, floats);
+        device_work_reads(&work, s->a, floats);
         break;
     case MATRIX_SQUARES:
         work.write[0].bytes = blocks * sizeof(double);
-        reads(&work, s->a, count * dtype_bytes(s->bf16 ? DTYPE_BF16 : DTYPE_F32));
+        device_work_reads(&work, s->a, count * dtype_bytes(s->bf16 ? DTYPE_BF16 : DTYPE_F32));
         break;
     case MATRIX_TOTAL:
         work.write[0].bytes = sizeof(double);
-        reads(&work, s->a, count * sizeof(double));
+        device_work_reads(&work, s->a, count * sizeof(double));
         break;
     case MATRIX_PRODUCT:
         work.flops = 2 * (double)count * (double)s->inner;
-        reads(&work, s->a, s->rows * s->inner * sizeof(float));
-        reads(&work, s->b, s->inner * s->columns * sizeof(float));
-        reads(&work, s->d, floats);
+        device_work_reads(&work, s->a, s->rows * s->inner * sizeof(float));
+        device_work_reads(&work, s->b, s->inner * s->columns * sizeof(float));
+        device_work_reads(&work, s->d, floats);
         break;
     default:
-        reads(&work, s->a, floats);
-        reads(&work, s->b, sizeof(double)); /* the norm */
+        device_work_reads(&work, s->a, floats);
+        device_work_reads(&work, s->b, sizeof(double)); /* the norm */
     }
     return work;
 }

@@ -74,33 +74,26 @@ void tensor_measure_run(struct executor *e, uint32_t region, uint32_t param, uin
 
 /* ---- on a discrete device ---- */
 
-static void reads(struct device_work *work, const void *data, uint64_t bytes) {
-    if (data) work->read[work->reads++] = (struct device_span){(void *)data, bytes};
-}
-
-static void writes(struct device_work *work, void *data, uint64_t bytes) {
-    work->write[work->writes++] = (struct device_span){data, bytes};
-}
-
 /* `blocks` end here; the last elements, `rest`, are in another block. */
 static struct device_work measure_work(const struct optimizer_measure_argument *m, uint64_t blocks,
                                        uint64_t rest) {
     const struct optimizer_args *a = &m->args;
     struct device_work work = {0};
     uint64_t into = m->ends == m->begins ? m->held : 0;
-    reads(&work, a->gradient, a->count * dtype_bytes(a->gradient_dtype));
-    reads(&work, a->master, a->count * sizeof *a->master);
-    reads(&work, a->master_low, a->count * sizeof *a->master_low);
-    if (a->master_low) reads(&work, a->out, a->count * dtype_bytes(a->out_dtype));
+    device_work_reads(&work, a->gradient, a->count * dtype_bytes(a->gradient_dtype));
+    device_work_reads(&work, a->master, a->count * sizeof *a->master);
+    device_work_reads(&work, a->master_low, a->count * sizeof *a->master_low);
+    if (a->master_low) device_work_reads(&work, a->out, a->count * dtype_bytes(a->out_dtype));
     for (int k = 0; k < OPTIMIZER_STATES_MAX && a->state[k]; k++) {
-        reads(&work, a->state[k], a->count * dtype_bytes(a->state_dtype));
-        writes(&work, a->state[k], a->count * dtype_bytes(a->state_dtype));
+        device_work_reads(&work, a->state[k], a->count * dtype_bytes(a->state_dtype));
+        device_work_writes(&work, a->state[k], a->count * dtype_bytes(a->state_dtype));
     }
-    if (blocks && m->held) reads(&work, m->begins->weights, m->held * sizeof *m->begins->weights);
-    if (blocks && m->held) reads(&work, m->begins->direction, m->held * sizeof *m->begins->direction);
-    writes(&work, m->sums, blocks * sizeof(struct tensor_norms));
-    if (rest) writes(&work, m->ends->weights + into, rest * sizeof *m->ends->weights);
-    if (rest) writes(&work, m->ends->direction + into, rest * sizeof *m->ends->direction);
+    if (blocks && m->held) device_work_reads(&work, m->begins->weights, m->held * sizeof *m->begins->weights);
+    if (blocks && m->held)
+        device_work_reads(&work, m->begins->direction, m->held * sizeof *m->begins->direction);
+    device_work_writes(&work, m->sums, blocks * sizeof(struct tensor_norms));
+    if (rest) device_work_writes(&work, m->ends->weights + into, rest * sizeof *m->ends->weights);
+    if (rest) device_work_writes(&work, m->ends->direction + into, rest * sizeof *m->ends->direction);
     return work;
 }
 
@@ -108,9 +101,9 @@ static zero_status queue_total(struct executor *e, struct item *item, const doub
                                double *total) {
     struct norm_total_argument all = {.sums = sums, .total = total, .count = blocks, .add = true};
     struct device_work work = {0};
-    reads(&work, sums, blocks * sizeof *sums);
-    reads(&work, total, sizeof *total);
-    writes(&work, total, sizeof *total);
+    device_work_reads(&work, sums, blocks * sizeof *sums);
+    device_work_reads(&work, total, sizeof *total);
+    device_work_writes(&work, total, sizeof *total);
     return submit(e, item, &kernel_norm_total, DEVICE_UPDATE, &all, &work);
 }
 

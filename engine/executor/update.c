@@ -387,18 +387,9 @@ zero_status take_updated(struct executor *e, struct item *item) {
 
 /* ---- the update itself ---- */
 
-/* Without an address: what is lent, or not needed to take an update back. */
-static void reads(struct device_work *work, const void *data, uint64_t bytes) {
-    if (data) work->read[work->reads++] = (struct device_span){(void *)data, bytes};
-}
-
-static void writes(struct device_work *work, void *data, uint64_t bytes) {
-    if (data) work->write[work->writes++] = (struct device_span){data, bytes};
-}
-
 static void uses(struct device_work *work, void *data, uint64_t bytes, bool changes) {
-    reads(work, data, bytes);
-    if (changes) writes(work, data, bytes);
+    device_work_reads(work, data, bytes);
+    if (changes) device_work_writes(work, data, bytes);
 }
 
 static struct device_work update_work(const struct update_argument *a) {
@@ -406,15 +397,15 @@ static struct device_work update_work(const struct update_argument *a) {
     uint64_t count = a->end - a->begin, out_bytes = count * dtype_bytes(p.compute);
     bool takes = a->outcome != OUTCOME_SKIPPED && a->phase != MEASURED, moves = a->phase != MEASURE;
     struct device_work work = {0};
-    if (takes) reads(&work, a->gradient, count * dtype_bytes(p.reduced));
+    if (takes) device_work_reads(&work, a->gradient, count * dtype_bytes(p.reduced));
     uses(&work, a->master, count * master_bytes(&p), moves);
     for (uint32_t k = 0; k < states_of(a); k++)
         uses(&work, a->state[k], count * dtype_bytes(p.state), a->phase != MEASURED);
     if (a->average) uses(&work, a->average, count * sizeof(float), true);
     if (a->out && p.split) uses(&work, a->out, out_bytes, moves); /* the master's upper half */
-    if (a->copy && a->outcome != OUTCOME_UPDATED) reads(&work, a->copy, count * sizeof(float));
-    if (a->out && !p.split && moves) writes(&work, a->out, out_bytes);
-    if (a->copy) writes(&work, a->copy, count * sizeof(float));
+    if (a->copy && a->outcome != OUTCOME_UPDATED) device_work_reads(&work, a->copy, count * sizeof(float));
+    if (a->out && !p.split && moves) device_work_writes(&work, a->out, out_bytes);
+    if (a->copy) device_work_writes(&work, a->copy, count * sizeof(float));
     return work;
 }
 

@@ -274,5 +274,6 @@ void fixed_make(struct plan *plan, const struct plan_options *o) {
         fix(plan, BUFFER_ROUND_STAGING, k, MEMORY_GRAD_STAGING, o->round_staging_bytes);
     fix_discrete(plan);
     fix_directions(plan, o->matrix_scratch_bytes);
-    if (o->policy->tensors) fix(plan, BUFFER_TENSOR_CUT, 0, MEMORY_TENSOR_NORMS, TENSOR_CUTS * sizeof(struct tensor_cut));
+    if (o->policy->tensors)
+        fix(plan, BUFFER_TENSOR_CUT, 0, MEMORY_TENSOR_NORMS, TENSOR_CUTS * sizeof(struct tensor_cut));
 }
