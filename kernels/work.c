@@ -259,19 +259,27 @@ static struct kernel_grid grid_optimizer(const void *argument) {
         .grid = grid_optimizer, .argument_bytes = sizeof(struct optimizer_step_argument)                     \
     }
 
-static const struct {
+/* The kernels of optimizers, by their names in `optimizers`. */
+struct optimizer_kernel {
     const char *optimizer;
     struct kernel kernel;
-} steps[] = {
+};
+
+static const struct kernel *kernel_of(const struct optimizer *optimizer, const struct optimizer_kernel *rows,
+                                      size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(rows[i].optimizer, optimizer->name) == 0) return &rows[i].kernel;
+    return NULL;
+}
+
+static const struct optimizer_kernel steps[] = {
 #define OPTIMIZER(name) {#name, OPTIMIZER_ROW(name)},
 #include "kernels/optimizers.def"
     {"muon's momentum", OPTIMIZER_ROW(muon_momentum)},
 };
 
 const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer) {
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        if (strcmp(steps[i].optimizer, optimizer->name) == 0) return &steps[i].kernel;
-    return NULL;
+    return kernel_of(optimizer, steps, sizeof steps / sizeof *steps);
 }
 
 static void run_measure(void *argument) {
@@ -287,14 +295,17 @@ static struct kernel_grid grid_measure(const void *argument) {
                                 .threads = NORM_THREADS};
 }
 
-static const struct kernel lamb_norms = {.name = "lamb_norms",
-                                         .fatbin = optimizer_fatbin,
-                                         .run = run_measure,
-                                         .grid = grid_measure,
-                                         .argument_bytes = sizeof(struct optimizer_measure_argument)};
+static const struct optimizer_kernel measures[] = {
+    {"lamb",
+     {.name = "lamb_norms",
+      .fatbin = optimizer_fatbin,
+      .run = run_measure,
+      .grid = grid_measure,
+      .argument_bytes = sizeof(struct optimizer_measure_argument)}},
+};
 
 const struct kernel *kernel_optimizer_measure(const struct optimizer *optimizer) {
-    return strcmp(optimizer->name, "lamb") == 0 ? &lamb_norms : NULL;
+    return kernel_of(optimizer, measures, sizeof measures / sizeof *measures);
 }
 
 /* ---- all ---- */
