@@ -39,8 +39,9 @@ static void watch(const struct executor *e, watcher watcher, const struct item *
 
 /* Parts of the address space that an operation begins to use. Not more are in use than are planned: the policy lets the operation wait
  * until others have been emptied. */
-static zero_status take_parts(struct executor *e, const struct task *task) {
-    for (uint8_t i = 0; i < task->op.writes && e->o.space; i++)
+static zero_status take_parts(struct executor *e, const struct item *item) {
+    const struct task *task = item->task;
+    for (uint8_t i = 0; i < task->op.writes && e->o.space && !item->index; i++)
         if (task->op.acquires & 1u << i && plan_in_space(e->o.plan, task->write[i]))
             e->parts_bytes += part_bytes(e, task->write[i]);
     if (e->parts_bytes <= e->o.plan->row_bytes[MEMORY_GATHERED]) return ZERO_OK;
@@ -55,7 +56,7 @@ static zero_status start_item(struct executor *e, struct item *item) {
     item->waits = false;
     if (e->o.watch) watch(e, e->o.watch->started, item);
     zero_status status = ahead_start(e, item);
-    if (!status) status = take_parts(e, item->task);
+    if (!status) status = take_parts(e, item);
     return status ? status : perform_start(e, item);
 }
 

@@ -6,10 +6,11 @@
 
 /* ---- the executor's watch ---- */
 
-/* The bytes of gathered units and gradients that the operation takes; below 0: that it releases. */
-static int64_t memory_of(const struct plan *plan, const struct operation *op, const uint32_t *write) {
+/* The bytes of gathered units and gradients that the item takes; below 0: that it releases. The first item takes them for all. */
+static int64_t memory_of(const struct plan *plan, const struct operation *op, uint32_t item,
+                         const uint32_t *write) {
     int64_t bytes = 0;
-    for (uint8_t i = 0; i < op->writes; i++) {
+    for (uint8_t i = 0; i < op->writes && !item; i++) {
         bool gathered = write[i] != NO_BUFFER && plan->buffer[write[i]].row == MEMORY_GATHERED;
         bool changes = op->kind == OP_RELEASE || op->acquires & 1u << i;
         if (gathered && changes) bytes += (int64_t)plan->buffer[write[i]].bytes;
@@ -26,7 +27,7 @@ void trace_events_start(struct trace_events *events, const struct operation *op,
     events->open++;
     events->event[events->count++] = (struct trace_event){
         .began_ns = now_ns,
-        .memory = memory_of(events->plan, op, write),
+        .memory = memory_of(events->plan, op, item, write),
         .moved = executor_wire_bytes(&events->shape, op, item) + executor_drive_bytes(events->plan, op, item),
         .item = item,
         .region = op->region,
