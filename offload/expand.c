@@ -225,17 +225,30 @@ static struct operation *append_ring(struct offload *o, enum operation_kind kind
     return op;
 }
 
+/* Of a gather whose chunks are read in place: the fetch is the first to use the gathered region's memory. */
+static void fetch_in_place(struct operation *fetch, struct operation *gather) {
+    fetch->joins = gather->joins;
+    fetch->acquires = gather->acquires;
+    gather->acquires = 0;
+    gather->implied = 1u << STREAM_PARAM;
+}
+
 static void expand_gather(struct offload *o, const struct operation *gather, struct operation_list *out) {
-    const struct buffer_ref staged = {BUFFER_PARAM_STAGED, 0};
-    struct operation *op = append_ring(o, OP_FETCH, OBJECT_PARAM, STREAM_PARAM, o->param_sequence,
-                                       gather->read[0], staged, gather->region, out);
-    op->use = gather->use;
-    wait_for_slot(o, op, STREAM_GATHER, o->param_slots);
-    op = append(out, gather);
-    op->read[0] = staged;
+    const bool in_place = o->region[gather->region].in_place;
+    const struct buffer_ref target =
+        in_place ? gather->write[0] : (struct buffer_ref){BUFFER_PARAM_STAGED, 0};
+    struct operation *fetch = append_ring(o, OP_FETCH, OBJECT_PARAM, STREAM_PARAM, o->param_sequence,
+                                          gather->read[0], target, gather->region, out),
+                     *op = append(out, gather);
+    fetch->use = gather->use;
+    op->read[0] = target;
     set_ring(o, op, o->param_sequence);
     wait_for_next(o, op, STREAM_PARAM);
     o->param_sequence += op->items;
+    if (in_place)
+        fetch_in_place(fetch, op);
+    else
+        wait_for_slot(o, fetch, STREAM_GATHER, o->param_slots);
 }
 
 static bool makes_gradient(const struct operation *op) {

@@ -33,6 +33,9 @@
  *   FETCH s   needs slot s % slots: GATHER s - slots has retired
  *   GATHER s  needs FETCH s; gathers this part of each rank's shard
  *
+ * Where the shard may be read to its own place in the gathered region (`in_place`), that is the fetch's target. It then needs the region's
+ * memory, as the gather does, and no slot.
+ *
  *   FETCH s            only if the reduction adds to the shard; like REDUCE without it, needs STORE s - slots
  *   REDUCE or CLEAR s  needs FETCH s; also sums over the replicate axis, if the mesh has one, before it leaves the slot
  *   STORE s            needs REDUCE s; the backward goes on meanwhile
@@ -56,6 +59,7 @@ struct offload_region {
     uint32_t resident; /* number of chunks, from the first on, whose state is in memory */
     uint32_t device;   /* of these, the first whose state is in the device's memory, if other state is not */
     bool params;       /* the shard of parameters is on the drive */
+    bool in_place;     /* with `params`: it is read to its place in the gathered region */
     bool grads;        /* the reduced gradient is on the drive */
     bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
     bool halves;   /* its optimizer updates whole matrices, or needs norms of whole tensors: */

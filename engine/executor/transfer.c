@@ -287,8 +287,18 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
     return chunk_layout_moved(&e->o.plan->layout, &item->task->op, item->index);
 }
 
-/* The address of an item's chunk: parameters and gradients that move alone have rings of their own, but for a gradient that a use has
- * held whole. */
+/* Where a fetch reads a chunk to: to a slot of its ring, or to its place in the gathered region. */
+static uint8_t *fetch_target(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    if (op->write[0].kind != BUFFER_PARAM_FULL)
+        return item_address(e, item, op->write[0], item->task->write[0]);
+    struct placement rest = policy_region(e, op->region)->rest;
+    uint8_t *shard = own_part_address(e, op->write[0], item->task->write[0], rest,
+                                      precision_of(&e->o.shape, op->region).compute);
+    return shard + item_chunk(e, item).param_place;
+}
+
+/* The address of an item's chunk: parameters and gradients that move alone have places of their own. */
 static uint8_t *item_memory(const struct executor *e, const struct item *item) {
     const struct task *task = item->task;
     const struct operation *op = &task->op;
@@ -296,8 +306,7 @@ static uint8_t *item_memory(const struct executor *e, const struct item *item) {
         return slot_address(e, op->sequence + item->index);
     if (op->kind == OP_STORE && op->read[0].kind == BUFFER_GRAD_HELD)
         return (uint8_t *)buffer_address(e, task->read[0]) + item_chunk(e, item).grad_place;
-    return op->kind == OP_FETCH ? item_address(e, item, op->write[0], task->write[0])
-                                : item_address(e, item, op->read[0], task->read[0]);
+    return op->kind == OP_FETCH ? fetch_target(e, item) : item_address(e, item, op->read[0], task->read[0]);
 }
 
 zero_status fetch_chunk(struct executor *e, struct item *item) {

@@ -184,6 +184,16 @@ static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_
     layout->chunk_elements = elements ? elements : page;
 }
 
+/* The drive moves whole pages. So each rank's part of the gathered region has to be whole pages, unless there is only one: behind it is
+ * room. */
+static bool read_in_place(const struct chunk_layout *layout, const struct chunk_layout_options *o,
+                          const struct policy *policy, uint32_t region) {
+    const struct region *r = &policy->region[region];
+    uint64_t bytes = layout->elements[region] * dtype_bytes(format_of(layout, region)->param_dtype);
+    bool pages = bytes % layout->align_bytes == 0 || placement_parts(r->rest, policy->mesh) == 1;
+    return o->params && o->reads_in_place && rests_sharded(r) && pages;
+}
+
 /* An optimizer without state has no state to stage: its chunks count as resident. */
 static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_options *o,
                         const struct policy *policy) {
@@ -193,11 +203,13 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
         layout->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
                                                     .resident = (uint32_t)chunks,
                                                     .params = o->params && rests_sharded(&policy->region[i]),
+                                                    .in_place = read_in_place(layout, o, policy, i),
                                                     .halves = format->halves,
                                                     .measures = policy->region[i].tensors,
                                                     .weights = format->arrays > format->moments,
                                                     .reads = !keeps_weights(format)};
         if (o->state && format->arrays && !policy->region[i].frozen) layout->region[i].resident = 0;
+        layout->reads_in_place |= layout->region[i].in_place;
         layout->first_chunk[i] = layout->chunks;
         layout->chunks += chunks;
     }
@@ -332,9 +344,10 @@ static void size_rings(struct chunk_layout *layout, const struct chunk_layout_op
     for (uint32_t i = 0; i < regions; i++) {
         const struct offload_region *r = &layout->region[i];
         struct chunk c = chunk_layout_at(layout, i, 0); /* no other is larger */
-        if (r->params && c.param_bytes > params) params = c.param_bytes;
+        bool staged = r->params && !r->in_place;
+        if (staged && c.param_bytes > params) params = c.param_bytes;
         if (r->grads && !r->held && c.grad_bytes > grads) grads = c.grad_bytes;
-        if (r->params && r->chunks > param_chunks) param_chunks = r->chunks;
+        if (staged && r->chunks > param_chunks) param_chunks = r->chunks;
         if (r->grads && !r->held && r->chunks > grad_chunks) grad_chunks = r->chunks;
     }
     if (params) size_ring(&layout->params, params, param_chunks, piece);

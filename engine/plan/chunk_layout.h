@@ -61,6 +61,7 @@ struct chunk_layout_options {
     uint64_t resident_bytes;
     uint64_t grad_resident_bytes; /* the same of gradients, whole shards */
     uint64_t piece_bytes;         /* 0: PIECE_BYTES_DEFAULT */
+    bool reads_in_place; /* a drive may read into gathered regions, and shards are gathered as they rest */
 };
 
 struct chunk_layout {
@@ -70,7 +71,8 @@ struct chunk_layout {
     struct chunk_format format[CHUNK_FORMATS];
     uint32_t slots; /* 0: nothing is staged */
     uint64_t slot_bytes;
-    struct chunk_ring params, grads;
+    struct chunk_ring params, grads; /* params: of the regions that are not read in place */
+    bool reads_in_place;             /* some region is: gathered regions are whole pages */
     uint64_t slot_param[CHUNK_FORMATS], slot_grad[CHUNK_FORMATS]; /* offsets in a slot */
     struct offload_region *region;                                /* per region; offload_open sets `base` */
     uint8_t *kind;                                                /* per region: chunk_format_index */

@@ -2,10 +2,12 @@
 
 #include <stdlib.h>
 
-zero_status intervals_open(struct intervals *s, uint32_t capacity, struct zero_error *error) {
+zero_status intervals_open(struct intervals *s, uint32_t capacity, uint32_t align_bytes,
+                           struct zero_error *error) {
     *s = (struct intervals){.item = calloc(capacity, sizeof *s->item),
                             .order = calloc(capacity, sizeof *s->order),
-                            .capacity = capacity};
+                            .capacity = capacity,
+                            .align_bytes = align_bytes};
     return s->item && s->order ? ZERO_OK
                                : error_set(error, ZERO_E_MEMORY, "no memory for the plan's intervals");
 }
@@ -18,10 +20,8 @@ void intervals_close(struct intervals *s) {
 uint32_t interval_begin(struct intervals *s, struct buffer_ref ref, uint32_t known, uint64_t bytes,
                         uint32_t tick) {
     if (known != UINT32_MAX) return known;
-    s->item[s->count] = (struct interval){.ref = ref,
-                                          .bytes = (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES,
-                                          .begin = tick,
-                                          .open = true};
+    uint64_t whole = (bytes + s->align_bytes - 1) / s->align_bytes * s->align_bytes;
+    s->item[s->count] = (struct interval){.ref = ref, .bytes = whole, .begin = tick, .open = true};
     return s->count++;
 }
 

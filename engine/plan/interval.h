@@ -16,10 +16,12 @@ struct interval {
 struct intervals {
     struct interval *item;
     uint32_t *order; /* scratch: items in the order in which they are placed */
-    uint32_t count, capacity;
+    uint32_t count, capacity, align_bytes;
 };
 
-zero_status intervals_open(struct intervals *intervals, uint32_t capacity, struct zero_error *error);
+/* Offsets, and bytes of intervals, are multiples of `align_bytes`. */
+zero_status intervals_open(struct intervals *intervals, uint32_t capacity, uint32_t align_bytes,
+                           struct zero_error *error);
 void intervals_close(struct intervals *intervals);
 
 /* An interval of `ref` begins at `tick`. `known` is the index of its interval if this place in the program was seen
@@ -28,7 +30,7 @@ uint32_t interval_begin(struct intervals *intervals, struct buffer_ref ref, uint
                         uint32_t tick);
 void interval_end(struct intervals *intervals, struct buffer_ref ref, uint32_t tick);
 
-/* Sets every offset, aligned to a cache line. Tries several orders of placement, each buffer at the lowest offset that fits, and
+/* Sets every offset. Tries several orders of placement, each buffer at the lowest offset that fits, and
  * keeps the best. Returns the size of the arena in bytes. *out_more: by how much it is larger than with intervals that need
  * not agree on an offset. */
 uint64_t intervals_lay_out(struct intervals *intervals, uint64_t *out_more);

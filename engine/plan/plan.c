@@ -89,8 +89,9 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
 static void place_row(struct plan *plan, int r) {
     if (!plan->row_bytes[r]) return;
     uint64_t *end = &plan->tier_bytes[plan->row_tier[r]];
-    bool walked = r < MEMORY_OFFLOADED_PARAMETERS || r >= MEMORY_AVERAGES;
-    uint64_t stagger = walked ? (uint64_t)r * STAGGER_BYTES : 0;
+    bool walked = r < MEMORY_OFFLOADED_PARAMETERS || r >= MEMORY_AVERAGES,
+         read = r == MEMORY_GATHERED && plan->layout.reads_in_place;
+    uint64_t stagger = walked && !read ? (uint64_t)r * STAGGER_BYTES : 0;
     plan->row_offset[r] = round_up(*end, ALIAS_BYTES) + stagger;
     *end = plan->row_offset[r] + plan->row_bytes[r];
 }
@@ -146,6 +147,7 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
                                            .slots = o->slots,
                                            .device_share = o->device_share,
                                            .device_bytes = o->device_bytes,
+                                           .reads_in_place = !o->discrete && !o->policy->gather_stagings,
                                            .device_grads = o->discrete || o->grad_tier != TIER_DEVICE,
                                            .resident_bytes = o->resident_bytes};
     for (int other = 0; other < 2; other++)
@@ -188,7 +190,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     fixed_make(plan, o);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
-    status = intervals_open(&intervals, dry_run_slots(o->policy), error);
+    status = intervals_open(&intervals, dry_run_slots(o->policy),
+                            plan->layout.reads_in_place ? plan->layout.align_bytes : ALIGN_BYTES, error);
     if (!status) dry_run_begin_apart(plan, &intervals);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)

@@ -82,7 +82,8 @@ static void make(struct setting *s) {
                                       .piece_bytes = pick(2) ? 0 : 65536u << pick(4),
                                       .device_share = pick(2) ? 0 : pick(11) / 10.,
                                       .device_bytes = pick(2) ? UINT64_MAX : budgets[pick(6)],
-                                      .device_grads = pick(2)}};
+                                      .device_grads = pick(2),
+                                      .reads_in_place = pick(2)}};
     for (int f = 0; f < CHUNK_FORMATS; f++) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
@@ -175,6 +176,16 @@ static bool fits_slot(const struct chunk_layout *layout, const struct chunk *c) 
     return good;
 }
 
+/* A chunk that is read to its place in a gathered region begins there on a page, and writes no byte of another rank's part. */
+static bool place_is_right(const struct setting *s, const struct chunk_layout *layout, uint32_t region,
+                           const struct chunk *c) {
+    bool alone = s->policy.mesh[AXIS_SHARD] == 1, in_place = layout->region[region].in_place;
+    uint64_t share = layout->elements[region] * param_bytes(s, region);
+    bool may = s->options.reads_in_place && c->params && (share % page == 0 || alone);
+    return CHECK_INT(in_place, may) && CHECK(!in_place || layout->reads_in_place) &&
+           CHECK(!in_place || alone || c->param_place + c->param_bytes <= share);
+}
+
 static bool chunk_is_right(const struct setting *s, const struct chunk_layout *layout, uint32_t region,
                            const struct chunk *c) {
     bool drive = s->options.state && has_state(s, region);
@@ -182,6 +193,7 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
                 CHECK_INT(c->params, s->options.params && rests_sharded(&s->region[region]));
     good &= CHECK_INT(c->state, drive && c->first >= chunk_layout_resident(layout, region));
     good &= CHECK_INT(c->device, c->first < chunk_layout_device(layout, region));
+    good &= place_is_right(s, layout, region, c);
     good &= CHECK_INT(c->param_bytes % page, 0) && CHECK(c->param_bytes >= c->param_used) &&
             CHECK(c->param_bytes < c->param_used + page) &&
             CHECK_INT(c->param_used, c->count * param_bytes(s, region)) &&
@@ -391,7 +403,7 @@ static bool rings_are_right(const struct setting *s, const struct chunk_layout *
     for (uint32_t i = 0; i < s->policy.regions; i++)
         for (uint32_t k = 0; k < layout->region[i].chunks; k++) {
             struct chunk c = chunk_layout_at(layout, i, k);
-            if (c.params && c.param_bytes > params) params = c.param_bytes;
+            if (c.params && !layout->region[i].in_place && c.param_bytes > params) params = c.param_bytes;
             if (c.grads && c.grad_bytes > grads) grads = c.grad_bytes;
         }
     return ring_is_right(s, &layout->params, params) && ring_is_right(s, &layout->grads, grads);

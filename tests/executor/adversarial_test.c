@@ -53,6 +53,8 @@ static struct toy_sim make(uint64_t seed) {
     s.toy.updates = pick(3) == 0;
     if (s.toy.updates) s.toy.clip = 0;
     s.one_order = pick(2);
+    s.page_bytes =
+        pick(2) ? ALIGN_BYTES : 4 * ALIGN_BYTES; /* of larger pages, few shards are read in place */
     return s;
 }
 
@@ -60,13 +62,14 @@ static void describe(const struct toy_sim *s) {
     fprintf(stderr,
             "in %s, mesh %u x %u, micro-steps %u%s%s, mode %s, depth %u and %u, live %" PRIu64
             ", ahead %" PRIu64 ", threshold %u, evaluate %d, skip %d; on a "
-            "drive: state %d, parameters %d, gradients %d, slots %u, chunks of %u, resident %u, %g on the "
+            "drive: state %d, parameters %d, gradients %d, slots %u, chunks of %u, pages of %u, resident %u, "
+            "%g on the "
             "device%s\n",
             s->stage->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.vertical ? ", vertical" : "",
             s->toy.updates ? ", updates in the backward" : "", s->toy.mode, s->toy.depth, s->backward_depth,
             s->live_max, s->ahead_max, s->toy.threshold, s->toy.evaluate, s->toy.skip_unit,
             s->state_tier == TIER_NVME, s->param_tier == TIER_NVME, s->grad_tier == TIER_NVME, s->slots,
-            s->chunk_elements, (unsigned)s->resident_bytes, s->device_share,
+            s->chunk_elements, s->page_bytes, (unsigned)s->resident_bytes, s->device_share,
             s->one_order ? ", one order" : "");
 }
 
@@ -142,6 +145,7 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                 "reduce ignores store",
                                                 "sum ignores fetch",
                                                 "parameters ignore gather",
+                                                "parameters ignore readers",
                                                 "short list",
                                                 "short expansion",
                                                 "too many agreements"};

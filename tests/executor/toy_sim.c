@@ -150,6 +150,9 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
     case BUG_PARAMS_IGNORE_GATHER:
         forget_pipe_on(e, STREAM_PARAM, STREAM_GATHER);
         break;
+    case BUG_PARAMS_IGNORE_READERS:
+        forget(e, STREAM_PARAM, OP_FETCH, STREAM_COMPUTE);
+        break;
     case BUG_SHORT_LIST:
         executor_shorten_lists(e, 2, UINT32_MAX);
         break;
@@ -207,7 +210,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .resident_bytes = t->resident_bytes,
                   .device_share = t->device_share,
                   .device_bytes = UINT64_MAX,
-                  .chunk_align_bytes = t->chunk_elements ? ALIGN_BYTES : 0,
+                  .chunk_align_bytes = t->page_bytes,
                   .piece_bytes = t->piece_bytes,
                   .slots = t->slots},
         .steps = t->toy.steps,

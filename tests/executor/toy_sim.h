@@ -27,6 +27,7 @@ enum toy_bug {
     BUG_REDUCE_IGNORES_STORE,    /* the next reduction writes where a gradient is being stored from */
     BUG_SUM_IGNORES_FETCH,       /* a reduction adds to a gradient before that is fetched */
     BUG_PARAMS_IGNORE_GATHER,    /* parameters come to a slot from which others are being gathered */
+    BUG_PARAMS_IGNORE_READERS,   /* or to a gathered unit's place while that is still in use */
     BUG_SHORT_LIST,              /* the list of an event has too few rows */
     BUG_SHORT_EXPANSION,         /* that of an operation's chunks */
     BUG_TOO_MANY_AGREEMENTS,     /* an event emits more on a stream than that has room for */
@@ -42,7 +43,7 @@ struct toy_sim {
     enum code_format param_code[2]; /* of parameters with even numbers, and with odd ones */
     enum code_format gradient_code; /* struct executor_shape */
     enum tier_kind state_tier, param_tier, grad_tier;
-    uint32_t slots, chunk_elements;
+    uint32_t slots, chunk_elements, page_bytes;
     uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
     double device_share; /* struct blueprint_terms */
     uint64_t seed, chaos_ns;

@@ -263,6 +263,41 @@ static void parameters_go_through_a_ring(void) {
     }
 }
 
+/* The fetch takes the region's memory, and waits for it as the gather would. The gather waits for it chunk by chunk. */
+static void parameters_are_read_in_place(void) {
+    struct drive d;
+    open_drive(&d);
+    struct operation gather = {.kind = OP_GATHER,
+                               .stream = STREAM_GATHER,
+                               .region = GRAD_REGION,
+                               .items = 1,
+                               .joins = 1u << STREAM_COMPUTE,
+                               .acquires = 1,
+                               .reads = 1,
+                               .read = {{BUFFER_PARAM_SHARD, GRAD_REGION}},
+                               .writes = 1,
+                               .write = {{BUFFER_PARAM_FULL, GRAD_REGION}}};
+    d.region[GRAD_REGION].params = d.region[GRAD_REGION].in_place = true;
+    for (int64_t turn = 0; turn < 2; turn++) {
+        const struct operation *fetch = expand_one(&d, gather), *op = fetch + 1;
+        CHECK_INT(d.list.count, 2);
+        CHECK_INT(fetch->kind, OP_FETCH);
+        CHECK_INT(fetch->items, GRAD_CHUNKS);
+        CHECK_INT(fetch->write[0].kind, BUFFER_PARAM_FULL);
+        CHECK_INT(fetch->joins, gather.joins);
+        CHECK_INT(fetch->acquires, 1);
+        CHECK(!fetch->pipe.used && !fetch->implied);
+        CHECK_INT(op->kind, OP_GATHER);
+        CHECK_INT(op->acquires, 0);
+        CHECK_INT(op->implied, 1u << STREAM_PARAM);
+        CHECK_INT(op->read[0].kind, BUFFER_PARAM_FULL);
+        CHECK_INT(op->write[0].kind, BUFFER_PARAM_FULL);
+        CHECK_INT(op->piece, CHUNK_ELEMENTS);
+        CHECK_INT(op->pipe.stream, STREAM_PARAM);
+        CHECK_INT(op->pipe.value, turn * GRAD_CHUNKS + 1);
+    }
+}
+
 /* A backward reads the state of the first region alone; each update of the others reads gradients with it. */
 static void updates_fetch_gradients(void) {
     struct drive d;
@@ -534,6 +569,7 @@ int main(void) {
     a_backward_fetches_what_it_may();
     sums_go_through_the_ring();
     parameters_go_through_a_ring();
+    parameters_are_read_in_place();
     updates_fetch_gradients();
     static char line[1 << 16];
     FILE *file = fopen("tests/offload/lists.txt", "r");

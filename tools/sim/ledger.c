@@ -136,11 +136,14 @@ static bool queued(const struct ledger *l, const struct operation *a, const stru
     return l->plan->plan->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
 }
 
-/* Two runs move different chunks of a gradient on the drive. */
+/* Of these buffers, some chunks are written while others are read. */
+static bool by_chunk(uint16_t kind) { return kind == BUFFER_GRAD_SHARD || kind == BUFFER_PARAM_FULL; }
+
+/* Two runs move different chunks of a gradient on the drive; or of a gathered region, which come from the drive while others are gathered. */
 static bool other_chunk(const struct ledger_item *a, const struct ledger_item *b,
                         const struct buffer_ref *ref) {
     const struct operation *x = a->op, *y = b->op;
-    bool runs = ref->kind == BUFFER_GRAD_SHARD && x->pipe.used && y->pipe.used;
+    bool runs = by_chunk(ref->kind) && (x->pipe.used || x->piece) && (y->pipe.used || y->piece);
     return runs && x->first + a->index != y->first + b->index;
 }
 
@@ -162,9 +165,9 @@ static bool conflict(const struct ledger *l, const struct ledger_item *a, const 
 
 /* ---- contents ---- */
 
-/* Chunks of a gradient come from the drive while others of it go there; conflict() tells them apart. */
+/* Some chunks come while others are read; conflict() tells them apart. */
 static bool comes_and_goes(const struct operation *op, const struct buffer_ref *ref, enum ledger_held held) {
-    return held == HELD_BEING_WRITTEN && ref->kind == BUFFER_GRAD_SHARD && op->pipe.used;
+    return held == HELD_BEING_WRITTEN && by_chunk(ref->kind) && op->pipe.used;
 }
 
 static bool reads_rubbish(const struct ledger *l, const struct ledger_item *item, struct ledger_fault *out) {
