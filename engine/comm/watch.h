@@ -17,7 +17,8 @@ struct watch_link {
     /* The owner polls it. *out_all: all ranks of the comm have begun to call it. False: the link cannot know. It comes after
      * control_left. */
     bool (*meet)(void *user, bool *out_all);
-    bool may_leave; /* the link tells the other ranks that this rank left in order */
+    /* The link tells the other ranks that this rank left in order, and no late message can harm a later link. */
+    bool may_leave;
 };
 
 struct watch {
