@@ -343,7 +343,7 @@ static int starve(void *user) {
 static void open_many(struct rank *rank) {
     enum { MANY = PLAIN_UNITS_MAX };
     static struct plain_param many[MANY];
-    static char name[MANY][2][8];
+    static char name[MANY][2][16];
     for (int i = 0; i < MANY; i++) {
         snprintf(name[i][0], sizeof name[i][0], "u%d", i),
             snprintf(name[i][1], sizeof name[i][1], "u%d.w", i);
