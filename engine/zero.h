@@ -168,9 +168,10 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
 
 /* Ends this rank's part, soon, whatever the other ranks do: takes part in the calls of the steps that it has made, unless nothing moves
  * for a second or all of it takes 10 x comm.timeout_s (the log then says what has not ended), and gives the other ranks a second to
- * destroy theirs. A drive that never ends a request still holds the call: the request's memory is in use. A rank that later makes a
- * collective call gets ZERO_E_PEER, which says who left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other
- * ranks' destroy, at most 10 x comm.timeout_s. NULL is allowed. Units and the addresses in slots are no longer valid. */
+ * destroy theirs. In an outage of the network it waits for the end, as long as a rank may be silent. A drive that never ends a request
+ * still holds the call: the request's memory is in use. A rank that later makes a collective call gets ZERO_E_PEER, which says who
+ * left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s. NULL is
+ * allowed. Units and the addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);
 
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */

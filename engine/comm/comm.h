@@ -162,8 +162,9 @@ zero_status comm_open(const struct comm_ops *transport, const struct comm_option
                       struct comm **out_comm, struct zero_error *error);
 
 /* Call it after the groups are closed. A rank that waits, now or later, for a call that this rank never posted gets
- * ZERO_E_PEER. Transport mpi waits until all ranks close, at most 10 x timeout_s; transport tcp at most a second. After a
- * failure they wait at most half a second, so that the other ranks receive the failure message. NULL is allowed. */
+ * ZERO_E_PEER. Transport mpi waits until all ranks close, at most 10 x timeout_s; transport tcp at most a second, and for the
+ * end of an outage of the network. After a failure they wait at most half a second, so that the other ranks receive the
+ * failure message. NULL is allowed. */
 void comm_close(struct comm *comm);
 const char *comm_name(const struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
@@ -172,8 +173,9 @@ uint32_t comm_size(const struct comm *comm);
 /* Collective over `ranks` (ascending; the caller is one of them). All ranks open their groups in the same order. */
 zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
                             struct comm_group **out_group);
-/* Waits for the calls in flight, for at most one second, or timeout_s if it is less. The buffers of these calls must
- * live until the group is closed. If a call is not done within this time, the other ranks fail with ZERO_E_PEER. */
+/* Waits for the calls in flight, for at most one second, or timeout_s if it is less; time in which this rank gets no CPU time does
+ * not count. The buffers of these calls must live until the group is closed. If a call is not done within this time, the
+ * other ranks fail with ZERO_E_PEER. */
 void comm_group_close(struct comm_group *group);
 uint32_t comm_group_size(const struct comm_group *group);
 uint32_t comm_group_index(const struct comm_group *group); /* this rank's index among the members */

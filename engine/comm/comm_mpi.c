@@ -67,7 +67,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     status = watch_start(&mpi->watch, comm, &watched);
     if (status == ZERO_OK) return ZERO_OK;
     error_set(error, status, "comm mpi: rank %u: no memory or no thread for the control channel", comm->rank);
-    mpi_link_close(&mpi->link);
+    mpi_link_close(&mpi->link, comm->timeout_s);
     failure_destroy(&mpi->failure);
     return status;
 }
@@ -75,7 +75,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
 static void close_comm(struct comm *comm) {
     struct mpi_comm *mpi = (struct mpi_comm *)comm;
     if (!watch_stop(&mpi->watch)) return; /* MPI may still use the communicators and messages: they stay */
-    mpi_link_close(&mpi->link);
+    mpi_link_close(&mpi->link, comm->timeout_s);
     failure_destroy(&mpi->failure);
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum message_type { MESSAGE_BEAT, MESSAGE_CALLS, MESSAGE_ASK, MESSAGE_FAILURE };
+enum message_type { MESSAGE_BEAT, MESSAGE_CALLS, MESSAGE_ASK, MESSAGE_FAILURE, MESSAGE_LAST_BEAT };
 
 enum {
     WINDOW_RECORDS = 16,    /* in one message */
@@ -77,9 +77,10 @@ struct control {
     struct control_group *groups;
     bool started;
     uint64_t tick_ns, beat_ns;
-    double silence_s;             /* of the rank before this one */
-    uint32_t told_failure;        /* bit k: rank r + 2^k was told */
-    _Atomic uint64_t told_all_ns; /* 0: not yet */
+    double silence_s;                             /* of the rank before this one */
+    atomic_bool finishing, sent_last, heard_last; /* last: heartbeats */
+    uint32_t told_failure;                        /* bit k: rank r + 2^k was told */
+    _Atomic uint64_t told_all_ns;                 /* 0: not yet */
 };
 
 /* Short enough that many heartbeats of a healthy rank arrive within the limit, long enough to cost nothing. */
@@ -188,6 +189,12 @@ int32_t control_staying(struct control *control) {
     return rank;
 }
 
+void control_finish(struct control *control) { atomic_store(&control->finishing, true); }
+
+bool control_finished(const struct control *control) {
+    return atomic_load(&control->sent_last) && atomic_load(&control->heard_last);
+}
+
 /* ---- sending ---- */
 
 static struct head head_make(const struct control *control, enum message_type type) {
@@ -208,10 +215,14 @@ static bool under_way(const struct control *control, uint32_t to) {
 
 static void send_beat(struct control *control, uint64_t now_ns) {
     const struct comm *comm = control->comm;
-    struct head beat = head_make(control, MESSAGE_BEAT);
+    bool last = atomic_load(&control->finishing);
+    struct head beat = head_make(control, last ? MESSAGE_LAST_BEAT : MESSAGE_BEAT);
     uint32_t to = (comm->rank + 1) % comm->size;
-    if (control->beat_ns && now_ns - control->beat_ns < control->interval_ns) return;
-    if (!under_way(control, to) && send(control, to, &beat, sizeof beat)) control->beat_ns = now_ns;
+    if (atomic_load(&control->sent_last)) return;
+    if (!last && control->beat_ns && now_ns - control->beat_ns < control->interval_ns) return;
+    if ((!last && under_way(control, to)) || !send(control, to, &beat, sizeof beat)) return;
+    control->beat_ns = now_ns;
+    atomic_store(&control->sent_last, last);
 }
 
 static uint64_t oldest(const struct control_group *group) {
@@ -232,7 +243,8 @@ static bool send_window(struct control *control, const struct control_group *gro
 }
 
 /* Sends the records that the neighbor asked for at once, and changes once per interval. It also repeats the last
- * message once per 20 intervals, for a neighbor that opened the group later. */
+ * message once per 20 intervals, for a neighbor that opened the group later; but not the message that this rank leaves:
+ * the neighbor, which has it, may close its port. */
 static void send_calls(struct control *control, struct control_group *group, uint64_t now_ns) {
     uint64_t interval = group->told ? 20 * control->interval_ns : control->interval_ns;
     if (group->alone) return;
@@ -241,8 +253,9 @@ static void send_calls(struct control *control, struct control_group *group, uin
         if (send_window(control, group, first)) group->asked = NONE;
         return;
     }
-    bool last = group->left && !group->told;
-    if (!last && ((group->told_ns && now_ns - group->told_ns < interval) || under_way(control, group->to)))
+    if (group->left && group->told) return;
+    if (!group->left &&
+        ((group->told_ns && now_ns - group->told_ns < interval) || under_way(control, group->to)))
         return;
     if (!send_window(control, group, group->posted > WINDOW_RECORDS ? group->posted - WINDOW_RECORDS : 0))
         return;
@@ -341,6 +354,8 @@ static void hear(struct control *control) {
             message.head.from >= control->comm->size)
             continue;
         if (message.head.from == before) control->silence_s = 0;
+        if (message.head.from == before && message.head.type == MESSAGE_LAST_BEAT)
+            atomic_store(&control->heard_last, true);
         if (message.head.type == MESSAGE_CALLS && bytes == sizeof message.calls)
             hear_calls(control, &message.calls);
         if (message.head.type == MESSAGE_ASK && bytes == sizeof message.ask) hear_ask(control, &message.ask);
@@ -356,6 +371,7 @@ static void judge_silence(struct control *control, uint64_t now_ns) {
     const struct comm *comm = control->comm;
     uint64_t elapsed_ns = now_ns - control->tick_ns;
     uint32_t before = (comm->rank + comm->size - 1) % comm->size;
+    if (atomic_load(&control->heard_last)) return;
     if (control->port.has_left && control->port.has_left(control->port.user, before)) return;
     if (elapsed_ns > 2 * control->interval_ns) elapsed_ns = 2 * control->interval_ns;
     control->silence_s += (double)elapsed_ns * 1e-9;

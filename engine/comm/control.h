@@ -19,6 +19,9 @@
  *                                    and so on. The failure reaches all ranks in log2(N) hops, also around dead
  *                                    ranks.
  *
+ * A rank closes its port when no message can be on its way to it. So in the closing each rank says which of its messages
+ * are the last ones: for a group, the message that it leaves; then one heartbeat, of a type of its own.
+ *
  * Threads: control_tick from one thread at a time; the other functions from any thread. */
 /* clang-format on */
 #ifndef ZERO_ENGINE_COMM_CONTROL_H
@@ -70,6 +73,11 @@ void control_done(struct control_group *group, uint64_t sequence);
  * has received the last records of its neighbors, and these records agree. */
 void control_leave(struct control *control);
 bool control_left(struct control *control);
+
+/* control_finish: this rank sends its last heartbeat. Call it once all ranks have left. control_finished: true once it has sent it,
+ * and has received that of the rank before it. */
+void control_finish(struct control *control);
+bool control_finished(const struct control *control);
 
 /* The world rank of a neighbor that has not said that it left; -1: all neighbors have. */
 int32_t control_staying(struct control *control);

@@ -170,10 +170,10 @@ static zero_status agree_opening(struct mpi_link *link, struct zero_error *error
     return ZERO_OK;
 }
 
-/* MPI reads a message's buffer until its send has ended. False: a send has not ended within WATCH_GRACE_NS, and no
- * buffer may be freed. */
-static bool complete_sends(struct mpi_link *link) {
-    uint64_t end_ns = clock_now_ns() + WATCH_GRACE_NS;
+/* MPI reads a message's buffer until its send has ended, and may send only while this process calls MPI. False: a send has
+ * not ended within timeout_s, and no buffer may be freed. */
+static bool complete_sends(struct mpi_link *link, double timeout_s) {
+    uint64_t end_ns = clock_now_ns() + (uint64_t)(timeout_s * 1e9);
     for (uint32_t i = 0; i < PORT_MESSAGES;) {
         int sent = 1;
         if (link->messages[i].request != libmpi.request_null &&
@@ -211,8 +211,8 @@ struct watch_link mpi_link_watched(struct mpi_link *link) {
         .meet = link_meet};
 }
 
-void mpi_link_close(struct mpi_link *link) {
-    if (complete_sends(link)) free(link->messages);
+void mpi_link_close(struct mpi_link *link, double timeout_s) {
+    if (complete_sends(link, timeout_s)) free(link->messages);
     libmpi.MPI_Comm_free(&link->channel);
     libmpi.MPI_Comm_free(&link->world);
     atomic_fetch_sub(&process_comms, 1);

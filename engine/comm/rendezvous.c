@@ -48,6 +48,7 @@ struct meeting {
     int listener;
     uint64_t key;
     struct patience patience;
+    uint64_t called_ns; /* when this rank last began to connect to another one */
     uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
     /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
     uint32_t strangers, impostors;
@@ -336,14 +337,43 @@ static zero_status report_no_leader(struct meeting *m) {
     return ZERO_E_PEER;
 }
 
-/* Greets rank `to` over `fd`; without a connection, reports why there is none. */
-static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
+static int call(struct meeting *m, const struct place *place, struct patience patience) {
+    m->called_ns = clock_now_ns();
+    return socket_call(place, patience);
+}
+
+/* The other end closed the connection, and this rank may have been slow: see dismiss_slow. */
+static bool dismissed(const struct meeting *m, enum greeted greeted) {
+    bool closed = greeted == GREETED_LOST && (errno == ECONNRESET || errno == EPIPE);
+    return closed && clock_now_ns() - m->called_ns >= SILENT_NS;
+}
+
+/* Greets rank `to` over the connection of this lane. A rank that gets no CPU time for a while is dismissed as a stranger is; it calls
+ * again, but not for long: rank `to` listens, unless its process has ended. */
+static enum greeted greet(struct meeting *m, uint32_t to, uint32_t lane) {
+    enum { CALLS = 5 };
     struct hello hello = {
         .meeting = m->key, .rank = m->r->rank, .to = to, .size = m->r->size, .lane = (uint16_t)lane};
-    enum greeted greeted = GREETED_LOST;
+    struct lanes *peer = &m->peers[to];
+    for (int calls = 1; peer->socket[lane] >= 0; calls++) {
+        hello.port = socket_port(m->listener);
+        enum greeted greeted =
+            handshake_call(peer->socket[lane], &m->r->secret, &hello, m->patience, &peer->seals[lane]);
+        if (calls == CALLS || !dismissed(m, greeted)) return greeted;
+        struct patience brief = m->patience;
+        uint64_t soon_ns = clock_now_ns() + HANDSHAKE_S * 1000000000ull;
+        if (soon_ns < brief.deadline_ns) brief.deadline_ns = soon_ns;
+        close(peer->socket[lane]);
+        peer->socket[lane] = call(m, &m->places[to], brief);
+    }
+    return GREETED_LOST;
+}
+
+/* Greets rank `to` over `fd`; without a connection, reports why there is none. */
+static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
     m->peers[to].socket[lane] = fd;
-    if (fd >= 0) hello.port = socket_port(m->listener);
-    if (fd >= 0) greeted = handshake_call(fd, &m->r->secret, &hello, m->patience, &m->peers[to].seals[lane]);
+    enum greeted greeted = greet(m, to, lane);
+    fd = m->peers[to].socket[lane];
     if (greeted == GREETED) return ZERO_OK;
     if (greeted == GREETED_REFUSED)
         return error_set(m->error, ZERO_E_ARGUMENT,
@@ -382,7 +412,7 @@ static zero_status call_leader(struct meeting *m, int *out_socket) {
         struct patience brief = m->patience;
         if (count > 1 && now_ns + TRY_NS < brief.deadline_ns) brief.deadline_ns = now_ns + TRY_NS;
         m->places[0] = found[i];
-        *out_socket = socket_call(&found[i], brief);
+        *out_socket = call(m, &found[i], brief);
         if (*out_socket < 0 && (count == 1 || errno == ECANCELED)) return ZERO_OK;
         if (now_ns >= m->patience.deadline_ns) return ZERO_OK;
     }
@@ -442,7 +472,7 @@ static zero_status follow(struct meeting *m) {
     if (status == ZERO_OK) status = hear_verdict(m);
     for (uint32_t q = 0; q < m->r->rank; q++)
         for (uint32_t lane = q == 0; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
-            status = say(m, q, lane, socket_call(&m->places[q], m->patience));
+            status = say(m, q, lane, call(m, &m->places[q], m->patience));
     return status ? status : await_callers(m, RENDEZVOUS_LANES, false);
 }
 

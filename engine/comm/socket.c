@@ -84,6 +84,11 @@ uint32_t socket_unacknowledged(int socket) {
     return ioctl(socket, SIOCOUTQ, &bytes) ? 0 : (uint32_t)bytes;
 }
 
+bool socket_ended(int socket) {
+    struct pollfd poll_fd = {.fd = socket};
+    return poll(&poll_fd, 1, 0) > 0 && poll_fd.revents & (POLLERR | POLLHUP);
+}
+
 static struct place place_of(const union address *address) {
     struct place place = {.family = 6};
     if (address->any.sa_family == AF_INET) {

@@ -41,7 +41,9 @@ int socket_call(const struct place *place, struct patience patience);
  * a dead connection after `give_up_s`. Returns the longest time, in seconds, from the end of an outage until the kernel
  * sends again. Before Linux 6.15 the kernel's tries become rarer and rarer, and this time is longer. */
 double socket_endure(int socket, double outage_s, double give_up_s);
-uint32_t socket_unacknowledged(int socket); /* sent bytes that the peer has not acknowledged */
+/* Sent bytes that the peer has not acknowledged. If the connection has ended, it never does, and the number stays. */
+uint32_t socket_unacknowledged(int socket);
+bool socket_ended(int socket); /* in both directions */
 
 struct place socket_own(int socket);
 struct place socket_peer(int socket);

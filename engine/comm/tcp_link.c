@@ -226,8 +226,22 @@ static bool send_rest(const struct tcp_lane *lane, int fd, struct patience patie
                        letter_bytes(&lane->out) - lane->out_done, patience);
 }
 
+/* How long the other ranks' hosts may take to acknowledge GOODBYE: as long as an outage may last. */
+static struct patience farewell(const struct tcp_link *link) {
+    const struct comm *comm = link->comm;
+    double outage_s = CONTROL_OUTAGE * comm->timeout_s + link->resume_s;
+    return (struct patience){.deadline_ns = clock_now_ns() + (uint64_t)(outage_s * 1e9),
+                             .interrupted = comm->interrupted,
+                             .user = comm->interrupted_user};
+}
+
+static bool awaits_acknowledgement(struct tcp_link *link, uint32_t peer) {
+    return port_under_way(link, peer) && !socket_ended(link->polls[peer].fd);
+}
+
 void tcp_link_close(struct tcp_link *link, bool in_order) {
     struct patience patience = {.deadline_ns = clock_now_ns() + WATCH_GRACE_NS};
+    if (in_order) patience = farewell(link);
     for (uint32_t q = 0; q < link->size; q++) {
         struct tcp_lane *lane = &link->lanes[q];
         int fd = link->polls[q].fd;
@@ -238,7 +252,9 @@ void tcp_link_close(struct tcp_link *link, bool in_order) {
         send_rest(lane, fd, patience);
     }
     for (uint32_t q = 0; q < link->size && in_order; q++)
-        while (port_under_way(link, q) && clock_now_ns() < patience.deadline_ns) sleep_ns(1000000);
+        while (awaits_acknowledgement(link, q) && clock_now_ns() < patience.deadline_ns &&
+               !patience_ends(&patience))
+            sleep_ns(1000000);
     free(link->lanes);
     free(link->polls);
 }

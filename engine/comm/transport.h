@@ -23,8 +23,8 @@ struct comm {
     double timeout_s;
     bool (*interrupted)(void *user); /* or NULL: see comm_options */
     void *interrupted_user;
-    uint64_t asked_ns;    /* time of the last call of `interrupted` */
-    uint64_t leave_by_ns; /* the deadline for calls in flight while groups close; 0: no group closes yet */
+    uint64_t asked_ns;   /* time of the last call of `interrupted` */
+    uint64_t leaving_ns; /* waited for calls in flight while groups close */
     struct log log;
     struct device *device;   /* NULL: the host's memory */
     struct failure *failure; /* set by the transport's open; ranks that share memory share it */

@@ -52,19 +52,30 @@ static void check_deadline(struct watch *watch, uint64_t begin_ns) {
         who, comm->rank, (double)(now_ns - begin_ns) * 1e-9);
 }
 
+static void wait_a_little(struct watch *watch, uint64_t begin_ns) {
+    if (!watch->link.may_leave) check_deadline(watch, begin_ns);
+    comm_ask_interrupted(watch->comm);
+    sleep_ns(1000000);
+}
+
+/* A rank meets the others once it has heard all that it needs from them: then no rank needs another one any more. */
 static void meet(struct watch *watch) {
     bool all = false;
     uint64_t begin_ns = clock_now_ns();
     control_leave(watch->control);
-    while (!failure_raised(watch->comm->failure) && !(all && control_left(watch->control))) {
-        if (!all && !watch->link.meet(watch->link.port.user, &all)) return;
-        if (!watch->link.may_leave)
-            check_deadline(watch, begin_ns);
-        else if (clock_now_ns() - begin_ns > WATCH_LEAVE_NS)
-            return;
-        comm_ask_interrupted(watch->comm);
-        sleep_ns(1000000);
+    while (!failure_raised(watch->comm->failure) && !all) {
+        if (control_left(watch->control) && !watch->link.meet(watch->link.port.user, &all)) return;
+        if (watch->link.may_leave && clock_now_ns() - begin_ns > WATCH_LEAVE_NS) return;
+        wait_a_little(watch, begin_ns);
     }
+}
+
+/* A link that ends before a message has come to it harms the next link: MPI takes the message for one of the next link's. */
+static void finish(struct watch *watch) {
+    uint64_t begin_ns = clock_now_ns();
+    control_finish(watch->control);
+    while (!failure_raised(watch->comm->failure) && !control_finished(watch->control))
+        wait_a_little(watch, begin_ns);
 }
 
 /* Waits at most WATCH_GRACE_NS, also for an interrupted rank: the other ranks receive the failure now or never. */
@@ -77,6 +88,7 @@ static void linger(struct watch *watch) {
 bool watch_stop(struct watch *watch) {
     struct comm *comm = watch->comm;
     if (watch->runs && !failure_raised(comm->failure)) meet(watch);
+    if (watch->runs && !failure_raised(comm->failure) && !watch->link.may_leave) finish(watch);
     bool failed = failure_raised(comm->failure);
     if (failed && watch->runs) linger(watch);
     if (failed && comm->error.code == ZERO_OK)

@@ -1,7 +1,7 @@
 /* The control channel's thread, and the closing of a comm. From open to close the thread sends and receives control
  * messages (control.c) while the rank computes. In the closing, a rank waits for those that may still need its messages:
- * over MPI until all close, over TCP for at most WATCH_LEAVE_NS. The transport (MPI or TCP) carries the messages. Threads: the comm's owner calls these functions and
- * `meet`; the watch's thread calls all other functions of the link. */
+ * over MPI until all close, over TCP for at most WATCH_LEAVE_NS. The transport (MPI or TCP) carries the messages.
+ * Threads: the comm's owner calls these functions and `meet`; the watch's thread calls all other functions of the link. */
 #ifndef ZERO_ENGINE_COMM_WATCH_H
 #define ZERO_ENGINE_COMM_WATCH_H
 
@@ -14,9 +14,11 @@ enum {
 
 struct watch_link {
     struct control_port port;
-    /* The owner polls it. *out_all: all ranks of the comm have begun to call it. False: the link cannot know. */
+    /* The owner polls it. *out_all: all ranks of the comm have begun to call it. False: the link cannot know. It comes after
+     * control_left. */
     bool (*meet)(void *user, bool *out_all);
-    bool may_leave; /* the link tells the other ranks that this rank left in order */
+    /* The link tells the other ranks that this rank left in order, and no late message can harm a later link. */
+    bool may_leave;
 };
 
 struct watch {
@@ -31,8 +33,9 @@ struct watch {
 /* comm->failure must be set. Sets comm->control. A comm of one rank has no thread. */
 zero_status watch_start(struct watch *watch, struct comm *comm, const struct watch_link *link);
 
-/* Waits, with the thread still sending heartbeats, until all ranks have called it after the same calls, until a failure,
- * or until a link that may leave has waited long enough. Then ends the thread. False: there was a failure. */
+/* Waits, with the thread still sending heartbeats, until all ranks have called it after the same calls and no message is on its way
+ * to this rank, until a failure, or until a link that may leave has waited long enough. Then ends the thread. False: there was a
+ * failure. */
 bool watch_stop(struct watch *watch);
 
 void sleep_ns(uint64_t ns);

@@ -6,7 +6,8 @@
 /* A smaller update holds the lock for less than a millisecond. */
 enum { DETACHED_BYTES = 1 << 20 };
 
-enum { LEAVE_NS = 1000 * 1000 * 1000 };
+/* At most PASS_NS between two polls count: while this rank gets no CPU time, nothing moves. */
+enum { LEAVE_NS = 1000 * 1000 * 1000, PASS_NS = 10 * 1000 * 1000 };
 
 enum { IDLE_NS = 200 * 1000, JOB_IDLE_NS = 50 * 1000, DEVICE_IDLE_NS = 10 * 1000 };
 
@@ -83,16 +84,18 @@ void run_leave(struct running *run, double most_s) {
     struct turn *lock = &run->ranks->lock;
     turn_take(lock);
     progress_rest(run->progress, true);
-    uint64_t began_ns = clock_now_ns(), now_ns = began_ns, moved_ns = now_ns;
+    uint64_t began_ns = clock_now_ns(), polled_ns = began_ns, still_ns = 0;
     zero_status status = ZERO_OK;
     bool late = false;
-    while (executor_owes(run->executor) && now_ns - moved_ns < LEAVE_NS && !late) {
+    while (executor_owes(run->executor) && still_ns < LEAVE_NS && !late) {
         bool moved;
         status = executor_poll(run->executor, &moved);
         if (status) break;
         if (!moved) idle(run), turn_yield(lock);
-        now_ns = clock_now_ns();
-        if (moved || executor_works(run->executor) || executor_transferring(run->executor)) moved_ns = now_ns;
+        uint64_t now_ns = clock_now_ns(), passed_ns = now_ns - polled_ns;
+        polled_ns = now_ns;
+        still_ns += passed_ns < PASS_NS ? passed_ns : PASS_NS;
+        if (moved || executor_works(run->executor) || executor_transferring(run->executor)) still_ns = 0;
         late = (double)(now_ns - began_ns) * 1e-9 > most_s;
     }
     const char *owes = late && executor_owes(run->executor) ? what_moves(run->executor) : NULL;

@@ -40,7 +40,7 @@ zero_status run_wait(struct running *run, bool (*holds)(const void *what), const
 zero_status run_wait_idle(struct running *run); /* everything emitted has retired */
 
 /* Before the engine is destroyed: performs the collectives that were emitted, until nothing has moved for a second, but for at most
- * `most_s`. Other ranks may wait for this rank's part in them. */
+ * `most_s`. Other ranks may wait for this rank's part in them. Time in which this rank gets no CPU time is no part of the second. */
 void run_leave(struct running *run, double most_s);
 
 /* Makes moves of the training loop: waits, does the host's work (or NULL: none), makes the event. */

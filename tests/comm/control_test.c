@@ -168,6 +168,60 @@ static void drops_what_an_earlier_comm_sent(void) {
     end();
 }
 
+/* The ranks of a group that are no neighbors among all ranks, too. */
+static void open_distant(uint32_t one, uint32_t other) {
+    static struct comm_group distant[2];
+    static uint32_t pair[2];
+    pair[0] = one, pair[1] = other;
+    for (uint32_t k = 0; k < 2; k++) {
+        distant[k] = (struct comm_group){.ranks = pair, .count = 2, .index = k, .key = 78};
+        control_group_open(ranks[pair[k]].control, &distant[k]);
+    }
+}
+
+/* The threads of ranks that have finished end. */
+static void pass_finishing(double seconds) {
+    for (double s = 0; s < seconds; s += 0.01) {
+        pass(0.01);
+        for (uint32_t i = 0; i < RANKS; i++)
+            if (control_finished(ranks[i].control)) ranks[i].dead = true;
+    }
+}
+
+/* Rank 0 goes on for long after all ranks have left: what it sends until it finishes, no rank may miss. */
+static void sends_nothing_to_the_finished(void) {
+    start();
+    open_distant(0, 100);
+    pass(0.3);
+    for (uint32_t i = 0; i < RANKS; i++) control_leave(ranks[i].control);
+    pass(0.3);
+    for (uint32_t i = 0; i < RANKS; i++) CHECK(control_left(ranks[i].control));
+    for (uint32_t i = 1; i < RANKS; i++) control_finish(ranks[i].control);
+    pass_finishing(5);
+    for (uint32_t i = 0; i < RANKS; i++) CHECK_INT(ranks[i].dead, i > 1);
+    control_finish(ranks[0].control);
+    pass_finishing(0.3);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        CHECK(ranks[i].dead);
+        CHECK_INT(ranks[i].head - ranks[i].tail, 0);
+    }
+    CHECK_INT(failed(ZERO_OK, ""), RANKS);
+    end();
+}
+
+/* A rank that finishes hears no heartbeats, but knows the rank whose last one it waits for. */
+static void reports_who_does_not_finish(void) {
+    start();
+    for (uint32_t i = 0; i < RANKS; i++) control_leave(ranks[i].control);
+    pass(0.3);
+    ranks[5].dead = true;
+    for (uint32_t i = 0; i < RANKS; i++) control_finish(ranks[i].control);
+    pass(3);
+    CHECK_INT(ranks[6].failure.error.code, ZERO_E_PEER);
+    CHECK_CONTAINS(ranks[6].failure.error.message, "rank 5 has been silent for 2.");
+    end();
+}
+
 /* A rank that was stopped for a long time misses its peers' beats, but finds their messages when it continues. */
 static void forgives_its_own_sleep(void) {
     start();
@@ -308,6 +362,8 @@ int main(void) {
     reports_the_dead();
     lingers_until_told();
     drops_what_an_earlier_comm_sent();
+    sends_nothing_to_the_finished();
+    reports_who_does_not_finish();
     forgives_its_own_sleep();
     names_the_first_difference(0, 1);
     names_the_first_difference(0, 1000);

@@ -323,6 +323,30 @@ static void a_crowd_keeps_nobody_out(void) {
     for (int i = 0; i < CROWD; i++) close(sockets[i]);
 }
 
+/* Rank 1 stands still between its hello and its proof, for longer than a stranger may. The crowd makes rank 0's answer come late. */
+static bool stand_still(void *user) {
+    if (!atomic_exchange((atomic_bool *)user, true)) sleep(HANDSHAKE_S + 1);
+    return false;
+}
+
+static void a_slow_rank_calls_again(void) {
+    enum { CROWD = 300 };
+    struct rank ranks[2];
+    int sockets[CROWD];
+    atomic_bool stood = false;
+    uint32_t port = free_port();
+    struct place rank0 = here(port);
+    start_with(&ranks[0], 0, 2, port, right, LONG_S);
+    for (int i = 0; i < CROWD; i++) sockets[i] = socket_call(&rank0, soon());
+    ranks[1] = (struct rank){.options = ranks[0].options};
+    ranks[1].options.rank = 1;
+    ranks[1].options.interrupted = stand_still, ranks[1].options.interrupted_user = &stood;
+    pthread_create(&ranks[1].thread, NULL, run, &ranks[1]);
+    check_met(ranks, 2);
+    CHECK(atomic_load(&stood));
+    for (int i = 0; i < CROWD; i++) close(sockets[i]);
+}
+
 /* A network that leads a rank's call to another rank than the one that it calls gains nothing: neither rank takes the connection.
  * Exchanged data connections would change sums, since both ends know the secret. */
 static void a_call_for_another_rank_is_refused(void) {
@@ -632,6 +656,7 @@ int main(void) {
     rank_0_listens_at_one_address();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();
+    a_slow_rank_calls_again();
     a_call_for_another_rank_is_refused();
     strangers_take_no_last_socket();
     what_a_caller_costs();

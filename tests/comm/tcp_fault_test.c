@@ -31,7 +31,7 @@ struct rank {
     zero_status status;
     struct zero_error error;
     uint64_t failed_ns, closed_ns;
-    atomic_uint calls;
+    atomic_uint calls, errors; /* errors: logged while closing */
 };
 
 struct run {
@@ -83,6 +83,12 @@ static void gathers(struct rank *rank) {
     if (rank->status) note_failure(rank);
 }
 
+static void note_error(void *user, zero_log_level level, const char *line) {
+    struct rank *rank = user;
+    fprintf(stderr, "rank %u logs: %s\n", rank->options.rank, line);
+    atomic_fetch_add(&rank->errors, level == ZERO_LOG_ERROR);
+}
+
 static void *run_rank(void *user) {
     struct rank *rank = user;
     static const uint32_t all[RANKS_AT_MOST] = {0, 1, 2};
@@ -123,7 +129,8 @@ static struct run *start(uint32_t ranks, double timeout_s, void (*body)(struct r
                                               .timeout_s = timeout_s,
                                               .master = "127.0.0.1",
                                               .master_port = port,
-                                              .unchecked = without_checksums};
+                                              .unchecked = without_checksums,
+                                              .log = {.write = note_error, .user = rank}};
         pthread_create(&rank->thread, NULL, run_rank, rank);
     }
     pthread_barrier_wait(&run.together);
@@ -336,6 +343,65 @@ static void all_leave(void) {
     }
 }
 
+/* Rank 1 gets no CPU time while it leaves: rank 0 makes its call soon after that. */
+static atomic_bool starved;
+
+static bool starve(void *user) {
+    if (!atomic_load(&starved)) nap(1.5);
+    atomic_store(&starved, true);
+    return false;
+}
+
+static void leaves_starved(struct rank *rank) {
+    struct comm_work *work;
+    struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
+    if (rank->options.rank == 1) {
+        rank->comm->interrupted = starve;
+        rank->status = comm_post(rank->group, &call, &work);
+        return;
+    }
+    while (!atomic_load(&starved)) nap(0.001);
+    nap(0.05);
+    rank->status = comm_run(rank->group, &call);
+    if (rank->status) note_failure(rank);
+}
+
+static void starved_leaver(void) {
+    struct run *run = start(2, TIMEOUT_S, leaves_starved);
+    finish(run);
+    CHECK(atomic_load(&starved));
+    for (uint32_t r = 0; r < 2; r++) {
+        CHECK_INT(run->rank[r].status, ZERO_OK);
+        CHECK_INT(atomic_load(&run->rank[r].errors), 0);
+    }
+}
+
+/* Rank 1 leaves while nothing comes to rank 0, which has no use for it any more. */
+static void waits_for_the_other(struct rank *rank) {
+    struct run *run = rank->run;
+    rank->status = comm_run(rank->group, &(struct comm_call){.kind = COMM_BARRIER});
+    if (rank->options.rank == 0) {
+        bool cuts = cut_pair(run);
+        atomic_store(&run->over, true);
+        nap(2.5);
+        if (cuts) CHECK(!atomic_load(&run->left));
+        for (uint32_t r = 0; r < 2 && cuts; r++)
+            mend(run->rank[r].data[1 - r]), mend(run->rank[r].control[1 - r]);
+        while (!atomic_load(&run->left)) nap(0.001);
+        nap(0.5); /* longer than a lost connection is not reported */
+    }
+    while (!atomic_load(&run->over)) nap(0.001);
+}
+
+static void leaves_in_an_outage(void) {
+    struct run *run = start(2, TIMEOUT_S, waits_for_the_other);
+    finish(run);
+    for (uint32_t r = 0; r < 2; r++) {
+        CHECK_INT(run->rank[r].status, ZERO_OK);
+        CHECK_INT(atomic_load(&run->rank[r].errors), 0);
+    }
+}
+
 /* ---- what another build or a stranger might send ---- */
 
 struct forgery {
@@ -537,7 +603,9 @@ static const struct fault {
               {"flipped_byte", flipped_byte},
               {"outage", outage},
               {"leaves", leaves},
-              {"all_leave", all_leave}};
+              {"all_leave", all_leave},
+              {"starved_leaver", starved_leaver},
+              {"leaves_in_an_outage", leaves_in_an_outage}};
 
 int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof faults / sizeof *faults && argc > 1; i++) {

@@ -320,6 +320,63 @@ static void stands_still(const zero_runtime *runtime, void *user) {
     destroy_soon(&rank);
 }
 
+/* Wakes this process again and again once a rank has left, or is about to. */
+static pid_t start_waker(void) {
+    pid_t me = getpid(), waker = fork();
+    if (waker) return waker;
+    for (await_left(1); getppid() == me; nap(0.05)) kill(me, SIGCONT);
+    _exit(0);
+}
+
+static bool leaving;
+
+/* Rank 1, which leaves, gets no CPU time for longer than it waits for the others. */
+static int starve(void *user) {
+    if (!leaving) return 0;
+    leaving = false;
+    nap(1.5);
+    atomic_fetch_add(left, 1);
+    return 0;
+}
+
+/* So many units that the gathers after a step are more than those that are in flight. */
+static void open_many(struct rank *rank) {
+    enum { MANY = PLAIN_UNITS_MAX };
+    static struct plain_param many[MANY];
+    static char name[MANY][2][16];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name[i][0], sizeof name[i][0], "u%d", i),
+            snprintf(name[i][1], sizeof name[i][1], "u%d.w", i);
+        many[i] = (struct plain_param){.unit = name[i][0], .name = name[i][1], .count = 20000};
+    }
+    CHECK_INT(plain_open(&rank->plain, rank->engine, many, MANY, NULL), ZERO_OK);
+}
+
+/* Rank 0 stands still after the step, and until rank 1 has starved. Then both take their parts in the gathers that are left. */
+static void leaves_without_cpu_time(const zero_runtime *runtime, void *user) {
+    static struct rank rank;
+    rank.runtime = *runtime;
+    if (runtime->rank == 1) rank.runtime.interrupted = starve;
+    if (!open_rank(&rank)) return;
+    open_many(&rank);
+    pid_t waker = runtime->rank == 0 ? start_waker() : 0;
+    CHECK_INT(plain_step(&rank.plain, 1, NULL), ZERO_OK);
+    leaving = true;
+    if (runtime->rank == 0) {
+        raise(SIGSTOP);
+        kill(waker, SIGKILL), waitpid(waker, NULL, 0);
+        if (!CHECK_INT(plain_pass(&rank.plain, ZERO_EVAL, 0), ZERO_OK))
+            fprintf(stderr, "rank 0: %s\n", zero_last_error());
+    }
+    destroy_soon(&rank);
+    CHECK_INT(atomic_load(&rank.errors), 0);
+}
+
+static void without_cpu_time(void) {
+    json = on_a_drive("30");
+    tcp_processes(2, TEST_S, leaves_without_cpu_time, NULL);
+}
+
 static void a_peer_that_stands_still(void) { tcp_processes(RANKS, TEST_S, stands_still, NULL); }
 
 static const struct {
@@ -333,7 +390,8 @@ static const struct {
              {"after_a_step", after_a_step},
              {"a_drive_that_is_stuck", a_drive_that_is_stuck},
              {"a_peer_that_died", a_peer_that_died},
-             {"a_peer_that_stands_still", a_peer_that_stands_still}};
+             {"a_peer_that_stands_still", a_peer_that_stands_still},
+             {"without_cpu_time", without_cpu_time}};
 
 int main(int argc, char **argv) {
     alarm(TEST_S);

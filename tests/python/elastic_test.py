@@ -19,6 +19,10 @@ import torch
 
 LENGTH, BATCH = 100, 12  # the data end within a step
 NODE = "node"  # the name of a start that loses its torchrun, too
+SECOND = "second"  # what this file is then: second_torchrun
+HANGS_S = 600
+# A torchrun that is silent for so long is lost; one that is alone waits for a second one for so long.
+LOST, NEVER_LOST = "keep_alive_interval=1,keep_alive_max_attempt=12,last_call_timeout=20", "keep_alive_max_attempt=1000"
 
 
 class Recorded(torch.utils.data.Dataset):
@@ -62,6 +66,15 @@ def answers(endpoint):
         return one.connect_ex((host, int(port))) == 0
 
 
+def second_torchrun(endpoint, *arguments):
+    """Is loaded, and begins when the first one has the place where they meet: that one waits for it no longer than its last call."""
+    from torch.distributed.run import main
+
+    while not answers(endpoint):
+        time.sleep(0.05)
+    main(list(arguments))
+
+
 def order(first, count):
     """The samples of a run, from `first`: the data again and again, each time in another order."""
     through = lambda k: torch.randperm(LENGTH, generator=torch.Generator().manual_seed(3 + k)).tolist()
@@ -81,16 +94,17 @@ class Elastic(unittest.TestCase):
         path.write_text(json.dumps({"optimizer": optimizer, "zero_optimization": {"stage": 3}, "train_batch_size": BATCH} | keys))
         return path
 
-    def command(self, run, ranks, steps, name, dies_at=-1, config=None, endpoint=None):
+    def command(self, run, ranks, steps, name, dies_at=-1, config=None, endpoint=None, second=False):
         (self.path / run).mkdir(exist_ok=True)
         options = f"--nnodes {'1:2' if endpoint else 1} --nproc-per-node {ranks} --max-restarts 1 --monitor-interval 0.1 --rdzv-backend c10d --rdzv-id {run} "
-        options += f"--rdzv-endpoint {endpoint or 'localhost:0'} --rdzv-conf last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=2"
+        options += f"--rdzv-endpoint {endpoint or 'localhost:0'} --rdzv-conf {LOST if endpoint else NEVER_LOST}"
         place = [config or self.config(), self.path / run]
-        return [sys.executable, "-m", "torch.distributed.run", *options.split(), __file__, EXAMPLE, *map(str, [*place, steps, name, dies_at])]
+        torchrun = [__file__, SECOND, endpoint] if second else ["-m", "torch.distributed.run"]
+        return [sys.executable, *torchrun, *options.split(), __file__, EXAMPLE, *map(str, [*place, steps, name, dies_at])]
 
     def torchrun(self, *given, expected=0, **options):
         """The lines of rank 0, of all starts."""
-        done = subprocess.run(self.command(*given, **options), capture_output=True, text=True, timeout=200)
+        done = subprocess.run(self.command(*given, **options), capture_output=True, text=True, timeout=HANGS_S)
         self.output = done.stdout + done.stderr
         self.assertEqual(done.returncode, expected, self.output)
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -144,14 +158,13 @@ class Elastic(unittest.TestCase):
         with socket.create_server(("localhost", 0)) as free:
             endpoint = f"localhost:{free.getsockname()[1]}"
         stays = self.command("nodes", 1, 16, "stays", endpoint=endpoint)
-        lost = self.command("nodes", 1, 16, NODE, dies_at=7 * BATCH // 2 + 1, endpoint=endpoint)  # in step 8, after the checkpoint of step 5
+        dies_at = 7 * BATCH // 2 + 1  # in step 8, after the checkpoint of step 5
+        lost = self.command("nodes", 1, 16, NODE, dies_at, endpoint=endpoint, second=True)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen(stays, **pipes) as first:
             self.addCleanup(first.kill)
-            while first.poll() is None and not answers(endpoint):
-                time.sleep(0.05)  # it has the place where they meet, and waits for the other node until its last call
-            second = subprocess.run(lost, capture_output=True, timeout=200)
-            output = first.communicate(timeout=200)[0]
+            second = subprocess.run(lost, capture_output=True, timeout=HANGS_S)
+            output = first.communicate(timeout=HANGS_S)[0]
         self.assertEqual(first.returncode, 0, output)
         self.assertEqual(second.returncode, -signal.SIGKILL)
         self.assertRegex(output, r"ZeroError: .*rank [01] (is gone|has left)")
@@ -163,6 +176,8 @@ class Elastic(unittest.TestCase):
 if __name__ == "__main__":
     if "TORCHELASTIC_RESTART_COUNT" in os.environ:
         worker(*sys.argv[1:])
+    elif sys.argv[1] == SECOND:
+        second_torchrun(*sys.argv[2:])
     else:
         EXAMPLE = sys.argv.pop(1)
         unittest.main()

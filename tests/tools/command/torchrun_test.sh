@@ -25,9 +25,10 @@ rank_1() {
 # survives RUN EVERY CONFIG: one rank is killed in the middle of the steps; after the restart they are all made, and the weights are those
 # of a run that never stopped.
 steps=1000 # so many that the kill meets one of them
+alive=keep_alive_max_attempt=1000 # the only node is not taken for a lost one, however busy it is
 survives() {
     local launcher killed=''
-    "$python" -m torch.distributed.run --no-python --nproc-per-node 2 --max-restarts 1 --rdzv-backend c10d --rdzv-endpoint localhost:0 \
+    "$python" -m torch.distributed.run --no-python --nproc-per-node 2 --max-restarts 1 --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-conf $alive \
         -- "$zero" train "$3" --data text --steps $steps --run "$1" --save-every "$2" --continue >out 2>err &
     launcher=$!
     await has_steps "$1" 30
