@@ -6,7 +6,7 @@ linked from. The .cu must be visible here: exports_files(["cast.cu"], visibility
 
     cuda_test(name = "launch_test", srcs = ["launch_test.c"], deps = [...])
 is a cc_test that finds the stand-ins: its dlopen("libcuda.so.1") gets the one of this folder. seeds = 8 runs it with FAKE_CUDA_SEED 1
-to 8, one after another.
+to 8, one after another. program = ":launch_main" in place of srcs and deps runs a program that other tests run, too.
 """
 
 load("@cuda//:defs.bzl", "CUDA_TOOLKIT")
@@ -39,19 +39,21 @@ def cuda_emulated(name, src, deps = []):
         ],
     )
 
-def cuda_test(name, srcs, deps = [], data = [], seeds = 1, arguments = [], **kwargs):
-    native.cc_binary(
-        name = name + "_main",
-        testonly = True,
-        srcs = srcs,
-        target_compatible_with = CUDA_HERE,
-        deps = deps,
-    )
+def cuda_test(name, srcs = [], deps = [], data = [], seeds = 1, arguments = [], program = None, **kwargs):
+    if not program:
+        program = ":{}_main".format(name)
+        native.cc_binary(
+            name = name + "_main",
+            testonly = True,
+            srcs = srcs,
+            target_compatible_with = CUDA_HERE,
+            deps = deps,
+        )
     native.sh_test(
         name = name,
         srcs = ["//tests/cuda:with_stand_ins.sh"],
-        args = [str(seeds), "$(rootpath :{}_main)".format(name)] + arguments,
-        data = data + [":{}_main".format(name), "//tests/cuda:stand_ins"],
+        args = [str(seeds), "$(rootpath {})".format(program)] + arguments,
+        data = data + [program, "//tests/cuda:stand_ins"],
         target_compatible_with = CUDA_HERE,
         **kwargs
     )

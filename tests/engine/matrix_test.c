@@ -18,7 +18,7 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 23 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7 };
 
 struct value {
     const char *name;
@@ -164,12 +164,13 @@ static uint32_t values_of(int axis) {
     return counts[axis];
 }
 
-/* Why the cell cannot be; NULL: it can. */
-static const char *refusal(const struct cell *c) {
-    for (int a = 0; a < AXES_COUNT; a++)
+/* Why the cell cannot be, by its values of the first axes alone; NULL: it can. */
+static const char *refusal(const struct cell *c, int axes) {
+    for (int a = 0; a < axes; a++)
         if ((value_of(c, a)->stage3 && value_of(c, STAGE)->number != 3) ||
             (value_of(c, a)->sharded && value_of(c, STAGE)->number == 0))
             return value_of(c, a)->why;
+    if (axes <= UPDATES) return NULL;
     int clipped = value_of(c, UPDATES)->clipped, skips = value_of(c, TYPE)->number == ZERO_F16;
     if (clipped && value_of(c, TIER)->no_shadow) return value_of(c, TIER)->no_shadow;
     if (skips && value_of(c, UPDATES)->number && !clipped)
@@ -268,7 +269,7 @@ static int run(const struct cell *c) {
     struct toy_setup s;
     struct keys keys;
     char outcome[640];
-    const char *why = refusal(c);
+    const char *why = refusal(c, AXES_COUNT);
     set_up(c, &s, &keys);
     if (!why) limit_memory(c, &s, &keys, &got);
     toy_train(&s, &got);
@@ -305,50 +306,79 @@ static int run(const struct cell *c) {
 
 /* ---- which cells ---- */
 
-static struct cell cells[CELLS_MAX];
-static uint32_t cell_count;
-
-static void list_cells(void) {
+static uint32_t cells_of_all(void) {
     uint32_t total = 1;
     for (int a = 0; a < AXES_COUNT; a++) total *= values_of(a);
-    if (!CHECK(total <= CELLS_MAX)) exit(check_end());
-    for (cell_count = 0; cell_count < total; cell_count++) {
-        uint32_t rest = cell_count;
-        for (int a = 0; a < AXES_COUNT; a++) {
-            cells[cell_count].value[a] = (uint8_t)(rest % values_of(a));
-            rest /= values_of(a);
-        }
-    }
+    return total;
 }
 
-/* Pairs of values that no chosen cell has yet; taken: they are noted as had. */
-static uint32_t new_pairs(const struct cell *c, int taken) {
-    static uint8_t had[AXES_COUNT][VALUES_MAX][AXES_COUNT][VALUES_MAX];
+static struct cell cell_at(uint32_t index) {
+    struct cell c;
+    for (int a = 0; a < AXES_COUNT; index /= values_of(a), a++) c.value[a] = (uint8_t)(index % values_of(a));
+    return c;
+}
+
+/* Pairs of values that a chosen cell has. */
+static uint8_t had[AXES_COUNT][VALUES_MAX][AXES_COUNT][VALUES_MAX];
+
+static bool is_new(int a, uint32_t value, int b, uint32_t other) { return !had[a][value][b][other]; }
+
+/* New pairs of a cell's value of `axis` with its values of the axes before. */
+static uint32_t new_pairs(const struct cell *c, int axis) {
     uint32_t count = 0;
-    for (int a = 0; a < AXES_COUNT; a++)
-        for (int b = 0; b < a; b++) {
-            uint8_t *pair = &had[a][c->value[a]][b][c->value[b]];
-            count += !*pair;
-            *pair |= (uint8_t)taken;
-        }
+    for (int b = 0; b < axis; b++) count += is_new(axis, c->value[axis], b, c->value[b]);
     return count;
 }
 
-/* Greedy: the first of the cells with the most new pairs, until there are none; what is refused is no cover. A cell's new pairs only get
- * fewer, so those that it had when it was counted last are a bound: most cells need no new count. */
-static const struct cell *next_of_pairs(void) {
-    static uint8_t fewer[CELLS_MAX]; /* how many new pairs a cell lacks, at least */
-    enum { ALL = AXES_COUNT * (AXES_COUNT - 1) / 2 };
-    const struct cell *best = NULL;
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < cell_count; i++) {
-        if (fewer[i] + most >= ALL) continue;
-        uint32_t pairs = refusal(&cells[i]) ? 0 : new_pairs(&cells[i], 0);
-        fewer[i] = (uint8_t)(ALL - pairs);
-        if (pairs > most) most = pairs, best = &cells[i];
+struct search {
+    struct cell cell, best;
+    uint32_t most;                  /* new pairs of the best cell */
+    uint32_t later[AXES_COUNT + 1]; /* at most so many new pairs between the axes from here on */
+};
+
+/* At most so many new pairs, of which one value or both are of the axes from `axis` on. */
+static uint32_t bound(struct search *s, int axis) {
+    uint32_t total = s->later[axis];
+    for (int a = axis; a < AXES_COUNT; a++) {
+        uint32_t most = 0;
+        for (uint32_t v = 0; v < values_of(a); v++) {
+            uint32_t pairs = 0;
+            for (int b = 0; b < axis; b++) pairs += is_new(a, v, b, s->cell.value[b]);
+            if (pairs > most) most = pairs;
+        }
+        total += most;
     }
-    if (best) new_pairs(best, 1);
-    return best;
+    return total;
+}
+
+static void search(struct search *s, int axis, uint32_t pairs) {
+    if (axis == AXES_COUNT && pairs > s->most) s->most = pairs, s->best = s->cell;
+    if (axis == AXES_COUNT || pairs + bound(s, axis) <= s->most) return;
+    for (uint8_t v = 0; v < values_of(axis); v++) {
+        s->cell.value[axis] = v;
+        if (!refusal(&s->cell, axis + 1)) search(s, axis + 1, pairs + new_pairs(&s->cell, axis));
+    }
+}
+
+static bool any_new(int a, int b) {
+    for (uint32_t v = 0; v < values_of(a); v++)
+        for (uint32_t w = 0; w < values_of(b); w++)
+            if (is_new(a, v, b, w)) return true;
+    return false;
+}
+
+/* Greedy: a cell with the most new pairs. False: no cell has a new pair; what is refused is no cover. */
+static bool next_of_pairs(struct cell *out) {
+    struct search s = {0};
+    for (int a = AXES_COUNT - 1; a >= 0; a--) {
+        s.later[a] = s.later[a + 1];
+        for (int b = a + 1; b < AXES_COUNT; b++) s.later[a] += any_new(b, a);
+    }
+    search(&s, 0, 0);
+    for (int a = 0; a < AXES_COUNT && s.most; a++)
+        for (int b = 0; b < a; b++) had[a][s.best.value[a]][b][s.best.value[b]] = 1;
+    *out = s.best;
+    return s.most > 0;
 }
 
 /* One cell for each reason and stage: all other values are the first ones. */
@@ -360,7 +390,7 @@ static int run_refused(void) {
                 struct cell c = {.value = {[STAGE] = stage}};
                 c.value[a] = v;
                 bool bound = value_of(&c, a)->stage3 || value_of(&c, a)->sharded;
-                if (bound && refusal(&c)) run(&c), runs++;
+                if (bound && refusal(&c, AXES_COUNT)) run(&c), runs++;
             }
     return runs;
 }
@@ -394,13 +424,14 @@ static void losses(void) {
 
 int main(int argc, char **argv) {
     int whole = argc > 1 && !strcmp(argv[1], "--whole"), runs = 0;
-    list_cells();
-    for (uint32_t i = 0; i < cell_count && whole; i++) run(&cells[i]), runs++;
+    uint32_t all = cells_of_all();
+    struct cell c;
+    for (uint32_t i = 0; i < all && whole; i++, runs++) c = cell_at(i), run(&c);
     if (!whole) runs = run_refused();
-    for (const struct cell *c = whole ? NULL : next_of_pairs(); c; c = next_of_pairs()) run(c), runs++;
+    for (; !whole && next_of_pairs(&c); runs++) run(&c);
     if (seeds_divisor() == 1)
         losses(); /* numbers: a sanitizer sees nothing there that the cells do not show it */
     CHECK(repeated[false] && repeated[true] && in_three_tiers);
-    printf("%d of %u cells\n", runs, cell_count);
+    printf("%d of %u cells\n", runs, all);
     return check_end();
 }

@@ -23,7 +23,7 @@ await() { # COMMAND...: until it succeeds
     local end=$((SECONDS + 120))
     until "$@"; do
         ((SECONDS < end)) || return 1
-        sleep 0.01
+        sleep 0.05
     done
 }
 have() { [[ -s $1.0 && -s $1.1 ]]; }

@@ -36,7 +36,7 @@ await() { # COMMAND...: until it succeeds
             fail "not within 120 s: $*"
             return 1
         fi
-        sleep 0.02
+        sleep 0.05
     done
 }
 steps_of() { wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0; } # RUN: the lines of its metrics
