@@ -243,8 +243,8 @@ static bool send_window(struct control *control, const struct control_group *gro
 }
 
 /* Sends the records that the neighbor asked for at once, and changes once per interval. It also repeats the last
- * message once per 20 intervals, for a neighbor that opened the group later; but not the message that this rank leaves:
- * the neighbor, which has it, may close its port. */
+ * message once per 20 intervals, for a neighbor that opened the group later. It does not repeat the message that says
+ * that this rank left: the neighbor that has it may close its port. */
 static void send_calls(struct control *control, struct control_group *group, uint64_t now_ns) {
     uint64_t interval = group->told ? 20 * control->interval_ns : control->interval_ns;
     if (group->alone) return;

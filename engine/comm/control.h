@@ -20,7 +20,7 @@
  *                                    ranks.
  *
  * A rank closes its port when no message can be on its way to it. So in the closing each rank says which of its messages
- * are the last ones: for a group, the message that it leaves; then one heartbeat, of a type of its own.
+ * are the last ones: for each group, the message that says that it left; then one heartbeat, of a type of its own.
  *
  * Threads: control_tick from one thread at a time; the other functions from any thread. */
 /* clang-format on */

@@ -235,17 +235,23 @@ static void sums_go_through_the_ring(void) {
     CHECK_INT(d.list.count, 2);
 }
 
+static struct operation gather_of_params(void) {
+    return (struct operation){.kind = OP_GATHER,
+                              .stream = STREAM_GATHER,
+                              .region = GRAD_REGION,
+                              .items = 1,
+                              .joins = 1u << STREAM_COMPUTE,
+                              .acquires = 1,
+                              .reads = 1,
+                              .read = {{BUFFER_PARAM_SHARD, GRAD_REGION}},
+                              .writes = 1,
+                              .write = {{BUFFER_PARAM_FULL, GRAD_REGION}}};
+}
+
 static void parameters_go_through_a_ring(void) {
     struct drive d;
     open_drive(&d);
-    struct operation gather = {.kind = OP_GATHER,
-                               .stream = STREAM_GATHER,
-                               .region = GRAD_REGION,
-                               .items = 1,
-                               .reads = 1,
-                               .read = {{BUFFER_PARAM_SHARD, GRAD_REGION}},
-                               .writes = 1,
-                               .write = {{BUFFER_PARAM_FULL, GRAD_REGION}}};
+    const struct operation gather = gather_of_params();
     d.region[GRAD_REGION].params = true;
     for (uint64_t turn = 0; turn < 3; turn++) {
         int64_t before = (int64_t)turn * GRAD_CHUNKS;
@@ -267,16 +273,7 @@ static void parameters_go_through_a_ring(void) {
 static void parameters_are_read_in_place(void) {
     struct drive d;
     open_drive(&d);
-    struct operation gather = {.kind = OP_GATHER,
-                               .stream = STREAM_GATHER,
-                               .region = GRAD_REGION,
-                               .items = 1,
-                               .joins = 1u << STREAM_COMPUTE,
-                               .acquires = 1,
-                               .reads = 1,
-                               .read = {{BUFFER_PARAM_SHARD, GRAD_REGION}},
-                               .writes = 1,
-                               .write = {{BUFFER_PARAM_FULL, GRAD_REGION}}};
+    const struct operation gather = gather_of_params();
     d.region[GRAD_REGION].params = d.region[GRAD_REGION].in_place = true;
     for (int64_t turn = 0; turn < 2; turn++) {
         const struct operation *fetch = expand_one(&d, gather), *op = fetch + 1;
