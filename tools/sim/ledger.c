@@ -136,10 +136,10 @@ static bool queued(const struct ledger *l, const struct operation *a, const stru
     return l->plan->plan->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
 }
 
-/* Of these buffers, some chunks are written while others are read. */
+/* One operation may write chunks of such a buffer while another one reads other chunks of it. */
 static bool by_chunk(uint16_t kind) { return kind == BUFFER_GRAD_SHARD || kind == BUFFER_PARAM_FULL; }
 
-/* Two runs move different chunks of a gradient on the drive; or of a gathered region, which come from the drive while others are gathered. */
+/* The two runs move different chunks of the buffer: of a gradient on the drive, or of a gathered region. */
 static bool other_chunk(const struct ledger_item *a, const struct ledger_item *b,
                         const struct buffer_ref *ref) {
     const struct operation *x = a->op, *y = b->op;
