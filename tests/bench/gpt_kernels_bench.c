@@ -142,8 +142,8 @@ static void run_embedding_backward(void) {
 static void run_cross_entropy(void) {
     struct cross_entropy_argument a = {
         b.array[0],        b.statistics[0],          b.tokens, (uint32_t)logit_rows(),
-        (uint32_t)b.vocab, (uint32_t)logit_stride(), 1};
-    cuda_launch_blocks(&c, KERNEL_cross_entropy, a.rows, &a);
+        (uint32_t)b.vocab, (uint32_t)logit_stride(), 1,        0};
+    cuda_launch_cross_entropy(&c, &a);
 }
 
 static struct attention_argument attention(uint32_t width) {

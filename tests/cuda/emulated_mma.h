@@ -76,11 +76,11 @@ template <bool Turned> void load(uint32_t (&to)[4], const void *row) {
 struct copy {
     void *to;
     const void *from; /* NULL: zeros */
-    uint32_t bytes;
+    uint32_t bytes, group;
 };
 
 struct copies {
-    uint32_t count;
+    uint32_t count, group; /* group: that of the next copy */
     copy each[COPIES_MAX];
 };
 inline copies pending[THREADS_MAX]; /* by thread of the block that runs */
@@ -114,17 +114,23 @@ static inline void begin_copy(void *to, const void *from, bool there, uint32_t b
     need_aligned(to, bytes), need_aligned(from, bytes);
     note_copy(to);
     copies &mine = pending[thread_index()];
-    copy c = {to, there ? from : NULL, bytes};
+    copy c = {to, there ? from : NULL, bytes, mine.group};
     if (mine.count == COPIES_MAX || emulator_random(&random) % 2)
         perform(c);
     else
         mine.each[mine.count++] = c;
 }
 
-static inline void end_copies() {
+/* Performs the copies before group `end`. */
+static inline void end_copies(uint32_t end) {
     copies &mine = pending[thread_index()];
-    for (uint32_t i = 0; i < mine.count; i++) perform(mine.each[i]);
-    mine.count = 0;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < mine.count; i++)
+        if ((int32_t)(mine.each[i].group - end) < 0)
+            perform(mine.each[i]);
+        else
+            mine.each[left++] = mine.each[i];
+    mine.count = left;
 }
 
 } // namespace emulation
@@ -137,7 +143,14 @@ static inline void copy_16(void *to, const void *from, bool there) {
 static inline void copy_4(void *to, const void *from, bool there) {
     emulation::begin_copy(to, from, there, 4);
 }
-static inline void copies_done() { emulation::end_copies(); }
+static inline void copies_end() { emulation::pending[emulation::thread_index()].group++; }
+template <int LATER> static inline void copies_wait() {
+    emulation::end_copies(emulation::pending[emulation::thread_index()].group - LATER);
+}
+static inline void copies_done() {
+    copies_end();
+    copies_wait<0>();
+}
 static inline float power_of_two(float x) { return exp2f(x); }
 
 static inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

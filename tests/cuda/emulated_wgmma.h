@@ -131,7 +131,7 @@ static inline uint32_t shared_address(const void *at) {
 }
 
 static inline void copies_done_for_products(void) {
-    emulation::end_copies();
+    copies_done();
     emulation::fences[emulation::thread_index()]++;
 }
 

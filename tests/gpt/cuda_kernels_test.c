@@ -350,8 +350,8 @@ static void cross_entropy(uint32_t vocab, uint32_t stride, float scale) {
     struct array logits = numbers((uint64_t)SOME * stride, 20), loss = floats(SOME);
     for (uint32_t row = 0; row < SOME; row++) targets[row] = (int32_t)((row * 7919) % vocab);
     void *device = device_copy(targets, sizeof targets);
-    struct cross_entropy_argument a = {logits.device, loss.device, device, SOME, vocab, stride, scale};
-    cuda_launch_blocks(&c, KERNEL_cross_entropy, SOME, &a);
+    struct cross_entropy_argument a = {logits.device, loss.device, device, SOME, vocab, stride, scale, 0};
+    cuda_launch_cross_entropy(&c, &a);
     for (uint32_t row = 0; row < SOME; row++) {
         float *x = logits.host + (uint64_t)row * stride, *copy = malloc(stride * sizeof *copy);
         memcpy(copy, x, stride * sizeof *copy);

@@ -80,7 +80,7 @@ static void loss_of(struct gpt *gpt, uint32_t first, uint32_t rows, float scale)
                                        .columns = gpt->config.vocab,
                                        .stride = (uint32_t)c->memory.logits_stride,
                                        .scale = scale};
-    cuda_launch_blocks(c, KERNEL_cross_entropy, rows, &a);
+    cuda_launch_cross_entropy(c, &a);
 }
 
 /* The gradient of the head's input, from the gradient of some rows' logits. */

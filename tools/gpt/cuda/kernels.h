@@ -53,8 +53,11 @@
     X(warpgroup_key_backward_64)                                                                             \
     X(warpgroup_key_backward_128)
 
-/* Kernels with dynamic shared memory, and its bytes. */
+/* Kernels with dynamic shared memory, and its bytes; a launch of norm_back_K or cross_entropy may ask for less. */
 #define GPT_CUDA_DYNAMIC_SHARED(X)                                                                           \
+    X(cross_entropy, LOSS_SLOTS *LOSS_THREADS * 16)                                                          \
+    X(norm_back_1, NORM_ROWS_1 *NORM_PIECES(2) * NORM_GROUPS * 16)                                           \
+    X(norm_back_2, NORM_ROWS_2 *NORM_PIECES(2) * 2 * NORM_GROUPS * 16)                                       \
     X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
     X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
     X(warpgroup_forward_128, WARPGROUP_BYTES(128))                                                           \
@@ -62,6 +65,8 @@
     X(warpgroup_query_backward_128, WARPGROUP_BYTES(128))                                                    \
     X(warpgroup_key_backward_64, WARPGROUP_KEY_BYTES(64))                                                    \
     X(warpgroup_key_backward_128, WARPGROUP_KEY_BYTES(128))
+/* Pieces of 16 bytes of x, its gradient in fp32, and the skipped gradient, for a thread's columns of a row. */
+#define NORM_PIECES(number_bytes) (2 + 4 / (number_bytes))
 /* Four tiles of 64 rows in bf16, and 1,024 bytes to align them. By keys: also two of a block's own rows, and two numbers in fp32 for
  * each of 128 queries. */
 #define WARPGROUP_BYTES(width) (4 * 64 * (width)*2 + 1024)
@@ -76,7 +81,11 @@ enum {
     SUM_LANES = 8,                 /* threads that share a column; each adds every SUM_LANES-th row, */
     SUM_ROWS = 256,                /* and rows per part */
     NORM_GROUPS = 256,             /* norm_back: groups of columns, one of each thread, */
-    NORM_THREADS = 65536,          /* and threads of all blocks */
+    NORM_THREADS = 108 * 512,      /* threads of all blocks: an A100 runs them at once, and so do larger GPUs */
+    NORM_ROWS_1 = 3,               /* rows on their way in norm_back_1, */
+    NORM_ROWS_2 = 2,               /* and in norm_back_2 */
+    LOSS_THREADS = 512,            /* cross_entropy: threads of a block, */
+    LOSS_SLOTS = 12,               /* and groups of 16 bytes of a row that a thread keeps: 96 KiB in all, every GPU gives 99 */
     QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
     KEYS_PER_BLOCK = 8,            /* attention_key_backward: keys per block; a warp has a quarter */
     FLASH_ROWS = 64,               /* flash kernels: queries or keys per block, except */
@@ -212,14 +221,15 @@ struct position_backward_argument {
 };
 
 /* logits [rows][stride], of which `columns` are used: loss[row] = -log softmax(logits[row])[target[row]]. With a scale
- * above 0, logits become their gradient times the scale, and 0 after `columns`; scale 0 does not change them. A block
- * per row. */
+ * above 0, logits become their gradient times the scale, and 0 after `columns`; scale 0 does not change them. Any number of
+ * blocks. */
 struct cross_entropy_argument {
     void *logits;
     float *loss;
     const int32_t *target; /* below 0: none, so loss and gradient are 0 */
     uint32_t rows, columns, stride;
     float scale;
+    uint32_t slots; /* groups of 16 bytes of a row that a thread keeps; 0 if they do not fill the stride */
 };
 
 /* Causal attention (Dao et al. 2022, FlashAttention, algorithms 1 and 4) without a stored matrix of scores. A row of

@@ -82,13 +82,18 @@ void cuda_kernels_close(struct cuda_gpt *c) {
         if (c->module[i]) c->driver.cuModuleUnload(c->module[i]);
 }
 
-void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
-                 void *argument) {
+void cuda_launch_shared(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
+                        uint32_t bytes, void *argument) {
     if (c->error.code || c->lists || !blocks.x || !blocks.y || !blocks.z) return;
     check(c,
           c->driver.cuLaunchKernel(c->function[kernel], blocks.x, blocks.y, blocks.z, threads.x, threads.y,
-                                   threads.z, dynamic_bytes[kernel], c->stream, (void *[]){argument}, NULL),
+                                   threads.z, bytes, c->stream, (void *[]){argument}, NULL),
           kernel_names[kernel]);
+}
+
+void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
+                 void *argument) {
+    cuda_launch_shared(c, kernel, blocks, threads, dynamic_bytes[kernel], argument);
 }
 
 static struct grid line(uint64_t x) { return (struct grid){(uint32_t)x, 1, 1}; }

@@ -1,4 +1,6 @@
-/* LayerNorm and RMSNorm. A warp handles a row and reads it two or three times; after the first time from the caches. */
+/* LayerNorm and RMSNorm. A warp handles a row. The forward reads a row of up to KEPT groups per lane once, and keeps it in registers;
+ * otherwise a warp reads its row two or three times, after the first time from the caches. */
+#include "tools/gpt/cuda/mma.h"
 #include "tools/gpt/cuda/number.h"
 
 template <typename T, int N>
@@ -27,10 +29,48 @@ static __device__ void forward_row(const norm_forward_argument &a, uint32_t row,
     if (lane == 0) a.rstd[row] = rstd;
 }
 
+static constexpr uint32_t KEPT = 8;
+
+/* The same sums in the same order. */
+template <typename T, int N>
+static __device__ void forward_kept_row(const norm_forward_argument &a, uint32_t row, uint32_t lane) {
+    const T *x = (const T *)a.x + (uint64_t)row * a.columns;
+    T *y = (T *)a.y + (uint64_t)row * a.columns;
+    group<T, N> kept[KEPT];
+    float gain[N], bias[N] = {}, mean = 0, square = 0, share = 1 / (float)a.columns;
+#pragma unroll
+    for (uint32_t k = 0, c = lane * N; k < KEPT; k++, c += WARP * N)
+        if (c < a.columns) kept[k] = group_at<N>(x + c);
+#pragma unroll
+    for (uint32_t k = 0, c = lane * N; k < KEPT; k++, c += WARP * N)
+        for (int i = 0; i < N && c < a.columns && a.mean; i++) mean += wide(kept[k].number[i]);
+    mean = warp_sum(mean) * share;
+#pragma unroll
+    for (uint32_t k = 0, c = lane * N; k < KEPT; k++, c += WARP * N)
+        for (int i = 0; i < N && c < a.columns; i++) {
+            float d = wide(kept[k].number[i]) - mean;
+            square += d * d;
+        }
+    float rstd = 1 / sqrtf(warp_sum(square) * share + a.epsilon);
+#pragma unroll
+    for (uint32_t k = 0, c = lane * N; k < KEPT; k++, c += WARP * N) {
+        if (c >= a.columns) break;
+        load(gain, (const T *)a.gain + c);
+        if (a.bias) load(bias, (const T *)a.bias + c);
+        for (int i = 0; i < N; i++)
+            narrow(&kept[k].number[i], (wide(kept[k].number[i]) - mean) * rstd * gain[i] + bias[i]);
+        *(group<T, N> *)(y + c) = kept[k];
+    }
+    if (lane == 0 && a.mean) a.mean[row] = mean;
+    if (lane == 0) a.rstd[row] = rstd;
+}
+
 template <typename T> static __device__ void forward(const norm_forward_argument &a) {
     uint32_t row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= a.rows) return;
-    if (a.columns % WIDEST<T> == 0)
+    if (a.columns % WIDEST<T> == 0 && a.columns <= KEPT * WARP * WIDEST<T>)
+        forward_kept_row<T, WIDEST<T>>(a, row, lane);
+    else if (a.columns % WIDEST<T> == 0)
         forward_row<T, WIDEST<T>>(a, row, lane);
     else
         forward_row<T, 1>(a, row, lane);
@@ -76,63 +116,81 @@ template <typename T> static __device__ void backward(const norm_backward_argume
 /* ---- the backward with its sums ----
  *
  * All threads of a block work on one row after another. A thread has the same group of columns of each row, so it adds the sums over
- * rows in registers, in the order of the rows. */
+ * rows in registers, in the order of the rows. The next rows are on their way to shared memory. A thread reads there only what it
+ * copied itself: that needs no barrier. */
 
 /* The sums of x and y over all threads of the block, added in the order of its warps. Calls take turns with two buffers: a thread
  * that writes one has seen all threads read it. */
 template <int THREADS> static __device__ void block_sums(float &x, float &y, uint32_t turn) {
-    __shared__ float of_warp[2][THREADS / WARP][2];
-    float(&each)[THREADS / WARP][2] = of_warp[turn % 2];
+    __shared__ float2 of_warp[2][THREADS / WARP];
+    float2 *each = of_warp[turn % 2];
     x = warp_sum(x), y = warp_sum(y);
-    if (threadIdx.x % WARP == 0) each[threadIdx.x / WARP][0] = x, each[threadIdx.x / WARP][1] = y;
+    if (threadIdx.x % WARP == 0) each[threadIdx.x / WARP] = make_float2(x, y);
     __syncthreads();
     x = y = 0;
-    for (uint32_t i = 0; i < blockDim.x / WARP; i++) x += each[i][0], y += each[i][1];
+    for (uint32_t i = 0; i < blockDim.x / WARP; i++) x += each[i].x, y += each[i].y;
 }
 
-/* A thread's columns of a row; zeros beyond it. */
+/* A thread's columns of a row. In shared memory a row is NORM_PIECES pieces of 16 bytes for each thread: x, dy, and skip; each
+ * piece stands beside the same piece of the other threads. */
 template <typename T> struct norm_row {
-    static constexpr int N = WIDEST<T>;
+    static constexpr int N = WIDEST<T>, GRADIENTS = N / 4;
     group<T, N> x, skip;
-    group<float, N> dy;
+    group<float, 4> dy[GRADIENTS];
 
-    __device__ void take(const norm_backward_argument &a, uint32_t row, uint32_t column) {
-        uint64_t at = (uint64_t)row * a.columns + column;
-        if (column >= a.columns) return;
-        x = group_at<N>((const T *)a.x + at), dy = group_at<N>(a.dy + at);
-        if (a.skip) skip = group_at<N>((const T *)a.skip + at);
+    static __device__ void copy(group<T, N> *to, const norm_backward_argument &a, uint64_t at) {
+        copy_16(to, (const T *)a.x + at, true);
+        for (int i = 0; i < GRADIENTS; i++) copy_16(to + (1 + i) * blockDim.x, a.dy + at + 4 * i, true);
+        if (a.skip) copy_16(to + (1 + GRADIENTS) * blockDim.x, (const T *)a.skip + at, true);
+    }
+    __device__ void take(const group<T, N> *from, bool skips) {
+        x = *from;
+        for (int i = 0; i < GRADIENTS; i++) dy[i] = *(const group<float, 4> *)(from + (1 + i) * blockDim.x);
+        if (skips) skip = from[(1 + GRADIENTS) * blockDim.x];
     }
 };
 
-/* The next row is on its way while one is worked on. */
-template <typename T, int THREADS> static __device__ void back(const norm_backward_argument &a) {
-    constexpr int N = WIDEST<T>;
-    uint32_t column = threadIdx.x * N, first = blockIdx.x * a.part_rows,
+template <typename T, int THREADS, int ROWS> static __device__ void back(const norm_backward_argument &a) {
+    constexpr int N = WIDEST<T>, PIECES = NORM_PIECES(sizeof(T));
+    DYNAMIC_SHARED(char, rows);
+    group<T, N> *mine = (group<T, N> *)rows + threadIdx.x;
+    uint32_t column = threadIdx.x * N, first = blockIdx.x * a.part_rows, place = 0,
              end = first + a.part_rows < a.rows ? first + a.part_rows : a.rows;
     bool there = column < a.columns;
-    float gain_sum[N] = {}, bias_sum[N] = {}, dx_sum[N] = {};
+    float gain_sum[N] = {}, bias_sum[N] = {}, dx_sum[N] = {}, share = 1 / (float)a.columns;
+    float mean = a.mean ? a.mean[first] : 0, rstd = a.rstd[first];
     group<T, N> gain = {};
-    norm_row<T> now = {}, next = {};
+    norm_row<T> now = {};
     if (there) gain = group_at<N>((const T *)a.gain + column);
-    now.take(a, first, column);
-    for (uint32_t row = first; row < end; row++, now = next) {
-        group<T, N> dx;
-        float mean = a.mean ? a.mean[row] : 0, rstd = a.rstd[row], sum_g = 0, sum_gn = 0;
-        if (row + 1 < end) next.take(a, row + 1, column);
+    for (uint32_t k = 0; k < ROWS; k++) {
+        if (there && first + k < end)
+            now.copy(mine + k * PIECES * blockDim.x, a, (uint64_t)(first + k) * a.columns + column);
+        copies_end();
+    }
+    for (uint32_t row = first; row < end; row++, place = place + 1 < ROWS ? place + 1 : 0) {
+        group<T, N> *here = mine + place * PIECES * blockDim.x, dx;
+        uint64_t at = (uint64_t)row * a.columns + column;
+        uint32_t next = row + 1 < end ? row + 1 : row;
+        float next_mean = a.mean ? a.mean[next] : 0, next_rstd = a.rstd[next], sum_g = 0, sum_gn = 0;
+        float n[N], g[N];
+        copies_wait<ROWS - 1>();
+        if (there) now.take(here, a.skip != NULL);
         for (int i = 0; i < N; i++) {
-            float d = now.dy.number[i], n = (wide(now.x.number[i]) - mean) * rstd,
-                  g = d * wide(gain.number[i]);
-            sum_g += g, sum_gn += g * n;
-            gain_sum[i] += d * n, bias_sum[i] += d;
+            float d = now.dy[i / 4].number[i % 4];
+            n[i] = (wide(now.x.number[i]) - mean) * rstd, g[i] = d * wide(gain.number[i]);
+            sum_g += g[i], sum_gn += g[i] * n[i];
+            gain_sum[i] += d * n[i], bias_sum[i] += d;
         }
+        if (there && row + ROWS < end) now.copy(here, a, at + (uint64_t)ROWS * a.columns);
+        copies_end();
         block_sums<THREADS>(sum_g, sum_gn, row);
-        float mean_g = a.mean ? sum_g / (float)a.columns : 0, mean_gn = sum_gn / (float)a.columns;
+        float mean_g = a.mean ? sum_g * share : 0, mean_gn = sum_gn * share;
         for (int i = 0; i < N; i++) {
-            float n = (wide(now.x.number[i]) - mean) * rstd, g = now.dy.number[i] * wide(gain.number[i]);
-            narrow(&dx.number[i], (g - mean_g - n * mean_gn) * rstd + wide(now.skip.number[i]));
+            narrow(&dx.number[i], (g[i] - mean_g - n[i] * mean_gn) * rstd + wide(now.skip.number[i]));
             dx_sum[i] += wide(dx.number[i]);
         }
-        if (there) *(group<T, N> *)((T *)a.dx + (uint64_t)row * a.columns + column) = dx;
+        if (there) *(group<T, N> *)((T *)a.dx + at) = dx;
+        mean = next_mean, rstd = next_rstd;
     }
     uint64_t at = (uint64_t)blockIdx.x * a.columns + column;
     if (there && a.gain_sums) store(a.gain_sums + at, gain_sum);
@@ -141,10 +199,10 @@ template <typename T, int THREADS> static __device__ void back(const norm_backwa
 }
 
 template <typename T> static __device__ void back_1(const norm_backward_argument &a) {
-    back<T, NORM_GROUPS>(a);
+    back<T, NORM_GROUPS, NORM_ROWS_1>(a);
 }
 template <typename T> static __device__ void back_2(const norm_backward_argument &a) {
-    back<T, 2 * NORM_GROUPS>(a);
+    back<T, 2 * NORM_GROUPS, NORM_ROWS_2>(a);
 }
 
 KERNELS_OF(norm_forward, ROWS_PER_BLOCK *WARP, forward)

@@ -49,6 +49,12 @@ static __device__ inline void copy_4(void *to, const void *from, bool there) {
 }
 static __device__ inline void copies_done(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+/* Ends a group of copies, which may be empty. All groups but this thread's last LATER ones have arrived after copies_wait. */
+static __device__ inline void copies_end(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LATER> static __device__ inline void copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+}
+
 /* 2^x, with a relative error of about 2^-22; results below 2^-126 are 0. */
 static __device__ inline float power_of_two(float x) {
     float y;

@@ -77,6 +77,9 @@ struct grid {
 };
 void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
                  void *argument);
+/* With `bytes` of dynamic shared memory in place of all that the kernel may have. */
+void cuda_launch_shared(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
+                        uint32_t bytes, void *argument);
 /* Launch a thread for each of `count`; a warp for each of `rows`; a block of FLAT_THREADS for each of `rows`. */
 void cuda_launch_flat(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t count, void *argument);
 void cuda_launch_rows(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t rows, void *argument);
@@ -103,6 +106,8 @@ void cuda_norm_backward(struct gpt *gpt, struct cuda_norm norm, const void *skip
  * a row does not fill its groups of 16 bytes, or is too wide. The launch sets the argument's part_rows. */
 enum gpt_kernel cuda_norm_back(const struct cuda_gpt *c, uint32_t columns);
 void cuda_launch_norm_back(struct cuda_gpt *c, struct norm_backward_argument *a);
+/* Sets the argument's `slots`. */
+void cuda_launch_cross_entropy(struct cuda_gpt *c, struct cross_entropy_argument *a);
 void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
                         uint32_t columns);
 /* The same of a bias that is added to the stream, whose gradient the last cuda_norm_backward wrote. */
