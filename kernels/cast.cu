@@ -38,9 +38,11 @@ KERNEL(gradient_take, 256, struct gradient_take_argument, a) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
     uint32_t count = four_count(first, a.count);
     if (!count) return;
-    four f = four_load(a.gradient, a.dtype, first, count);
+    four_bits gradient = four_fetch(a.gradient, a.dtype, first, count), before = {};
+    if (a.add) before = four_fetch(a.sum, a.dtype, first, count);
+    four f = four_widened(gradient, a.dtype);
     if (a.add) {
-        four sum = four_load(a.sum, a.dtype, first, count);
+        four sum = four_widened(before, a.dtype);
         for (uint32_t k = 0; k < 4; k++) f.x[k] = canonical(sum.x[k] + f.x[k]);
     }
     four_store(a.sum, a.dtype, first, count, f);

@@ -64,23 +64,40 @@ KERNEL_INLINE uint16_t four_half(uint2 x, uint32_t k) {
     return (uint16_t)((k < 2 ? x.x : x.y) >> (k % 2 * 16));
 }
 
+/* Four elements as they are in memory. fp32: a word each; 16 bits: two words. A thread that loads several fours loads all of them before it
+ * widens the first: it would wait there for the load. */
+struct four_bits {
+    uint4 word;
+};
+
 /* Loads elements first .. first + count - 1 and zeros for the rest; `first` is a multiple of four. */
-KERNEL_INLINE four four_load(const void *array, uint32_t dtype, uint64_t first, uint32_t count) {
-    four f = {};
-    if (dtype == DTYPE_F32) {
-        const float *in = static_cast<const float *>(array) + first;
-        if (four_whole(array, 4, count)) {
-            float4 x = *reinterpret_cast<const float4 *>(in);
-            return {{x.x, x.y, x.z, x.w}};
-        }
-        for (uint32_t k = 0; k < 4; k++)
-            if (k < count) f.x[k] = in[k];
-        return f;
+KERNEL_INLINE four_bits four_fetch(const void *array, uint32_t dtype, uint64_t first, uint32_t count) {
+    if (dtype != DTYPE_F32) {
+        uint2 x = four_load_halves(static_cast<const uint16_t *>(array), first, count);
+        return {make_uint4(x.x, x.y, 0, 0)};
     }
-    uint2 x = four_load_halves(static_cast<const uint16_t *>(array), first, count);
+    const uint32_t *in = static_cast<const uint32_t *>(array) + first;
+    if (four_whole(array, 4, count)) return {*reinterpret_cast<const uint4 *>(in)};
+    uint32_t x[4] = {};
     for (uint32_t k = 0; k < 4; k++)
-        f.x[k] = dtype == DTYPE_BF16 ? f32_from_bf16(four_half(x, k)) : f32_from_f16(four_half(x, k));
+        if (k < count) x[k] = in[k];
+    return {make_uint4(x[0], x[1], x[2], x[3])};
+}
+
+KERNEL_INLINE four four_widened(const four_bits &bits, uint32_t dtype) {
+    const uint4 &w = bits.word;
+    if (dtype == DTYPE_F32) return {{float_of(w.x), float_of(w.y), float_of(w.z), float_of(w.w)}};
+    uint2 x = make_uint2(w.x, w.y);
+    four f;
+    if (dtype == DTYPE_BF16)
+        for (uint32_t k = 0; k < 4; k++) f.x[k] = f32_from_bf16(four_half(x, k));
+    else
+        for (uint32_t k = 0; k < 4; k++) f.x[k] = f32_from_f16(four_half(x, k));
     return f;
+}
+
+KERNEL_INLINE four four_load(const void *array, uint32_t dtype, uint64_t first, uint32_t count) {
+    return four_widened(four_fetch(array, dtype, first, count), dtype);
 }
 
 KERNEL_INLINE void four_store(void *array, uint32_t dtype, uint64_t first, uint32_t count, const four &f) {
@@ -95,7 +112,10 @@ KERNEL_INLINE void four_store(void *array, uint32_t dtype, uint64_t first, uint3
         return;
     }
     uint16_t x[4];
-    for (uint32_t k = 0; k < 4; k++) x[k] = narrow_of(f.x[k], dtype);
+    if (dtype == DTYPE_BF16)
+        for (uint32_t k = 0; k < 4; k++) x[k] = bf16_from_f32(f.x[k]);
+    else
+        for (uint32_t k = 0; k < 4; k++) x[k] = f16_from_f32(f.x[k]);
     four_store_halves(static_cast<uint16_t *>(array), first, count, x);
 }
 

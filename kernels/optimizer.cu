@@ -17,13 +17,35 @@
 
 typedef void element_function(float *weight, float *state0, float *state1, float gradient, const float *s);
 
-static __device__ four load_master(const struct optimizer_args &a, uint64_t first, uint32_t count) {
-    if (!a.master_low) return four_load(a.master, DTYPE_F32, first, count);
+/* Of a split master: the weights in the first two words, the low halves in the others. */
+static __device__ four_bits fetch_master(const struct optimizer_args &a, uint64_t first, uint32_t count) {
+    if (!a.master_low) return four_fetch(a.master, DTYPE_F32, first, count);
     uint2 weight = four_load_halves(static_cast<const uint16_t *>(a.out), first, count);
     uint2 low = four_load_halves(a.master_low, first, count);
+    return {make_uint4(weight.x, weight.y, low.x, low.y)};
+}
+
+static __device__ four master_from(const struct optimizer_args &a, const four_bits &bits) {
+    if (!a.master_low) return four_widened(bits, DTYPE_F32);
+    const uint4 &w = bits.word;
     four f;
-    for (uint32_t k = 0; k < 4; k++) f.x[k] = master_of(four_half(weight, k), four_half(low, k));
+    for (uint32_t k = 0; k < 4; k++)
+        f.x[k] = master_of(four_half(make_uint2(w.x, w.y), k), four_half(make_uint2(w.z, w.w), k));
     return f;
+}
+
+/* What an update reads, in one go. */
+struct read_four {
+    four_bits master, gradient, state[OPTIMIZER_STATES_MAX];
+};
+
+template <int states>
+static __device__ read_four read(const struct optimizer_args &a, uint64_t first, uint32_t count, bool gradient) {
+    read_four r = {};
+    r.master = fetch_master(a, first, count);
+    if (gradient) r.gradient = four_fetch(a.gradient, a.gradient_dtype, first, count);
+    for (int s = 0; s < states; s++) r.state[s] = four_fetch(a.state[s], a.state_dtype, first, count);
+    return r;
 }
 
 static __device__ void move_average(const struct optimizer_args &a, uint64_t first, uint32_t count,
@@ -42,7 +64,7 @@ static __device__ void store_master(const struct optimizer_args &a, uint64_t fir
         return;
     }
     uint16_t weight[4], low[4];
-    for (uint32_t k = 0; k < 4; k++) weight[k] = bf16_from_f32(f.x[k]), low[k] = low_of(f.x[k], weight[k]);
+    for (uint32_t k = 0; k < 4; k++) weight[k] = bf16_from_result(f.x[k]), low[k] = low_of(f.x[k], weight[k]);
     four_store_halves(static_cast<uint16_t *>(a.out), first, count, weight);
     four_store_halves(a.master_low, first, count, low);
 }
@@ -54,13 +76,15 @@ static __device__ void store_state(const struct optimizer_args &a, int state, ui
         four_store(a.state[state], DTYPE_F32, first, count, f);
         return;
     }
-    /* the four share a key, except where a block of 2^32 elements ends: a key costs as much as three elements */
+    /* A key costs as much as three elements. All threads share that of the call's first element, except beyond the end of a block of
+     * 2^32 elements: it depends on no thread, so a warp computes it once. */
     uint16_t x[4];
     uint64_t at = a.first + first, key_of = a.rounding_key + (uint64_t)state;
-    uint32_t key = block_key(key_of, at >> 32);
+    uint32_t key = block_key(key_of, a.first >> 32);
+    if (at >> 32 != a.first >> 32) key = block_key(key_of, at >> 32);
     for (uint32_t k = 0; k < 4; k++, at++) {
         if (k && (uint32_t)at == 0) key = block_key(key_of, at >> 32);
-        x[k] = bf16_stochastic_of(f.x[k], mix_bits((uint32_t)at ^ key));
+        x[k] = bf16_stochastic_of_result(f.x[k], mix_bits((uint32_t)at ^ key));
         f.x[k] = f32_from_bf16(x[k]);
     }
     four_store_halves(static_cast<uint16_t *>(a.state[state]), first, count, x);
@@ -75,9 +99,10 @@ static __device__ void update(const struct optimizer_step_argument &argument) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
     uint32_t count = four_count(first, a.count);
     if (!count) return;
-    four gradient = {}, master = load_master(a, first, count), state[OPTIMIZER_STATES_MAX] = {};
-    if (part == WHOLE) gradient = four_load(a.gradient, a.gradient_dtype, first, count);
-    for (int s = 0; s < states; s++) state[s] = four_load(a.state[s], a.state_dtype, first, count);
+    const read_four r = read<states>(a, first, count, part == WHOLE);
+    four gradient = {}, master = master_from(a, r.master), state[OPTIMIZER_STATES_MAX] = {};
+    if (part == WHOLE) gradient = four_widened(r.gradient, a.gradient_dtype);
+    for (int s = 0; s < states; s++) state[s] = four_widened(r.state[s], a.state_dtype);
     for (uint32_t k = 0; k < 4; k++)
         element(&master.x[k], &state[0].x[k], &state[1].x[k], gradient.x[k] * a.gradient_scale,
                 argument.scalars.value);
@@ -110,9 +135,10 @@ static __device__ struct optimizer_args args_from(struct optimizer_args a, uint6
 template <element_function before, element_function direction, int states>
 static __device__ void measure_four(const struct optimizer_args &a, const float *scalars, uint64_t first,
                                     uint32_t count, four &weight, four &moves) {
-    four gradient = four_load(a.gradient, a.gradient_dtype, first, count), state[OPTIMIZER_STATES_MAX] = {};
-    weight = load_master(a, first, count);
-    for (int s = 0; s < states; s++) state[s] = four_load(a.state[s], a.state_dtype, first, count);
+    const read_four r = read<states>(a, first, count, true);
+    four gradient = four_widened(r.gradient, a.gradient_dtype), state[OPTIMIZER_STATES_MAX] = {};
+    weight = master_from(a, r.master);
+    for (int s = 0; s < states; s++) state[s] = four_widened(r.state[s], a.state_dtype);
     for (uint32_t k = 0; k < 4; k++) {
         moves.x[k] = weight.x[k];
         before(&moves.x[k], &state[0].x[k], &state[1].x[k], gradient.x[k] * a.gradient_scale, scalars);

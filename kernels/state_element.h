@@ -38,4 +38,14 @@ KERNEL_INLINE uint16_t bf16_stochastic_of(float x, uint32_t random) {
     return (uint16_t)(magnitude >= 0x7f800000 ? special : rounded);
 }
 
+/* The same as bf16_stochastic_of and bf16_from_f32, for results of arithmetic: infinities and the canonical NaN have no bits that a
+ * rounding could carry into the upper 16. */
+KERNEL_INLINE uint16_t bf16_stochastic_of_result(float x, uint32_t random) {
+    return (uint16_t)((bits_of(x) + (random & 0xffff)) >> 16);
+}
+KERNEL_INLINE uint16_t bf16_from_result(float x) {
+    uint32_t u = bits_of(x);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
 #endif

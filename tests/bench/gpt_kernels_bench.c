@@ -132,7 +132,7 @@ static void run_rotary(void) {
 static void run_embedding_forward(void) {
     struct embedding_forward_argument a = {b.array[1],          b.array[0],         b.array[2],      b.tokens,
                                            (uint32_t)b.columns, (uint32_t)b.length, (uint32_t)b.rows};
-    cuda_launch_blocks(&c, KERNEL_embedding_forward, a.rows, &a);
+    cuda_launch_rows(&c, KERNEL_embedding_forward, a.rows, &a);
 }
 static void run_embedding_backward(void) {
     struct embedding_backward_argument a = {b.array[0], b.array[1],          b.order, b.first, b.group,

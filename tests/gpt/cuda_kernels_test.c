@@ -319,7 +319,7 @@ static void embedding(uint32_t width, bool add) {
                       device_copy(&groups, sizeof groups)};
     struct embedding_forward_argument forward = {y.device, table.device, positions.device, device[0], width,
                                                  LENGTH,   ROWS};
-    cuda_launch_blocks(&c, KERNEL_embedding_forward, ROWS, &forward);
+    cuda_launch_rows(&c, KERNEL_embedding_forward, ROWS, &forward);
     for (uint64_t i = 0; i < y.count; i++)
         y.host[i] = table.host[(uint64_t)tokens[i / width] * width + i % width] +
                     positions.host[i / width % LENGTH * width + i % width];

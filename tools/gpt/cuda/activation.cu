@@ -1,12 +1,16 @@
 /* The MLP's activation and rotary positions: element by element. gelu(x) = x s(2u), where u = sqrt(2/pi) (x + 0.044715
  * x^3) and s(z) = 1 / (1 + e^-z). A thread handles as many neighbouring elements as 16 bytes hold, if that number
  * divides the length of a row. */
+#include "tools/gpt/cuda/mma.h"
 #include "tools/gpt/cuda/number.h"
+
+static constexpr float LOG2_E = 1.4426950408889634f;
 
 static constexpr float GELU_A = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 static constexpr float GELU_B = 0.044715f;
 
-static __device__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+/* Exact divisions and exponentials would take longer than memory. */
+static __device__ float sigmoid(float x) { return __fdividef(1, 1 + power_of_two(x * -LOG2_E)); }
 static __device__ float gelu_gate(float x) { return sigmoid(x * (x * x * (GELU_A * GELU_B) + GELU_A)); }
 
 static __device__ float gelu(float x) { return x * gelu_gate(x); }

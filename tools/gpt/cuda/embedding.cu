@@ -1,37 +1,43 @@
-/* The embeddings of tokens and of positions. Each block handles a row, or a row of a table; its threads go along the
- * columns. A thread handles as many neighbouring columns as 16 bytes hold, if a row is a multiple of that. To sum rows,
- * a thread loads several rows before it adds the first. */
+/* The embeddings of tokens and of positions. Forward, a warp handles a row; backward, a block handles a row of a table. Threads go along
+ * the columns. A thread handles as many neighbouring columns as 16 bytes hold, if a row is a multiple of that. A thread loads several
+ * groups of columns, or several rows to sum, before it adds the first. */
 #include "tools/gpt/cuda/number.h"
 
 static constexpr uint32_t AHEAD = 4;
 
-template <typename T, int N> static __device__ void forward_row(const embedding_forward_argument &a) {
-    uint64_t row = blockIdx.x, width = a.width;
-    const T *token = (const T *)a.table + (uint64_t)a.tokens[row] * width;
-    const T *position = a.positions ? (const T *)a.positions + row % a.length * width : NULL;
-    float x[N], y[N] = {};
-    for (uint32_t c = threadIdx.x * N; c < width; c += FLAT_THREADS * N) {
-        load(x, token + c);
-        if (position) load(y, position + c);
-        for (int i = 0; i < N; i++) x[i] += y[i];
-        store((T *)a.y + row * width + c, x);
+template <typename T, int N> static __device__ void forward_row(const embedding_forward_argument &a, uint32_t row) {
+    uint32_t first = threadIdx.x % WARP * N;
+    const T *token = (const T *)a.table + (uint64_t)a.tokens[row] * a.width;
+    const T *position = a.positions ? (const T *)a.positions + (uint64_t)(row % a.length) * a.width : NULL;
+    T *y = (T *)a.y + (uint64_t)row * a.width;
+    for (; first < a.width; first += AHEAD * WARP * N) {
+        packed<T, N> x[AHEAD], p[AHEAD] = {};
+        float sum[N];
+        for (uint32_t k = 0, c = first; k < AHEAD; k++, c += WARP * N) {
+            if (c < a.width) x[k] = packed_at<N>(token + c);
+            if (c < a.width && position) p[k] = packed_at<N>(position + c);
+        }
+        for (uint32_t k = 0, c = first; k < AHEAD; k++, c += WARP * N) {
+            for (int i = 0; i < N; i++) sum[i] = x[k].at(i) + p[k].at(i);
+            if (c < a.width) store(y + c, sum);
+        }
     }
 }
 
 template <typename T> static __device__ void forward(const embedding_forward_argument &a) {
+    uint32_t row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / WARP;
+    if (row >= a.rows) return;
     if (a.width % WIDEST<T> == 0)
-        forward_row<T, WIDEST<T>>(a);
+        forward_row<T, WIDEST<T>>(a, row);
     else
-        forward_row<T, 1>(a);
+        forward_row<T, 1>(a, row);
 }
-
-static __device__ uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 /* Adds the first `count` groups, in order. */
 template <typename T, int N>
-static __device__ void add_groups(float (&sum)[N], const group<T, N> (&x)[AHEAD], uint32_t count) {
+static __device__ void add_groups(float (&sum)[N], const packed<T, N> (&x)[AHEAD], uint32_t count) {
     for (uint32_t k = 0; k < AHEAD; k++)
-        for (int i = 0; i < N && k < count; i++) sum[i] += wide(x[k].number[i]);
+        for (int i = 0; i < N && k < count; i++) sum[i] += x[k].at(i);
 }
 
 /* to = sum, or to += sum. */
@@ -43,16 +49,15 @@ template <typename T, int N> static __device__ void put(T *to, const float (&sum
 }
 
 template <typename T, int N> static __device__ void sum_group(const embedding_backward_argument &a) {
-    uint32_t index = blockIdx.x;
-    if (index >= *a.groups) return;
-    uint32_t first = a.first[index], end = a.first[index + 1];
+    uint32_t index = blockIdx.x, groups = *a.groups, first = a.first[index], end = a.first[index + 1];
+    if (index >= groups) return; /* then the others are of no use, but they arrive together */
     T *to = (T *)a.table + (uint64_t)a.token[index] * a.width;
     for (uint32_t c = threadIdx.x * N; c < a.width; c += FLAT_THREADS * N) {
         float sum[N] = {};
         for (uint32_t at = first; at < end; at += AHEAD) {
-            group<T, N> x[AHEAD];
+            packed<T, N> x[AHEAD];
             for (uint32_t k = 0; k < AHEAD; k++)
-                x[k] = group_at<N>((const T *)a.dy + (uint64_t)a.order[least(at + k, end - 1)] * a.width + c);
+                if (at + k < end) x[k] = packed_at<N>((const T *)a.dy + (uint64_t)a.order[at + k] * a.width + c);
             add_groups(sum, x, end - at);
         }
         put(to + c, sum, a.add);
@@ -71,10 +76,10 @@ template <typename T, int N> static __device__ void sum_position(const position_
     for (uint32_t c = threadIdx.x * N; c < a.width; c += FLAT_THREADS * N) {
         float sum[N] = {};
         for (uint32_t at = 0; at < end; at += AHEAD) {
-            group<T, N> x[AHEAD];
+            packed<T, N> x[AHEAD];
             for (uint32_t k = 0; k < AHEAD; k++)
-                x[k] = group_at<N>((const T *)a.dy +
-                                   ((uint64_t)least(at + k, end - 1) * a.length + position) * a.width + c);
+                if (at + k < end)
+                    x[k] = packed_at<N>((const T *)a.dy + ((uint64_t)(at + k) * a.length + position) * a.width + c);
             add_groups(sum, x, end - at);
         }
         put((T *)a.table + (uint64_t)position * a.width + c, sum, a.add);
@@ -88,6 +93,6 @@ template <typename T> static __device__ void positions_backward(const position_b
         sum_position<T, 1>(a);
 }
 
-KERNELS_OF(embedding_forward, FLAT_THREADS, forward)
+KERNELS_OF(embedding_forward, ROWS_PER_BLOCK *WARP, forward)
 KERNELS_OF(embedding_backward, FLAT_THREADS, backward)
 KERNELS_OF(position_backward, FLAT_THREADS, positions_backward)

@@ -13,7 +13,7 @@ void cuda_embedding_forward(struct gpt *gpt) {
                                            .width = gpt->config.width,
                                            .length = gpt->pass.length,
                                            .rows = gpt->pass.rows};
-    cuda_launch_blocks(c, KERNEL_embedding_forward, a.rows, &a);
+    cuda_launch_rows(c, KERNEL_embedding_forward, a.rows, &a);
 }
 
 static void tokens_backward(struct gpt *gpt, const zero_slot *slot) {

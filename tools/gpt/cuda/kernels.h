@@ -81,7 +81,7 @@ enum {
     SUM_LANES = 8,                 /* threads that share a column; each adds every SUM_LANES-th row, */
     SUM_ROWS = 256,                /* and rows per part */
     NORM_GROUPS = 256,             /* norm_back: groups of columns, one of each thread, */
-    NORM_THREADS = 108 * 512,      /* threads of all blocks: an A100 runs them at once, and so do larger GPUs */
+    NORM_THREADS = 108 * 448,      /* threads of all blocks: an A100 runs them at once, and so do larger GPUs */
     NORM_ROWS_1 = 3,               /* rows on their way in norm_back_1, */
     NORM_ROWS_2 = 2,               /* and in norm_back_2 */
     LOSS_THREADS = 512,            /* cross_entropy: threads of a block, */
@@ -196,7 +196,7 @@ struct rotary_argument {
     float sign; /* -1: rotates back */
 };
 
-/* y[row] = table[token[row]] + positions[row % length]. A block per row. */
+/* y[row] = table[token[row]] + positions[row % length]. A warp per row. */
 struct embedding_forward_argument {
     void *y;
     const void *table, *positions; /* positions: may be NULL */

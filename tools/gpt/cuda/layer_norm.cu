@@ -36,19 +36,19 @@ template <typename T, int N>
 static __device__ void forward_kept_row(const norm_forward_argument &a, uint32_t row, uint32_t lane) {
     const T *x = (const T *)a.x + (uint64_t)row * a.columns;
     T *y = (T *)a.y + (uint64_t)row * a.columns;
-    group<T, N> kept[KEPT];
-    float gain[N], bias[N] = {}, mean = 0, square = 0, share = 1 / (float)a.columns;
+    packed<T, N> kept[KEPT];
+    float v[N], gain[N], bias[N] = {}, mean = 0, square = 0, share = 1 / (float)a.columns;
 #pragma unroll
     for (uint32_t k = 0, c = lane * N; k < KEPT; k++, c += WARP * N)
-        if (c < a.columns) kept[k] = group_at<N>(x + c);
+        if (c < a.columns) kept[k] = packed_at<N>(x + c);
 #pragma unroll
     for (uint32_t k = 0, c = lane * N; k < KEPT; k++, c += WARP * N)
-        for (int i = 0; i < N && c < a.columns && a.mean; i++) mean += wide(kept[k].number[i]);
+        for (int i = 0; i < N && c < a.columns && a.mean; i++) mean += kept[k].at(i);
     mean = warp_sum(mean) * share;
 #pragma unroll
     for (uint32_t k = 0, c = lane * N; k < KEPT; k++, c += WARP * N)
         for (int i = 0; i < N && c < a.columns; i++) {
-            float d = wide(kept[k].number[i]) - mean;
+            float d = kept[k].at(i) - mean;
             square += d * d;
         }
     float rstd = 1 / sqrtf(warp_sum(square) * share + a.epsilon);
@@ -57,9 +57,8 @@ static __device__ void forward_kept_row(const norm_forward_argument &a, uint32_t
         if (c >= a.columns) break;
         load(gain, (const T *)a.gain + c);
         if (a.bias) load(bias, (const T *)a.bias + c);
-        for (int i = 0; i < N; i++)
-            narrow(&kept[k].number[i], (wide(kept[k].number[i]) - mean) * rstd * gain[i] + bias[i]);
-        *(group<T, N> *)(y + c) = kept[k];
+        for (int i = 0; i < N; i++) v[i] = (kept[k].at(i) - mean) * rstd * gain[i] + bias[i];
+        store(y + c, v);
     }
     if (lane == 0 && a.mean) a.mean[row] = mean;
     if (lane == 0) a.rstd[row] = rstd;
@@ -135,49 +134,50 @@ template <int THREADS> static __device__ void block_sums(float &x, float &y, uin
  * piece stands beside the same piece of the other threads. */
 template <typename T> struct norm_row {
     static constexpr int N = WIDEST<T>, GRADIENTS = N / 4;
-    group<T, N> x, skip;
-    group<float, 4> dy[GRADIENTS];
+    packed<T, N> x, skip;
+    packed<float, 4> dy[GRADIENTS];
 
-    static __device__ void copy(group<T, N> *to, const norm_backward_argument &a, uint64_t at) {
+    static __device__ void copy(uint4 *to, const norm_backward_argument &a, uint64_t at) {
         copy_16(to, (const T *)a.x + at, true);
         for (int i = 0; i < GRADIENTS; i++) copy_16(to + (1 + i) * blockDim.x, a.dy + at + 4 * i, true);
         if (a.skip) copy_16(to + (1 + GRADIENTS) * blockDim.x, (const T *)a.skip + at, true);
     }
-    __device__ void take(const group<T, N> *from, bool skips) {
-        x = *from;
-        for (int i = 0; i < GRADIENTS; i++) dy[i] = *(const group<float, 4> *)(from + (1 + i) * blockDim.x);
-        if (skips) skip = from[(1 + GRADIENTS) * blockDim.x];
+    __device__ void take(const uint4 *from, bool skips) {
+        x = packed_at<N>((const T *)from);
+        for (int i = 0; i < GRADIENTS; i++) dy[i] = packed_at<4>((const float *)(from + (1 + i) * blockDim.x));
+        if (skips) skip = packed_at<N>((const T *)(from + (1 + GRADIENTS) * blockDim.x));
     }
 };
 
 template <typename T, int THREADS, int ROWS> static __device__ void back(const norm_backward_argument &a) {
     constexpr int N = WIDEST<T>, PIECES = NORM_PIECES(sizeof(T));
-    DYNAMIC_SHARED(char, rows);
-    group<T, N> *mine = (group<T, N> *)rows + threadIdx.x;
+    DYNAMIC_SHARED(uint4, rows);
+    uint4 *mine = rows + threadIdx.x;
     uint32_t column = threadIdx.x * N, first = blockIdx.x * a.part_rows, place = 0,
              end = first + a.part_rows < a.rows ? first + a.part_rows : a.rows;
     bool there = column < a.columns;
     float gain_sum[N] = {}, bias_sum[N] = {}, dx_sum[N] = {}, share = 1 / (float)a.columns;
     float mean = a.mean ? a.mean[first] : 0, rstd = a.rstd[first];
-    group<T, N> gain = {};
+    packed<T, N> gain = {};
     norm_row<T> now = {};
-    if (there) gain = group_at<N>((const T *)a.gain + column);
+    if (there) gain = packed_at<N>((const T *)a.gain + column);
     for (uint32_t k = 0; k < ROWS; k++) {
         if (there && first + k < end)
             now.copy(mine + k * PIECES * blockDim.x, a, (uint64_t)(first + k) * a.columns + column);
         copies_end();
     }
     for (uint32_t row = first; row < end; row++, place = place + 1 < ROWS ? place + 1 : 0) {
-        group<T, N> *here = mine + place * PIECES * blockDim.x, dx;
+        uint4 *here = mine + place * PIECES * blockDim.x;
         uint64_t at = (uint64_t)row * a.columns + column;
         uint32_t next = row + 1 < end ? row + 1 : row;
         float next_mean = a.mean ? a.mean[next] : 0, next_rstd = a.rstd[next], sum_g = 0, sum_gn = 0;
         float n[N], g[N];
+        group<T, N> dx;
         copies_wait<ROWS - 1>();
         if (there) now.take(here, a.skip != NULL);
         for (int i = 0; i < N; i++) {
-            float d = now.dy[i / 4].number[i % 4];
-            n[i] = (wide(now.x.number[i]) - mean) * rstd, g[i] = d * wide(gain.number[i]);
+            float d = now.dy[i / 4].at(i % 4);
+            n[i] = (now.x.at(i) - mean) * rstd, g[i] = d * gain.at(i);
             sum_g += g[i], sum_gn += g[i] * n[i];
             gain_sum[i] += d * n[i], bias_sum[i] += d;
         }
@@ -186,7 +186,7 @@ template <typename T, int THREADS, int ROWS> static __device__ void back(const n
         block_sums<THREADS>(sum_g, sum_gn, row);
         float mean_g = a.mean ? sum_g * share : 0, mean_gn = sum_gn * share;
         for (int i = 0; i < N; i++) {
-            narrow(&dx.number[i], (g[i] - mean_g - n[i] * mean_gn) * rstd + wide(now.skip.number[i]));
+            narrow(&dx.number[i], (g[i] - mean_g - n[i] * mean_gn) * rstd + now.skip.at(i));
             dx_sum[i] += wide(dx.number[i]);
         }
         if (there) *(group<T, N> *)((T *)a.dx + at) = dx;

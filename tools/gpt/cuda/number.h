@@ -35,6 +35,30 @@ template <int N, typename T> __device__ inline void store(T *to, const float (&f
     *(group<T, N> *)to = g;
 }
 
+/* The same in whole registers, for a thread that keeps many: the compiler gives every 16-bit number of a group its own. */
+template <typename T, int N> struct packed {
+    uint32_t word[(sizeof(T) * N + 3) / 4];
+
+    __device__ float at(int i) const {
+        if constexpr (sizeof(T) == 4) return __uint_as_float(word[i]);
+        uint16_t bits = (uint16_t)(word[i / 2] >> i % 2 * 16);
+        T x;
+        memcpy((void *)&x, &bits, sizeof x);
+        return wide(x);
+    }
+};
+template <int N, typename T> __device__ inline packed<T, N> packed_at(const T *from) {
+    if constexpr (sizeof(T) * N >= 4) {
+        struct alignas(sizeof(T) * N) words { uint32_t word[sizeof(T) * N / 4]; };
+        words w = *(const words *)from;
+        packed<T, N> p;
+        memcpy(&p, &w, sizeof p);
+        return p;
+    } else {
+        return {{*(const uint16_t *)from}};
+    }
+}
+
 /* How many numbers fit in 16 bytes. */
 template <typename T> constexpr int WIDEST = 16 / sizeof(T);
 

@@ -15,13 +15,14 @@ static __device__ place find(uint32_t rows) {
 
 /* Reads the thread's columns of a row. Zeros from row `end` on, and from column `columns` on if rows are not Whole. */
 template <bool Whole, typename T>
-static __device__ void take(float (&to)[SUM_EACH], const void *x, uint32_t row, uint32_t end, uint32_t column,
-                            uint32_t columns) {
+static __device__ group<T, SUM_EACH> take(const void *x, uint32_t row, uint32_t end, uint32_t column,
+                                          uint32_t columns) {
     const T *from = (const T *)x + (uint64_t)row * columns + column;
-    for (uint32_t i = 0; i < SUM_EACH; i++) to[i] = 0;
-    if (Whole && row < end) load(to, from);
+    group<T, SUM_EACH> g = {};
+    if (Whole && row < end) g = group_at<SUM_EACH>(from);
     for (uint32_t i = 0; !Whole && i < SUM_EACH; i++)
-        if (row < end && column + i < columns) to[i] = wide(from[i]);
+        if (row < end && column + i < columns) g.number[i] = from[i];
+    return g;
 }
 
 /* Adds the lanes' sums in lane order and writes them to sums[part][column]. All threads of the block call it. */
@@ -43,17 +44,21 @@ template <typename T, bool Whole> static __device__ void norm_part(const norm_su
     place p = find(a.rows);
     float gain[SUM_EACH] = {}, bias[SUM_EACH] = {};
     for (uint32_t at = p.first + p.lane; at < p.end && p.column < a.columns; at += AHEAD * SUM_LANES) {
-        float x[AHEAD][SUM_EACH], d[AHEAD][SUM_EACH], mean[AHEAD], rstd[AHEAD];
+        group<T, SUM_EACH> x[AHEAD];
+        group<float, SUM_EACH> d[AHEAD];
+        float mean[AHEAD], rstd[AHEAD];
         for (uint32_t k = 0; k < AHEAD; k++) {
             uint32_t row = at + k * SUM_LANES;
             mean[k] = a.mean && row < p.end ? a.mean[row] : 0;
             rstd[k] = row < p.end ? a.rstd[row] : 0;
-            take<Whole, float>(d[k], a.dy, row, p.end, p.column, a.columns);
-            take<Whole, T>(x[k], a.x, row, p.end, p.column, a.columns);
+            d[k] = take<Whole, float>(a.dy, row, p.end, p.column, a.columns);
+            x[k] = take<Whole, T>(a.x, row, p.end, p.column, a.columns);
         }
         for (uint32_t k = 0; k < AHEAD; k++)
-            for (uint32_t i = 0; i < SUM_EACH; i++)
-                gain[i] += d[k][i] * ((x[k][i] - mean[k]) * rstd[k]), bias[i] += d[k][i];
+            for (uint32_t i = 0; i < SUM_EACH; i++) {
+                gain[i] += d[k].number[i] * ((wide(x[k].number[i]) - mean[k]) * rstd[k]);
+                bias[i] += d[k].number[i];
+            }
     }
     finish_part(a.gain, p, a.columns, gain);
     if (a.bias) finish_part(a.bias, p, a.columns, bias);
@@ -71,11 +76,11 @@ template <typename T, bool Whole> static __device__ void bias_part(const bias_su
     place p = find(a.rows);
     float sum[SUM_EACH] = {};
     for (uint32_t at = p.first + p.lane; at < p.end && p.column < a.columns; at += AHEAD * SUM_LANES) {
-        float x[AHEAD][SUM_EACH];
+        group<T, SUM_EACH> x[AHEAD];
         for (uint32_t k = 0; k < AHEAD; k++)
-            take<Whole, T>(x[k], a.x, at + k * SUM_LANES, p.end, p.column, a.columns);
+            x[k] = take<Whole, T>(a.x, at + k * SUM_LANES, p.end, p.column, a.columns);
         for (uint32_t k = 0; k < AHEAD; k++)
-            for (uint32_t i = 0; i < SUM_EACH; i++) sum[i] += x[k][i];
+            for (uint32_t i = 0; i < SUM_EACH; i++) sum[i] += wide(x[k].number[i]);
     }
     finish_part(a.sums, p, a.columns, sum);
 }
