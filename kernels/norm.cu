@@ -7,14 +7,10 @@
 /* One block of the grid per block of elements. Zeros fill the last block; they add nothing. */
 KERNEL(norm_blocks, NORM_THREADS, struct norm_blocks_argument, a) {
     __shared__ float tile[NORM_BLOCK_ELEMENTS];
-    constexpr uint32_t STEP = NORM_THREADS * 4, STEPS = NORM_BLOCK_ELEMENTS / STEP;
-    uint64_t first = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS + threadIdx.x * 4;
-    four_bits bits[STEPS];
-    for (uint32_t s = 0; s < STEPS; s++)
-        bits[s] = four_fetch(a.elements, a.dtype, first + s * STEP, four_count(first + s * STEP, a.count));
-    for (uint32_t s = 0; s < STEPS; s++) {
-        four f = four_widened(bits[s], a.dtype);
-        for (uint32_t k = 0; k < 4; k++) tile[s * STEP + threadIdx.x * 4 + k] = f.x[k];
+    uint64_t first = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS;
+    for (uint32_t i = threadIdx.x * 4; i < NORM_BLOCK_ELEMENTS; i += blockDim.x * 4) {
+        four f = four_load(a.elements, a.dtype, first + i, four_count(first + i, a.count));
+        for (uint32_t k = 0; k < 4; k++) tile[i + k] = f.x[k];
     }
     norm_of_tile(tile, &a.sums[blockIdx.x]);
 }

@@ -9,13 +9,12 @@
 
 enum { NORM_LANES = 16, NORM_THREADS = 128 };
 
-/* Adds the squares of a lane's elements of the tile; the first of them is `first`. A square of an fp32 number is exact in double, so a
- * fused operation rounds to the same sum. */
+/* Adds the squares of a lane's elements of the tile; the first of them is `first`. */
 static __device__ double norm_lane(double sum, const float *tile, uint32_t first, uint32_t elements) {
-#pragma unroll 16
+#pragma unroll 8
     for (uint32_t i = first; i < elements; i += NORM_LANES) {
         double x = tile[i];
-        sum = fma(x, x, sum);
+        sum += x * x;
     }
     return sum;
 }
@@ -27,13 +26,11 @@ static __device__ void norm_of_lanes(double sum, uint32_t lane, double *out_sum)
     if (lane == 0) *out_sum = canonical_f64(sum);
 }
 
-/* Called by all threads of the block; one thread writes *out_sum. Warps take turns by block: each of a multiprocessor's four schedulers
- * has its own warps of every block. */
+/* Called by all threads of the block; one thread writes *out_sum. */
 static __device__ void norm_of_tile(const float *tile, double *out_sum) {
-    uint32_t lane = (threadIdx.x + blockIdx.x * 32) % NORM_THREADS;
     __syncthreads();
-    if (lane >= NORM_LANES) return;
-    norm_of_lanes(norm_lane(0, tile, lane, NORM_BLOCK_ELEMENTS), lane, out_sum);
+    if (threadIdx.x >= NORM_LANES) return;
+    norm_of_lanes(norm_lane(0, tile, threadIdx.x, NORM_BLOCK_ELEMENTS), threadIdx.x, out_sum);
 }
 
 #endif

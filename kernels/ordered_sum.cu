@@ -10,25 +10,14 @@ static __device__ const void *input_of(const struct ordered_sum_argument &a, uin
     return a.input_stride ? static_cast<const char *>(a.input[0]) + rank * a.input_stride : a.input[rank];
 }
 
-static constexpr uint32_t AHEAD = 4;
-
-/* Loads several ranks' elements before it adds the first. */
 static __device__ four sum_of(const struct ordered_sum_argument &a, uint64_t first, uint32_t count) {
-    four_bits before = {}, of_rank[AHEAD];
-    if (a.add) before = four_fetch(a.target, a.target_dtype, first, count);
-    four sum = {};
-    for (uint32_t next = 0; next < a.input_count; next += AHEAD) {
-        for (uint32_t r = 0; r < AHEAD; r++)
-            if (next + r < a.input_count)
-                of_rank[r] = four_fetch(input_of(a, next + r), a.dtype, first, count);
-        for (uint32_t r = 0; r < AHEAD; r++) {
-            four x = four_widened(of_rank[r], a.dtype);
-            for (uint32_t k = 0; k < 4 && next + r < a.input_count; k++)
-                sum.x[k] = next + r ? sum.x[k] + x.x[k] : x.x[k];
-        }
+    four sum = four_load(a.input[0], a.dtype, first, count);
+    for (uint32_t rank = 1; rank < a.input_count; rank++) {
+        four x = four_load(input_of(a, rank), a.dtype, first, count);
+        for (uint32_t k = 0; k < 4; k++) sum.x[k] += x.x[k];
     }
     if (a.add) {
-        four x = four_widened(before, a.target_dtype);
+        four x = four_load(a.target, a.target_dtype, first, count);
         for (uint32_t k = 0; k < 4; k++) sum.x[k] = x.x[k] + sum.x[k];
     }
     for (uint32_t k = 0; k < 4; k++) sum.x[k] = canonical(sum.x[k]);
