@@ -139,7 +139,7 @@ tests | refused | 60 | memcheck+//:refused |
 RUNS
 program clean 'echo fine' && program dirty 'exit 99' && program refused 'echo Device not supported; exit 1'
 # shellcheck disable=SC2016
-printf '#!/bin/sh\n[ "$1 $3" = "--tool --error-exitcode" ] && exec "$5"\n' >"$dir/tools/compute-sanitizer" && chmod +x "$dir/tools/compute-sanitizer"
+printf '#!/bin/sh\n[ "$1 $3" = "--tool --error-exitcode" ] && while [ "${1#bin/}" = "$1" ]; do shift; done && exec "$@"\n' >"$dir/tools/compute-sanitizer" && chmod +x "$dir/tools/compute-sanitizer"
 PATH="$dir/tools:$PATH" check 1 --out "$dir/sanitized"
 expect "clean" "$dir/sanitized.md" '^\| clean \| passed '
 expect "dirty" "$dir/sanitized.md" '^\| dirty \| FAILED \(99\) '

@@ -220,11 +220,13 @@ static void sums_with_the_norm(struct gpt_config config) {
                   4 * config.layers + 1);
 }
 
-/* What norms and the activation give, kept instead of computed again: the same bits, and three kernels less for each block. */
+/* What norms and the activation give, kept instead of computed again: the same bits, and three kernels less for each block. Of GPT-2 not
+ * where GELU is cuBLASLt's, as on a real GPU of sm_90. */
 static void kept_outputs(struct gpt_config config, const char *capability) {
     struct fixture again;
     struct fake_cuda_counts ignored;
     double loss;
+    if (config.architecture == GPT_GPT2 && !counts_read(&ignored)) return;
     setenv("FAKE_CUDA_CAPABILITY", capability, 1);
     fixture_open_on(&device, ZERO_BF16, &again, config, 1, 1, 1);
     CHECK_INT(gpt_train(again.gpt, again.tokens, again.targets, &loss), ZERO_OK);

@@ -52,6 +52,15 @@ enum gpt_outputs {
 };
 enum gpt_output { GPT_NORMS, GPT_ACTIVATIONS, GPT_OUTPUT_KINDS };
 
+/* On a GPU attention multiplies by mma.sync, or by warpgroups (wgmma): on sm_90, in bf16, for heads up to 64 and of 97 to 128. The two
+ * have other bits. Before a rank uses warpgroups, both compute a small problem; where they differ by more than their roundings, the call
+ * fails: gpt_create or gpt_products_use. */
+enum gpt_attention {
+    GPT_ATTENTION_AUTO, /* warpgroups where they can be used */
+    GPT_ATTENTION_MMA,
+    GPT_ATTENTION_TIMED /* as gpt_products_time chooses */
+};
+
 struct gpt_config {
     enum gpt_architecture architecture;
     uint32_t layers, width, heads, context, vocab, inner; /* inner: of the MLP; 0: 4 * width */
@@ -94,8 +103,8 @@ struct gpt_config {
 
     enum gpt_outputs outputs; /* on a GPU */
 
-    /* on a GPU, what gpt_products_time times: products (else they have the first proposals); attention's kernels */
-    bool times_products, times_attention;
+    bool times_products; /* on a GPU: gpt_products_time chooses products' algorithms; else they are the first proposals */
+    enum gpt_attention attention;
 
     /* on a GPU: the bytes of logits that exist at a time; 0: 1 GiB */
     uint64_t logits_bytes;
@@ -165,10 +174,8 @@ uint32_t gpt_cuda_places(const struct gpt_config *config);
  * for two copies of the largest parameter, or of the largest weights that one product multiplies, which the engine's plan exceeds
  * later. Nothing that runs at the same time on the
  * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
- * Attention has other kernels too on GPUs of sm_90, for bf16 and heads up to 64 and of 97 to 128: products of warpgroups. With
- * config.times_attention the choice has a line for them. The forward and the backward each use them if they are 2 % faster than the
- * others. Before that, here and on each rank in gpt_products_use, both compute a small problem; if they differ by more than their
- * roundings, the call fails.
+ * With GPT_ATTENTION_TIMED the choice has a line for attention: its forward and its backward each multiply by warpgroups if that is 2 %
+ * faster.
  * gpt_attention_times: for the log; false: nothing was timed here.
  * gpt_products_use: from now on. For the bits of ZeRO all ranks use one choice: give it to all of them, before the first pass.
  * ZERO_E_ARGUMENT: the text is no choice for these shapes; ZERO_E_UNSUPPORTED: it was made with another version of the library, or for another
@@ -177,6 +184,7 @@ enum { GPT_PRODUCTS_BYTES = 32768 };
 struct gpt_products_question {
     char place[200], shapes[64]; /* each in one line, shapes by their hash */
 };
+bool gpt_products_timed(const struct gpt_config *config); /* there is something to choose by time */
 zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out);
 zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]);
 zero_status gpt_products_use(struct gpt *gpt, const char *choice);

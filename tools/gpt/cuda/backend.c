@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/base/convert.h"
-#include "tools/gpt/cuda/state.h"
+#include "tools/gpt/cuda/choices.h"
 
 static const char *problem(zero_dtype dtype) { return NULL; }
 
@@ -42,6 +42,7 @@ static zero_status open_all(struct gpt *gpt, struct cuda_gpt *c) {
     if (!status) status = cuda_kernels_open(c);
     if (!status) status = cuda_memory_open(gpt);
     if (!status) status = cublaslt_open((CUdeviceptr)(uintptr_t)c->memory.workspace, &c->products, &c->error);
+    if (!status) status = attention_open(gpt, &c->error);
     if (!status) status = cuda_graphs_open(gpt);
     return status ? status : cuda_checkpoints_open(gpt);
 }

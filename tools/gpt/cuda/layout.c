@@ -9,7 +9,6 @@
 
 enum {
     LINE_BYTES = 256,      /* alignment of arrays */
-    DRIVE_BYTES = 4096,    /* of places that go to the drive */
     STRIDE_BYTES = 128,    /* alignment of rows of logits */
     LOGITS_BYTES = 1 << 30 /* logits that exist at a time: enough rows for products at full rate */
 };
