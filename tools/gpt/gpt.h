@@ -43,12 +43,11 @@ struct gpt_rope {
 };
 
 /* On a GPU: what norms and the MLP's activation give is needed by a backward, too. It computes these outputs again from their inputs, or the
- * forward keeps them: that takes more memory, and moves fewer bytes. The bits are the same, but for the activation of GPT-2 in 16 bits from
- * sm_90 on: there the forward's GELU is cuBLASLt's, and what is computed again is a kernel's. */
+ * forward keeps them: that takes more memory, and moves fewer bytes. The bits are the same. */
 enum gpt_outputs {
     GPT_OUTPUTS_AGAIN,
     GPT_OUTPUTS_KEPT,
-    GPT_OUTPUTS_FITTING /* kept as far as the plan leaves room, where no GPU would have other bits: gpt_keep_outputs */
+    GPT_OUTPUTS_FITTING /* kept as far as the plan leaves room: gpt_keep_outputs */
 };
 enum gpt_output { GPT_NORMS, GPT_ACTIVATIONS, GPT_OUTPUT_KINDS };
 
