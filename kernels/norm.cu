@@ -6,13 +6,19 @@
 
 /* One block of the grid per block of elements. Zeros fill the last block; they add nothing. */
 KERNEL(norm_blocks, NORM_THREADS, struct norm_blocks_argument, a) {
-    __shared__ float tile[NORM_BLOCK_ELEMENTS];
+    __shared__ norm_tile tile;
     uint64_t first = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS;
-    for (uint32_t i = threadIdx.x * 4; i < NORM_BLOCK_ELEMENTS; i += blockDim.x * 4) {
-        four f = four_load(a.elements, a.dtype, first + i, four_count(first + i, a.count));
-        for (uint32_t k = 0; k < 4; k++) tile[i + k] = f.x[k];
+    four f[NORM_FOURS];
+    for (uint32_t i = threadIdx.x * 4; i < NORM_BLOCK_ELEMENTS; i += NORM_FOURS * NORM_STRIDE) {
+#pragma unroll
+        for (uint32_t k = 0; k < NORM_FOURS; k++) {
+            uint64_t at = first + i + k * NORM_STRIDE;
+            f[k] = four_load(a.elements, a.dtype, at, four_count(at, a.count));
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < NORM_FOURS; k++) tile.put(i + k * NORM_STRIDE, f[k]);
     }
-    norm_of_tile(tile, &a.sums[blockIdx.x]);
+    norm_of_tile(tile.of, &a.sums[blockIdx.x]);
 }
 
 static constexpr uint32_t TOTAL_STEP = 1024, WARP = 32;

@@ -6,13 +6,12 @@
  *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
  *                  [--graphs 1] [--accumulate 1] [--offload none|cpu|nvme] [--params none|cpu|nvme] [--swap /tmp]
  *                  [--budget 0] [--warm-up 5] [--products first|timed]
- *                  [--attention mma|timed] [--keep-outputs auto|true|false] [--json FILE]
+ *                  [--attention auto|mma|timed] [--keep-outputs auto|true|false] [--json FILE]
  * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 0: unknown. --recompute: of every so many blocks one
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
  * for everything planned, activations included; 0: all. --products timed: each shape of a product uses the fastest of cuBLASLt's
- * proposals, chosen before the first step. --attention timed: its forward and its backward each have the faster one of two
- * kinds of kernels. --keep-outputs: as device.keep_outputs; the object has the blocks whose norms' and activations' outputs are
+ * proposals, chosen before the first step. --attention: as device.attention. --keep-outputs: as device.keep_outputs; the object has the blocks whose norms' and activations' outputs are
  * kept. A machine whose memory does not hold the run is a line "skipped: REASON" and exit status 0. */
 #include <stdbool.h>
 #include <stdio.h>
@@ -64,21 +63,19 @@ static void read_options(struct bench *b, int argc, char **argv) {
     }
 }
 
-static bool is_timed(const char *option, const char *value, const char *otherwise) {
-    if (strcmp(value, "timed") == 0) return true;
-    if (strcmp(value, otherwise) == 0) return false;
-    fprintf(stderr, "gpt_cuda_bench: %s is %s or timed, not %s\n", option, otherwise, value);
+/* The place of the value in a list of names that ends with NULL. */
+static int place_of(const char *option, const char *value, const char *const names[]) {
+    for (int i = 0; names[i]; i++)
+        if (strcmp(value, names[i]) == 0) return i;
+    fprintf(stderr, "gpt_cuda_bench: %s %s: no such value: see the head of the source\n", option, value);
     exit(2);
 }
 
-static enum gpt_outputs outputs_of(const char *value) {
-    static const char *const names[] = {
-        [GPT_OUTPUTS_AGAIN] = "false", [GPT_OUTPUTS_KEPT] = "true", [GPT_OUTPUTS_FITTING] = "auto"};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(value, names[i]) == 0) return (enum gpt_outputs)i;
-    fprintf(stderr, "gpt_cuda_bench: --keep-outputs is auto, true or false, not %s\n", value);
-    exit(2);
-}
+static const char *const products_names[] = {"first", "timed", NULL};
+static const char *const outputs_names[] = {
+    [GPT_OUTPUTS_AGAIN] = "false", [GPT_OUTPUTS_KEPT] = "true", [GPT_OUTPUTS_FITTING] = "auto", NULL};
+static const char *const attention_names[] = {
+    [GPT_ATTENTION_AUTO] = "auto", [GPT_ATTENTION_MMA] = "mma", [GPT_ATTENTION_TIMED] = "timed", NULL};
 
 /* The machine's memory ends the run, not a budget that the run was given. */
 static bool machine_is_small(zero_status status) {
@@ -131,7 +128,7 @@ static struct gpt *open_model(const struct bench *b, zero_engine *engine, const 
     static char choice[GPT_PRODUCTS_BYTES];
     struct gpt *gpt = NULL;
     struct gpt_init init = {.seed = 1, .config = *config, .threads = zero_engine_threads(engine)};
-    bool timed = (config->times_products || config->times_attention) && strcmp(b->device, "cuda") == 0;
+    bool timed = gpt_products_timed(config) && strcmp(b->device, "cuda") == 0;
     must(gpt_create(engine, config, (uint32_t)b->batch, &gpt), "the model");
     if (timed) must(gpt_products_time(gpt, choice), "timing products and attention");
     must(zero_engine_commit(engine, plan), "commit");
@@ -167,7 +164,8 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
     fprintf(
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
-        "\"products\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"attention_back_ms\": [%.4f, %.4f], "
+        "\"products\": \"%s\", \"attention\": \"%s\", \"attention_ms\": [%.4f, %.4f], \"attention_back_ms\": "
+        "[%.4f, %.4f], "
         "\"kept_norm_blocks\": %u, \"kept_activation_blocks\": %u, \"accumulate\": %.0f, "
         "\"offload\": \"%s\", \"params\": \"%s\", "
         "\"device_bytes\": %llu, "
@@ -175,7 +173,7 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
         "\"nvme_bytes\": %llu, \"layers\": %.0f, \"width\": %.0f, \"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %s, \"loss\": %.9g}\n",
-        b->device, b->type, b->stage, b->graphs, b->products, (double)attention.forward_ms[0],
+        b->device, b->type, b->stage, b->graphs, b->products, b->attention, (double)attention.forward_ms[0],
         (double)attention.forward_ms[1], (double)attention.backward_ms[0], (double)attention.backward_ms[1],
         gpt_kept(gpt, GPT_NORMS), gpt_kept(gpt, GPT_ACTIVATIONS), b->accumulate, b->offload, b->params,
         (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
@@ -191,7 +189,7 @@ int main(int argc, char **argv) {
                       .params = "none",
                       .swap = "/tmp",
                       .products = "first",
-                      .attention = "mma",
+                      .attention = "auto",
                       .outputs = "auto",
                       .batch = 8,
                       .steps = 20,
@@ -206,19 +204,20 @@ int main(int argc, char **argv) {
     zero_plan plan = {.struct_size = sizeof plan};
     read_options(&b, argc, argv);
     if (b.steps < 1 || b.steps > STEPS_MAX) b.steps = STEPS_MAX;
-    struct gpt_config config = {.layers = (uint32_t)b.layers,
-                                .width = (uint32_t)b.width,
-                                .heads = (uint32_t)b.heads,
-                                .context = (uint32_t)b.context,
-                                .vocab = (uint32_t)b.vocab,
-                                .tied = true,
-                                .layer_norm_epsilon = 1e-5,
-                                .initializer_range = 0.02,
-                                .recompute = (uint32_t)b.recompute,
-                                .no_graphs = b.graphs == 0,
-                                .outputs = outputs_of(b.outputs),
-                                .times_products = is_timed("--products", b.products, "first"),
-                                .times_attention = is_timed("--attention", b.attention, "mma")};
+    struct gpt_config config = {
+        .layers = (uint32_t)b.layers,
+        .width = (uint32_t)b.width,
+        .heads = (uint32_t)b.heads,
+        .context = (uint32_t)b.context,
+        .vocab = (uint32_t)b.vocab,
+        .tied = true,
+        .layer_norm_epsilon = 1e-5,
+        .initializer_range = 0.02,
+        .recompute = (uint32_t)b.recompute,
+        .no_graphs = b.graphs == 0,
+        .outputs = (enum gpt_outputs)place_of("--keep-outputs", b.outputs, outputs_names),
+        .times_products = place_of("--products", b.products, products_names),
+        .attention = (enum gpt_attention)place_of("--attention", b.attention, attention_names)};
     if (gpt_config_problem(&config)) {
         fprintf(stderr, "gpt_cuda_bench: %s\n", gpt_config_problem(&config));
         return 2;

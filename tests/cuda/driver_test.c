@@ -65,6 +65,7 @@ static void pinned(const char *node, const char *registers, bool by_driver, int 
     uint8_t *memory = device->ops->allocate(device, PINNED_BYTES, DEVICE_PINNED);
     if (CHECK(memory)) {
         CHECK_INT(device->pinned_by_driver, by_driver);
+        CHECK_INT((uintptr_t)memory % DEVICE_PAGE_BYTES, 0);
         CHECK_INT(device->allocated[DEVICE_PINNED], PINNED_BYTES);
         check_node(memory, policy, policy == MPOL_PREFERRED);
         check_pinned(device, memory);

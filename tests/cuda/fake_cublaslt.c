@@ -200,9 +200,8 @@ static uint64_t columns_of(struct layout l, cublasOperation_t op) {
     return op == CUBLAS_OP_N ? l.columns : l.rows;
 }
 
-static bool has_gelu(const struct operation *o) {
-    return o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || o->end == CUBLASLT_EPILOGUE_DGELU;
-}
+static bool has_slope(const struct operation *o) { return o->end == CUBLASLT_EPILOGUE_DGELU; }
+static bool has_bias(const struct operation *o) { return o->end == CUBLASLT_EPILOGUE_BIAS; }
 
 /* Factors of 16 bits may have a product in fp32. */
 static bool fits(const struct operation *o, struct layout a, struct layout b, struct layout c) {
@@ -232,11 +231,10 @@ static bool misses_fast_path(const struct operation *o, struct layout a, struct 
 }
 
 static bool allowed(const struct operation *o, struct layout a, struct layout c) {
-    bool bias = o->end == CUBLASLT_EPILOGUE_BIAS || o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     if (o->compute != CUBLAS_COMPUTE_32F) return false;
-    if (bias && !o->bias) return false;
+    if (has_bias(o) && !o->bias) return false;
     if (a.type != c.type) return o->end == CUBLASLT_EPILOGUE_DEFAULT;
-    if (!has_gelu(o)) return bias || o->end == CUBLASLT_EPILOGUE_DEFAULT;
+    if (!has_slope(o)) return has_bias(o) || o->end == CUBLASLT_EPILOGUE_DEFAULT;
     return o->aux && c.type != CUDA_R_32F && o->aux_ld % 8 == 0 && c.rows % 8 == 0;
 }
 
@@ -333,8 +331,6 @@ static double factor(const void *from, struct layout l, cublasOperation_t op, ui
                 op == CUBLAS_OP_N ? column * (uint64_t)l.ld + row : row * (uint64_t)l.ld + column);
 }
 
-static double gelu(double x) { return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
-
 static double gelu_slope(double x) {
     double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
     return (1 + t) / 2 + x / 2 * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
@@ -343,11 +339,8 @@ static double gelu_slope(double x) {
 static double end_of(const struct product *p, uint64_t row, uint64_t column, double sum) {
     const struct operation *o = &p->operation;
     uint64_t aux = column * (uint64_t)o->aux_ld + row;
-    if (o->end == CUBLASLT_EPILOGUE_DGELU) return sum * gelu_slope(read(o->aux, p->c_layout.type, aux));
-    if (o->end != CUBLASLT_EPILOGUE_DEFAULT) sum += read(o->bias, p->c_layout.type, row);
-    if (o->end != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) return sum;
-    write(o->aux, p->c_layout.type, aux, sum);
-    return gelu(sum);
+    if (has_slope(o)) return sum * gelu_slope(read(o->aux, p->c_layout.type, aux));
+    return has_bias(o) ? sum + read(o->bias, p->c_layout.type, row) : sum;
 }
 
 static double product_at(const struct product *p, uint64_t row, uint64_t column, uint64_t i) {
@@ -382,13 +375,12 @@ static void run(void *argument) {
 /* A GPU that were given other memory would end the process's context. */
 static bool reaches_all(const struct product *p) {
     const struct operation *o = &p->operation;
-    bool bias = o->end == CUBLASLT_EPILOGUE_BIAS || o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     return reaches_matrix(p->a, p->a_layout, p->a_layout.ld) &&
            reaches_matrix(p->b, p->b_layout, p->b_layout.ld) &&
            reaches_matrix(p->d, p->c_layout, p->c_layout.ld) &&
            (p->beta == 0 || reaches_matrix(p->c, p->c_layout, p->c_layout.ld)) &&
-           (!bias || reaches(o->bias, p->c_layout.rows, p->c_layout.type)) &&
-           (!has_gelu(o) || reaches_matrix(o->aux, p->c_layout, o->aux_ld));
+           (!has_bias(o) || reaches(o->bias, p->c_layout.rows, p->c_layout.type)) &&
+           (!has_slope(o) || reaches_matrix(o->aux, p->c_layout, o->aux_ld));
 }
 
 /* As the algorithm was chosen: by what was said of the matrices, and by the addresses of an end's that were set then. */

@@ -11,7 +11,7 @@
 
 #include "tests/cuda/fake_internal.h"
 
-enum { DEVICES_MAX = 8 };
+enum { DEVICES_MAX = 8, PINNED_BEHIND_PAGE = 512 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool initialised;
@@ -264,10 +264,11 @@ EXPORT CUresult cuMemGetInfo(size_t *available, size_t *total) {
     return call_leave(CUDA_SUCCESS);
 }
 
+/* As a driver's small allocation, it does not begin on a page. */
 EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
     ENTER_UNCAPTURED();
-    *out = bytes ? aligned_alloc(4096, (bytes + 4095) / 4096 * 4096) : NULL;
-    if (*out) memset(*out, 0xff, bytes);
+    char *page = bytes ? aligned_alloc(4096, (PINNED_BEHIND_PAGE + bytes + 4095) / 4096 * 4096) : NULL;
+    *out = page ? memset(page + PINNED_BEHIND_PAGE, 0xff, bytes) : NULL;
     return call_leave(*out ? pinned_add(*out, bytes, true) : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
@@ -276,7 +277,7 @@ EXPORT CUresult cuMemFreeHost(void *memory) {
     if (!memory) return call_leave(CUDA_SUCCESS);
     call_wait(all_done, current);
     if (pinned_remove(memory, true)) return call_leave(CUDA_ERROR_INVALID_VALUE);
-    free(memory);
+    free((char *)memory - PINNED_BEHIND_PAGE);
     return call_leave(CUDA_SUCCESS);
 }
 

@@ -139,7 +139,7 @@ tests | refused | 60 | memcheck+//:refused |
 RUNS
 program clean 'echo fine' && program dirty 'exit 99' && program refused 'echo Device not supported; exit 1'
 # shellcheck disable=SC2016
-printf '#!/bin/sh\n[ "$1 $3" = "--tool --error-exitcode" ] && exec "$5"\n' >"$dir/tools/compute-sanitizer" && chmod +x "$dir/tools/compute-sanitizer"
+printf '#!/bin/sh\n[ "$1 $3" = "--tool --error-exitcode" ] && while [ "${1#bin/}" = "$1" ]; do shift; done && exec "$@"\n' >"$dir/tools/compute-sanitizer" && chmod +x "$dir/tools/compute-sanitizer"
 PATH="$dir/tools:$PATH" check 1 --out "$dir/sanitized"
 expect "clean" "$dir/sanitized.md" '^\| clean \| passed '
 expect "dirty" "$dir/sanitized.md" '^\| dirty \| FAILED \(99\) '
@@ -149,21 +149,19 @@ expect "refused" "$dir/sanitized.md" '^\| refused \| skipped: compute-sanitizer 
 cp tests/bench/gpt_cuda_bench "$dir/bin/"
 small="--layers 1 --width 32 --heads 1 --vocab 40 --batch 1 --context 40 --warm-up 0 --steps 3"
 grep -E 'context [48]k|(products|attention) timed|outputs kept' tools/gpu-check.runs | grep -v python: | sed "s/--peak/$small --peak/" >"$dir/gpu-check.runs"
-# The second proposal, which has other bits, is the fastest; so are warpgroups.
+# The second proposal is the fastest; so are warpgroups.
 export FAKE_CUDA_TIMES=flash_forward_64_bf16=7,warpgroup_forward_64_bf16=5,flash_key_backward_64_bf16=9,warpgroup_key_backward_64_bf16=8
 FAKE_CUBLASLT_TIMES=5,3,4 check 0 --out "$dir/long"
 unset FAKE_CUDA_TIMES
 loss_of() { grep "\"name\": \"$1\"" "$dir/long.json" | grep -oE '"loss": [0-9.]+'; }
 rows=$(grep -c . "$dir/gpu-check.runs")
-((rows >= 12)) && [[ $(grep -cE '^\| .* \| passed \| ' "$dir/long.md") == "$rows" ]] || { echo "long contexts and timed products:" && cat "$dir/long.md" && failures=1; }
-[[ -n $(loss_of "GPT-2 124M, context 8k") && $(loss_of "GPT-2 124M, context 8k") == "$(loss_of "GPT-2 124M, context 4k")" &&
-    $(loss_of "GPT-2 124M, context 8k") != "$(loss_of "GPT-2 124M, products timed")" ]] || { echo "the losses:" && cat "$dir/long.json" && failures=1; }
+((rows >= 11)) && [[ $(grep -cE '^\| .* \| passed \| ' "$dir/long.md") == "$rows" ]] || { echo "long contexts and timed products:" && cat "$dir/long.md" && failures=1; }
+[[ -n $(loss_of "GPT-2 124M, context 8k") && $(loss_of "GPT-2 124M, context 8k") == "$(loss_of "GPT-2 124M, context 4k")" ]] || { echo "the losses:" && cat "$dir/long.json" && failures=1; }
 expect "timed products" "$dir/long.json" '"name": "GPT-2 124M, products timed".*"products": "timed"'
 expect "timed attention" "$dir/long.json" '"name": "GPT-2 124M, attention timed".*"attention_ms": \[0\.0280, 0\.0200\], "attention_back_ms": \[0\.0360, 0\.0320\]'
 expect "no outputs" "$dir/long.json" '"name": "GPT-2 124M, no outputs kept".*"kept_norm_blocks": 0, "kept_activation_blocks": 0,'
-expect "all outputs" "$dir/long.json" '"name": "GPT-2 124M, all outputs kept".*"kept_norm_blocks": 1, "kept_activation_blocks": 1,'
 [[ $(loss_of "GPT-2 124M, no outputs kept") == "$(loss_of "GPT-2 124M, context 8k")" ]] || { echo "the losses:" && cat "$dir/long.json" && failures=1; }
-expect "outputs that fit" "$dir/long.json" '"name": "GPT-2 124M, context 8k".*"kept_norm_blocks": 1, "kept_activation_blocks": 0,'
+expect "outputs that fit" "$dir/long.json" '"name": "GPT-2 124M, context 8k".*"kept_norm_blocks": 1, "kept_activation_blocks": 1,'
 expect "a context" "$dir/long.json" '"name": "GPT-2 124M, context 8k".*"products": "first".*"context": 40'
 FAKE_CUDA_MEMORY=1000000 check 0 --only 'GPT-2 124M, (context 8k|products timed)' --out "$dir/small"
 [[ $(grep -cE '^\| .* \| skipped: .*memory' "$dir/small.md") == 2 ]] || { echo "memory that is too small:" && cat "$dir/small.md" && failures=1; }

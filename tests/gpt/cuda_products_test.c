@@ -240,9 +240,9 @@ static bool ends(const char *at, const char *end) {
 }
 
 static struct gpt_config attends(void) {
-    struct gpt_config config = llama; /* without GELU, whose end depends on the GPU */
+    struct gpt_config config = llama; /* without GELU, whose slope's end depends on the GPU */
     config.width = 32;
-    config.times_products = false, config.times_attention = true;
+    config.times_products = false, config.attention = GPT_ATTENTION_TIMED;
     return config;
 }
 
@@ -255,16 +255,18 @@ static void choose_attention(zero_dtype dtype, const char *kernels, const char *
 }
 
 /* The kernel of the choice runs: if it does nothing, the gradients are others. */
-static void runs(const char *kernel, const char *choice) {
+static void runs_in(struct gpt_config config, const char *kernel, const char *choice) {
     struct fixture f;
-    fixture_open_on(&device, ZERO_BF16, &f, attends(), BATCH, 1, 1);
-    CHECK_INT(gpt_products_use(f.gpt, choice), ZERO_OK);
+    fixture_open_on(&device, ZERO_BF16, &f, config, BATCH, 1, 1);
+    if (choice) CHECK_INT(gpt_products_use(f.gpt, choice), ZERO_OK);
     setenv("FAKE_CUDA_TIMES", kernel, 1);
     train(&f, &other);
     unsetenv("FAKE_CUDA_TIMES");
     fixture_close(&f);
     CHECK(!same(&one, &other));
 }
+
+static void runs(const char *kernel, const char *choice) { runs_in(attends(), kernel, choice); }
 
 static void refused_as(const char *choice, zero_status status, const char *part) {
     struct fixture f;
@@ -311,7 +313,7 @@ static void attention_by_warpgroups(void) {
     use(attends(), ZERO_BF16, text, &one);
     runs(WARPGROUPS "=idle", text);
     struct gpt_config both = attends(), neither = attends();
-    both.times_products = neither.times_products = true, neither.times_attention = false;
+    both.times_products = neither.times_products = true, neither.attention = GPT_ATTENTION_MMA;
     struct gpt_products_question mine = question_of(both, ZERO_BF16, BATCH);
     CHECK(strcmp(question_of(attends(), ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
     CHECK(strcmp(question_of(neither, ZERO_BF16, BATCH).shapes, mine.shapes) != 0);
@@ -323,6 +325,41 @@ static void attention_by_warpgroups(void) {
     unsetenv("FAKE_CUDA_TIMES");
     strcpy(text + strlen(text) - strlen(" mma\n"), "\n"); /* a pass is missing */
     refused_as(text, ZERO_E_ARGUMENT, "more shapes");
+}
+
+/* With these times of kernels. */
+static zero_status opens(enum gpt_attention attention, const char *kernels) {
+    struct gpt_config config = attends();
+    struct gpt *gpt = NULL;
+    zero_engine *engine = fake_engine_create(ZERO_BF16, BATCH, 1);
+    fake_engine_on(engine, &device);
+    config.attention = attention;
+    setenv("FAKE_CUDA_TIMES", kernels, 1);
+    zero_status status = gpt_create(engine, &config, BATCH, &gpt);
+    unsetenv("FAKE_CUDA_TIMES");
+    gpt_destroy(gpt);
+    zero_engine_destroy(engine);
+    return status;
+}
+
+/* Without a choice: by warpgroups, which are checked first; by mma.sync where there are none. */
+static void attention_by_default(void) {
+    static struct bits by_default;
+    struct gpt_config config = attends();
+    CHECK_INT(opens(GPT_ATTENTION_AUTO, WARPGROUPS_BACK "=idle"), ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(gpt_last_error(), "attention's kernels disagree: the backward");
+    CHECK_INT(opens(GPT_ATTENTION_MMA, WARPGROUPS_BACK "=idle"), ZERO_OK);
+    config.attention = GPT_ATTENTION_AUTO;
+    use(config, ZERO_BF16, NULL, &one);
+    runs_in(config, WARPGROUPS "=idle", NULL);
+    runs_in(config, WARPGROUPS_BACK "=idle", NULL);
+    setenv("FAKE_CUDA_CAPABILITY", "8", 1);
+    use(config, ZERO_BF16, NULL, &by_default);
+    unsetenv("FAKE_CUDA_CAPABILITY");
+    config.attention = GPT_ATTENTION_MMA;
+    use(config, ZERO_BF16, NULL, &one);
+    CHECK(same(&by_default, &one));
+    runs_in(config, MMA "=idle", NULL);
 }
 
 static void no_choice_on_the_host(void) {
@@ -348,6 +385,7 @@ int main(void) {
     what_is_refused();
     what_it_depends_on();
     attention_by_warpgroups();
+    attention_by_default();
     no_choice_on_the_host();
     cuda_device_close(&cuda);
     return check_end();

@@ -57,19 +57,15 @@ static const char *const manners[] = {"activation_checkpointing.",
                                       "trace.",
                                       "train_micro_batch_size_per_gpu",
                                       "zero_optimization."};
-/* Keys that change the result although `manners` covers them; value: the only one that does. */
-static const struct exception {
-    const char *path, *value;
-} exceptions[] = {{"comm.quantized_gradient_bits", NULL},
-                  {"device.keep_outputs", "true"}, /* of GPT-2 in 16 bits from sm_90 on */
-                  {"zero_optimization.zero_quantized_gradients", NULL},
-                  {"zero_optimization.zero_quantized_weights", NULL}};
+/* Keys that change the result although `manners` covers them. */
+static const char *const exceptions[] = {"comm.quantized_gradient_bits",
+                                         "zero_optimization.zero_quantized_gradients",
+                                         "zero_optimization.zero_quantized_weights"};
 
-static bool matters(const struct config_key *key, const char *value) {
+static bool matters(const struct config_key *key) {
     if (key->use != KEY_USED) return false;
     for (size_t i = 0; i < sizeof exceptions / sizeof *exceptions; i++)
-        if (strcmp(key->path, exceptions[i].path) == 0)
-            return !exceptions[i].value || strcmp(value, exceptions[i].value) == 0;
+        if (strcmp(key->path, exceptions[i]) == 0) return true;
     for (size_t i = 0; i < sizeof manners / sizeof *manners; i++) {
         size_t length = strlen(manners[i]);
         bool group = manners[i][length - 1] == '.';
@@ -106,7 +102,7 @@ static void spell(const char *text, char out[VALUE_BYTES]) {
 static bool value_of(const struct config *config, uint32_t index, char out[VALUE_BYTES]) {
     const struct config_key *key = config_key_at(index);
     const char *text = config->entries[index].text;
-    if (!text || !matters(key, text)) return false;
+    if (!text || !matters(key)) return false;
     bool names_files = key->type == KEY_EVAL && !isdigit((unsigned char)*text);
     if (names_files) return false;
     spell(text, out);

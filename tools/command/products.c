@@ -82,8 +82,7 @@ zero_status products_find(struct products *p, const struct job *job, zero_engine
                           struct zero_error *error) {
     char question[sizeof p->question];
     struct kept kept = {"products", NULL, question};
-    p->chosen =
-        (job->model.times_products || job->model.times_attention) && zero_engine_cuda(engine, NULL) >= 0;
+    p->chosen = gpt_products_timed(&job->model) && zero_engine_cuda(engine, NULL) >= 0;
     p->quiet = job->quiet;
     if (!p->chosen) return ZERO_OK;
     zero_status status = gpt_products_question(gpt, &p->question);

@@ -388,7 +388,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         job.model.no_graphs = !job.config.device_graphs;
         job.model.outputs = (enum gpt_outputs)job.config.device_outputs;
         job.model.times_products = job.config.device_products == CONFIG_PRODUCTS_TIMED;
-        job.model.times_attention = job.config.device_attention == CONFIG_ATTENTION_TIMED;
+        job.model.attention = (enum gpt_attention)job.config.device_attention;
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }
     if (status == ZERO_OK) status = find_weights(arguments, &job, &error);

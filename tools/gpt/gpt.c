@@ -139,6 +139,10 @@ zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question 
     return gpt->backend->products_question ? gpt->backend->products_question(gpt, out, &last) : ZERO_OK;
 }
 
+bool gpt_products_timed(const struct gpt_config *config) {
+    return config->times_products || config->attention == GPT_ATTENTION_TIMED;
+}
+
 zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]) {
     *out = 0;
     error_clear(&last);

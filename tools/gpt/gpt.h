@@ -43,14 +43,22 @@ struct gpt_rope {
 };
 
 /* On a GPU: what norms and the MLP's activation give is needed by a backward, too. It computes these outputs again from their inputs, or the
- * forward keeps them: that takes more memory, and moves fewer bytes. The bits are the same, but for the activation of GPT-2 in 16 bits from
- * sm_90 on: there the forward's GELU is cuBLASLt's, and what is computed again is a kernel's. */
+ * forward keeps them: that takes more memory, and moves fewer bytes. The bits are the same. */
 enum gpt_outputs {
     GPT_OUTPUTS_AGAIN,
     GPT_OUTPUTS_KEPT,
-    GPT_OUTPUTS_FITTING /* kept as far as the plan leaves room, where no GPU would have other bits: gpt_keep_outputs */
+    GPT_OUTPUTS_FITTING /* kept as far as the plan leaves room: gpt_keep_outputs */
 };
 enum gpt_output { GPT_NORMS, GPT_ACTIVATIONS, GPT_OUTPUT_KINDS };
+
+/* On a GPU attention multiplies by mma.sync, or by warpgroups (wgmma): on sm_90, in bf16, for heads up to 64 and of 97 to 128. The two
+ * have other bits. Before a rank uses warpgroups, both compute a small problem; where they differ by more than their roundings, the call
+ * fails: gpt_create or gpt_products_use. */
+enum gpt_attention {
+    GPT_ATTENTION_AUTO, /* warpgroups where they can be used */
+    GPT_ATTENTION_MMA,
+    GPT_ATTENTION_TIMED /* as gpt_products_time chooses */
+};
 
 struct gpt_config {
     enum gpt_architecture architecture;
@@ -94,8 +102,8 @@ struct gpt_config {
 
     enum gpt_outputs outputs; /* on a GPU */
 
-    /* on a GPU, what gpt_products_time times: products (else they have the first proposals); attention's kernels */
-    bool times_products, times_attention;
+    bool times_products; /* on a GPU: gpt_products_time chooses products' algorithms; else they are the first proposals */
+    enum gpt_attention attention;
 
     /* on a GPU: the bytes of logits that exist at a time; 0: 1 GiB */
     uint64_t logits_bytes;
@@ -165,10 +173,8 @@ uint32_t gpt_cuda_places(const struct gpt_config *config);
  * for two copies of the largest parameter, or of the largest weights that one product multiplies, which the engine's plan exceeds
  * later. Nothing that runs at the same time on the
  * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
- * Attention has other kernels too on GPUs of sm_90, for bf16 and heads up to 64 and of 97 to 128: products of warpgroups. With
- * config.times_attention the choice has a line for them. The forward and the backward each use them if they are 2 % faster than the
- * others. Before that, here and on each rank in gpt_products_use, both compute a small problem; if they differ by more than their
- * roundings, the call fails.
+ * With GPT_ATTENTION_TIMED the choice has a line for attention: its forward and its backward each multiply by warpgroups if that is 2 %
+ * faster.
  * gpt_attention_times: for the log; false: nothing was timed here.
  * gpt_products_use: from now on. For the bits of ZeRO all ranks use one choice: give it to all of them, before the first pass.
  * ZERO_E_ARGUMENT: the text is no choice for these shapes; ZERO_E_UNSUPPORTED: it was made with another version of the library, or for another
@@ -177,6 +183,7 @@ enum { GPT_PRODUCTS_BYTES = 32768 };
 struct gpt_products_question {
     char place[200], shapes[64]; /* each in one line, shapes by their hash */
 };
+bool gpt_products_timed(const struct gpt_config *config); /* there is something to choose by time */
 zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out);
 zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]);
 zero_status gpt_products_use(struct gpt *gpt, const char *choice);

@@ -4,21 +4,26 @@
 
 #include "engine/base/numa.h"
 
-static void **row_of(struct pinned *pinned, const void *memory) {
-    for (int i = 0; i < PINNED_MAX; i++)
-        if (pinned->drivers[i] == memory) return &pinned->drivers[i];
-    return NULL;
+/* PINNED_MAX: there is no such row. */
+static int row_of(const struct pinned *pinned, const void *page) {
+    int row = 0;
+    while (row < PINNED_MAX && pinned->drivers[row].page != page) row++;
+    return row;
 }
 
 static void *allocate_by_driver(struct pinned *pinned, const struct cuda_driver *driver,
                                 struct device *device, uint64_t bytes) {
-    void **row = row_of(pinned, NULL), *memory = NULL;
     unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
-    if (!row || driver->cuMemHostAlloc(&memory, bytes, flags) != CUDA_SUCCESS) return NULL;
-    memset(memory, 0, bytes);
+    void *whole = NULL;
+    int row = row_of(pinned, NULL);
+    if (row == PINNED_MAX || driver->cuMemHostAlloc(&whole, bytes + DEVICE_PAGE_BYTES, flags) != CUDA_SUCCESS)
+        return NULL;
+    void *page =
+        (char *)whole + (DEVICE_PAGE_BYTES - (uintptr_t)whole % DEVICE_PAGE_BYTES) % DEVICE_PAGE_BYTES;
+    pinned->drivers[row].whole = whole, pinned->drivers[row].page = page;
     device->allocated[DEVICE_PINNED] += page_bytes(bytes);
     device->pinned_by_driver = true;
-    return *row = memory;
+    return memset(page, 0, bytes);
 }
 
 void *pinned_allocate(struct pinned *pinned, const struct cuda_driver *driver, struct device *device,
@@ -35,13 +40,13 @@ void *pinned_allocate(struct pinned *pinned, const struct cuda_driver *driver, s
 
 void pinned_release(struct pinned *pinned, const struct cuda_driver *driver, struct device *device,
                     void *memory, uint64_t bytes) {
-    void **row = row_of(pinned, memory);
-    if (!row) {
+    int row = row_of(pinned, memory);
+    if (row == PINNED_MAX) {
         driver->cuMemHostUnregister(memory);
         host_release(device, memory, bytes, DEVICE_PINNED);
         return;
     }
-    driver->cuMemFreeHost(memory);
+    driver->cuMemFreeHost(pinned->drivers[row].whole);
     device->allocated[DEVICE_PINNED] -= page_bytes(bytes);
-    *row = NULL;
+    pinned->drivers[row].page = NULL;
 }

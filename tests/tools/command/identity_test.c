@@ -82,10 +82,7 @@ static void what_changes_the_result(void) {
          "\"zero_optimization\": {\"stage\": 1}", NULL},
         {"\"device\": {\"keep_outputs\": false}", "\"device\": {\"keep_outputs\": \"auto\"}", NULL},
         {"\"device\": {\"keep_outputs\": false}", "", NULL},
-        {"\"device\": {\"keep_outputs\": true}", "",
-         "its device.keep_outputs is true, this configuration has the default"},
-        {"\"device\": {\"keep_outputs\": \"auto\"}", "\"device\": {\"keep_outputs\": true}",
-         "its device.keep_outputs is \"auto\", this configuration has true"},
+        {"\"device\": {\"keep_outputs\": true}", "", NULL},
         {"\"gradient_accumulation_steps\": 2, \"threads\": 1, \"comm\": {\"prefetch_depth\": 3}",
          "\"aio\": {\"block_size\": 8192}", NULL},
     };

@@ -1,5 +1,5 @@
-/* Which kernels attention's two passes use: the flash kernels, or those of warpgroups where these can be used (gpt.h). No GPU has run
- * the latter yet. So before they are used, and on each rank, both compute a small problem, and must agree. */
+/* Which kernels attention's two passes use: the flash kernels, or those of warpgroups where these can be used (enum gpt_attention).
+ * Before the latter are used, and on each rank, both compute a small problem, and must agree. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,7 +235,6 @@ static zero_status time_passes(struct gpt *gpt, const struct timing *t, struct z
 #define LINE "attention "
 static const char *const words[WAYS] = {"mma", "warpgroups"};
 
-static void clear(struct cuda_gpt *c) { memset(c->warpgroups, 0, sizeof c->warpgroups); }
 
 /* Reads a word that ends with `end`, and moves *text behind it. */
 static bool take_word(const char **text, char end, bool *out_warpgroups) {
@@ -258,11 +257,24 @@ static bool take_line(const char **text, bool out_warpgroups[ATTENTION_PASSES]) 
     return true;
 }
 
+static const bool both[ATTENTION_PASSES] = {true, true};
+
+zero_status attention_open(struct gpt *gpt, struct zero_error *error) {
+    if (gpt->config.attention != GPT_ATTENTION_AUTO || !fits(gpt)) return ZERO_OK;
+    zero_status status = check(gpt, both, error);
+    if (!status) memcpy(gpt->cuda->warpgroups, both, sizeof both);
+    return status;
+}
+
+void attention_forget(struct gpt *gpt) {
+    if (gpt->config.attention == GPT_ATTENTION_TIMED)
+        memset(gpt->cuda->warpgroups, 0, sizeof gpt->cuda->warpgroups);
+}
+
 zero_status attention_choose(struct gpt *gpt, const struct timing *t, char *text, struct zero_error *error) {
-    static const bool both[ATTENTION_PASSES] = {true, true};
     struct cuda_gpt *c = gpt->cuda;
     bool can = fits(gpt);
-    clear(c);
+    attention_forget(gpt);
     zero_status status = can ? check(gpt, both, error) : ZERO_OK;
     if (can && !status) status = time_passes(gpt, t, error);
     for (int pass = 0; pass < ATTENTION_PASSES && can && !status; pass++)
@@ -274,8 +286,9 @@ zero_status attention_choose(struct gpt *gpt, const struct timing *t, char *text
 zero_status attention_use(struct gpt *gpt, const char **text, struct zero_error *error) {
     struct cuda_gpt *c = gpt->cuda;
     bool chosen[ATTENTION_PASSES];
-    clear(c);
-    if (!take_line(text, chosen) || (!chosen[ATTENTION_FORWARD] && !chosen[ATTENTION_BACKWARD]))
+    attention_forget(gpt);
+    if (gpt->config.attention != GPT_ATTENTION_TIMED || !take_line(text, chosen) ||
+        (!chosen[ATTENTION_FORWARD] && !chosen[ATTENTION_BACKWARD]))
         return ZERO_OK;
     if (!fits(gpt))
         return error_set(error, ZERO_E_UNSUPPORTED,

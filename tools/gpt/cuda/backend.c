@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/base/convert.h"
-#include "tools/gpt/cuda/state.h"
+#include "tools/gpt/cuda/choices.h"
 
 static const char *problem(zero_dtype dtype) { return NULL; }
 
@@ -12,13 +12,13 @@ static zero_status refuse(const struct gpt_config *config, struct zero_error *er
     return problem ? error_set(error, ZERO_E_UNSUPPORTED, "%s", problem) : ZERO_OK;
 }
 
-/* Before sm_90 a product with GELU at its end is slower than a product and a kernel; llm.c makes the same choice. In fp32
- * the kernel's GELU is known to be accurate to the last digits. */
-static CUresult choose_gelu(struct cuda_gpt *c) {
+/* Before sm_90 a product with GELU's slope at its end is slower than a product and a kernel; llm.c makes the same choice. In fp32
+ * the kernel is known to be accurate to the last digits. */
+static CUresult choose_ends(struct cuda_gpt *c) {
     int major = 0;
     CUresult result =
         c->driver.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, c->device);
-    c->gelu_ends = c->type != ZERO_F32 && major >= 9;
+    c->slope_ends = c->type != ZERO_F32 && major >= 9;
     return result;
 }
 
@@ -28,7 +28,7 @@ static zero_status open_context(struct gpt *gpt, struct cuda_gpt *c) {
     int index = zero_engine_cuda(gpt->engine, &stream);
     c->stream = stream;
     CUresult result = c->driver.cuDeviceGet(&c->device, index);
-    if (!result) result = choose_gelu(c);
+    if (!result) result = choose_ends(c);
     if (!result) result = c->driver.cuDevicePrimaryCtxRetain(&context, c->device);
     c->retained = context != NULL;
     if (!result) result = c->driver.cuCtxSetCurrent(context);
@@ -42,6 +42,7 @@ static zero_status open_all(struct gpt *gpt, struct cuda_gpt *c) {
     if (!status) status = cuda_kernels_open(c);
     if (!status) status = cuda_memory_open(gpt);
     if (!status) status = cublaslt_open((CUdeviceptr)(uintptr_t)c->memory.workspace, &c->products, &c->error);
+    if (!status) status = attention_open(gpt, &c->error);
     if (!status) status = cuda_graphs_open(gpt);
     return status ? status : cuda_checkpoints_open(gpt);
 }

@@ -1,5 +1,5 @@
 /* x -> m = x + project(attention(norm1(x))) -> m + narrow(mlp(widen(norm2(m)))), and its backward. The products add
- * residuals and biases themselves. They also compute GELU, if cuBLASLt has it. */
+ * residuals and biases themselves, and multiply by GELU's slope, if cuBLASLt can. */
 #include <math.h>
 
 #include "tools/gpt/cuda/state.h"
@@ -188,21 +188,15 @@ static void *activate_backward(const struct block *b) {
     return to;
 }
 
-static bool has_gelu_end(const struct block *b, const struct product *p) {
-    return b->gpt->architecture->mlp == GELU && b->c->gelu_ends && cublaslt_can(b->c->products, p);
-}
-
-/* Without `output` nothing reads `inner` before a backward computes it again, unless it is kept. */
+/* Without `output` nothing reads `inner` before a backward computes it again, unless it is kept. cuBLASLt's own GELU at a product's
+ * end has other bits than the kernel that computes it again. */
 static void widen(const struct block *b, bool output) {
-    struct run run = first_run(b, PROJECT_WIDEN);
-    struct product p = forward_product(b, PROJECT_WIDEN, &run, b->saved->normed2, NULL, b->saved->inner);
-    p.end = PRODUCT_BIAS_GELU, p.bias = b->slot[WIDEN_BIAS].param, p.aux = b->saved->wide;
-    if (has_gelu_end(b, &p)) {
-        cuda_multiply(b->c, &p);
-        return;
-    }
     forward(b, PROJECT_WIDEN, &b->slot[WIDEN_BIAS], b->saved->normed2, NULL, b->saved->wide);
     if (output || b->keeps_inner) activate(b);
+}
+
+static bool has_slope_end(const struct block *b, const struct product *p) {
+    return b->gpt->architecture->mlp == GELU && b->c->slope_ends && cublaslt_can(b->c->products, p);
 }
 
 /* Turns the output's gradient into the gradient of `wide`; `inner` is there afterwards. */
@@ -211,7 +205,7 @@ static void *narrow_backward(const struct block *b, const void *gradient) {
     struct product p = backward_product(b, PROJECT_NARROW, &run, gradient, b->c->memory.inner_gradient);
     p.end = PRODUCT_GELU_BACKWARD, p.aux = b->saved->wide;
     if (!b->keeps_inner) activate(b);
-    if (has_gelu_end(b, &p)) {
+    if (has_slope_end(b, &p)) {
         cuda_multiply(b->c, &p);
         return b->c->memory.inner_gradient;
     }

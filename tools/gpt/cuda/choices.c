@@ -150,12 +150,12 @@ zero_status cuda_products_question(struct gpt *gpt, struct gpt_products_question
         describe_shape(&list->item[i].shape, shape);
         hash = hash_string(hash, shape);
     }
-    if (gpt->config.times_attention) hash = hash_string(hash, attention_shape(gpt, shape));
+    if (gpt->config.attention == GPT_ATTENTION_TIMED) hash = hash_string(hash, attention_shape(gpt, shape));
     choices_place(gpt->cuda, out->place);
     if (!status)
         snprintf(out->shapes, sizeof out->shapes, "%" PRIu32 " shapes %016" PRIx64 "%s%s", list->count, hash,
                  gpt->config.times_products ? "" : " not timed",
-                 gpt->config.times_attention ? " and attention" : "");
+                 gpt->config.attention == GPT_ATTENTION_TIMED ? " and attention" : "");
     free(list);
     return status;
 }
@@ -219,7 +219,7 @@ zero_status cuda_products_use(struct gpt *gpt, const char *choice, struct zero_e
     struct product_list *list;
     zero_status status = list_shapes(gpt, &list, error);
     if (!status) status = use_lines(gpt, list, choice, error);
-    if (status) memset(gpt->cuda->warpgroups, 0, sizeof gpt->cuda->warpgroups);
+    if (status) attention_forget(gpt);
     error_clear(&ignored);
     for (uint32_t i = 0; list && status && i < list->count; i++)
         cublaslt_choose(gpt->cuda->products, &list->item[i].product, NULL, &ignored);

@@ -156,9 +156,9 @@ static cublasStatus_t set(const struct table *t, cublasLtMatmulDesc_t operation,
 static cublasStatus_t set_pointers(const struct table *t, cublasLtMatmulDesc_t operation,
                                    enum product_end end, const void *bias, void *aux) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (end == PRODUCT_BIAS || end == PRODUCT_BIAS_GELU)
+    if (end == PRODUCT_BIAS)
         status = set(t, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (status == CUBLAS_STATUS_SUCCESS && end >= PRODUCT_BIAS_GELU)
+    if (status == CUBLAS_STATUS_SUCCESS && end == PRODUCT_GELU_BACKWARD)
         status = set(t, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux);
     return status;
 }
@@ -175,7 +175,6 @@ static cublasStatus_t make_operation(const struct table *t, const struct product
                                      cublasLtMatmulDesc_t *out) {
     static const cublasLtEpilogue_t ends[] = {[PRODUCT_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
                                               [PRODUCT_BIAS] = CUBLASLT_EPILOGUE_BIAS,
-                                              [PRODUCT_BIAS_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                                               [PRODUCT_GELU_BACKWARD] = CUBLASLT_EPILOGUE_DGELU};
     cublasOperation_t a = p->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t b = p->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -184,7 +183,7 @@ static cublasStatus_t make_operation(const struct table *t, const struct product
     if (!status) status = set(t, *out, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
     if (!status) status = set(t, *out, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
     if (!status) status = set(t, *out, CUBLASLT_MATMUL_DESC_EPILOGUE, &ends[p->end], sizeof ends[p->end]);
-    if (!status && p->end >= PRODUCT_BIAS_GELU)
+    if (!status && p->end == PRODUCT_GELU_BACKWARD)
         status = set(t, *out, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
     return status ? status : set_alignment(t, *out, p);
 }

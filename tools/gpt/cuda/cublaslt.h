@@ -18,8 +18,7 @@
 enum product_end {
     PRODUCT_PLAIN,
     PRODUCT_BIAS,         /* + bias[n] in every row */
-    PRODUCT_BIAS_GELU,    /* + bias, also written to aux; c = gelu of that, in tanh's form */
-    PRODUCT_GELU_BACKWARD /* * gelu'(aux) */
+    PRODUCT_GELU_BACKWARD /* * gelu'(aux), in tanh's form */
 };
 
 struct factor {

@@ -9,7 +9,6 @@
 
 enum {
     LINE_BYTES = 256,      /* alignment of arrays */
-    DRIVE_BYTES = 4096,    /* of places that go to the drive */
     STRIDE_BYTES = 128,    /* alignment of rows of logits */
     LOGITS_BYTES = 1 << 30 /* logits that exist at a time: enough rows for products at full rate */
 };
@@ -214,8 +213,8 @@ uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_d
     struct planning p = planning_of(&sizes, &c, batch, dtype);
     bool gelu = architecture_of(&c)->mlp == GELU;
     enum gpt_output order[] = {gelu ? GPT_NORMS : GPT_ACTIVATIONS, gelu ? GPT_ACTIVATIONS : GPT_NORMS};
-    /* GELU may be cuBLASLt's. A block that is computed again right before its backward leaves its activation to the backward. */
-    bool activations = !(gelu && dtype != ZERO_F32) && c.recompute != 1;
+    /* A block that is computed again right before its backward leaves its activation to the backward. */
+    bool activations = c.recompute != 1;
     uint32_t count = 0;
     for (int i = 0; i < GPT_OUTPUT_KINDS; i++) {
         struct arena outputs = {0, NULL};

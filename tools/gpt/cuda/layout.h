@@ -35,10 +35,13 @@ struct cuda_batch {
     uint32_t *order, *group_first, *groups;
 };
 
+enum { DRIVE_BYTES = 4096 }; /* alignment of what goes to the drive */
+
 /* All in device memory, except `kept`, the arrays `residual` and `saved` and the members named pinned or described as
  * pinned. */
 struct cuda_memory {
     char *device, *pinned; /* NULL: nothing is allocated yet */
+    char *pinned_whole;    /* pinned begins at its first multiple of DRIVE_BYTES: a small allocation begins anywhere */
     uint64_t bytes, pinned_bytes, batch_bytes;
     char *outputs; /* an allocation of its own, after commit: outputs that are kept because there is room */
     uint64_t outputs_bytes;

@@ -14,8 +14,12 @@ static zero_status allocate(struct cuda_gpt *c) {
                    "the GPT on the GPU: %llu bytes for activations", (unsigned long long)m->bytes);
     m->device = (char *)(uintptr_t)device;
     if (status) return status;
-    return cuda_check(d, d->cuMemHostAlloc((void **)&m->pinned, m->pinned_bytes, 0), &c->error,
-                      "the GPT on the GPU: %llu bytes of pinned memory", (unsigned long long)m->pinned_bytes);
+    status = cuda_check(d, d->cuMemHostAlloc((void **)&m->pinned_whole, m->pinned_bytes + DRIVE_BYTES, 0),
+                        &c->error, "the GPT on the GPU: %llu bytes of pinned memory",
+                        (unsigned long long)m->pinned_bytes);
+    if (!status)
+        m->pinned = m->pinned_whole + (DRIVE_BYTES - (uintptr_t)m->pinned_whole % DRIVE_BYTES) % DRIVE_BYTES;
+    return status;
 }
 
 /* Runs once, so it copies through pageable memory. */
@@ -70,7 +74,7 @@ void cuda_memory_close(struct gpt *gpt) {
     struct cuda_memory *m = &c->memory;
     if (m->device) c->driver.cuMemFree((CUdeviceptr)(uintptr_t)m->device);
     if (m->outputs) c->driver.cuMemFree((CUdeviceptr)(uintptr_t)m->outputs);
-    if (m->pinned) c->driver.cuMemFreeHost(m->pinned);
+    if (m->pinned_whole) c->driver.cuMemFreeHost(m->pinned_whole);
     free(m->residual);
     free(m->saved);
     free(c->token_count);

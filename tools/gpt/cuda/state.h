@@ -50,7 +50,7 @@ struct cuda_gpt {
     CUfunction function[GPT_KERNELS];
     struct cublaslt *products;
     zero_dtype type;
-    bool gelu_ends;                          /* products compute GELU in their ends */
+    bool slope_ends;                         /* products multiply by GELU's slope in their ends */
     bool lists;                              /* choices.c lists the products: nothing is enqueued */
     bool laid_out;                           /* the units' views know which parameters adjoin */
     bool warpgroups[ATTENTION_PASSES];       /* attention uses kernels of warpgroups, where there are any */

@@ -132,7 +132,7 @@ static zero_status time_in(struct gpt *gpt, char *memory, uint64_t bytes, struct
     if (!status && !result) result = d->cuEventCreate(&t.end, CU_EVENT_DEFAULT);
     if (!status) status = cuda_check(d, result, error, "the GPT on the GPU: events");
     if (!status) status = choose_all(&t, list, gpt->config.times_products, &text, error);
-    if (!status && gpt->config.times_attention) status = attention_choose(gpt, &t, text, error);
+    if (!status && gpt->config.attention == GPT_ATTENTION_TIMED) status = attention_choose(gpt, &t, text, error);
     d->cuStreamSynchronize(t.c->stream); /* before the memory is freed */
     if (t.begin) d->cuEventDestroy(t.begin);
     if (t.end) d->cuEventDestroy(t.end);
