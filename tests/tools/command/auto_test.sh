@@ -94,8 +94,9 @@ processes --hardware desk.json --run mpi
 [[ $(weights) == "$hash" && $(cat mpi/config.json) == "$threads" ]] || fail "over MPI: $(weights), not $hash"
 status=2 processes --hardware none.file
 [[ $(grep -c "none.file: cannot be opened" err) == 1 ]] || fail "every rank speaks: $(cat err)"
-# Checkpoints are on a drive of their own, which is measured, too.
-config '"auto"' ', "activation_checkpointing": {"interval": "auto", "nvme_checkpointing": true, "nvme_path": "checkpoints"}' >drive.json
+# Checkpoints are on a drive of their own, which is measured, too. Under a sanitizer plan_test alone measures one: it takes long.
+checkpoints=', "activation_checkpointing": {"interval": "auto", "nvme_checkpointing": true, "nvme_path": "checkpoints"}'
+config '"auto"' "$( ((sanitized)) || echo "$checkpoints")" >drive.json
 config=drive.json processes --run measured && says out "measuring this machine once" && [[ $(weights) ]] || fail "measured over MPI: $(cat err)"
 over_tcp() {
     local port=$((20000 + RANDOM % 12000)) rank
@@ -122,9 +123,11 @@ file=$(echo cache/zero/machine-*)
 [[ $(stat -c %a "$file") == 600 && $(stat -c %a cache/zero) == 700 ]] || fail "modes: $(stat -c %a "$file" cache/zero)"
 says "$file" "zero machine 1 "
 sed -i 's/"memory_per_s": \([0-9]\)/"memory_per_s": 9\1/' "$file" && measures 1 "damaged" && measures 0 "mended"
-sed -i '1s/machine 1/machine 2/' "$file" && measures 1 "another version"
-chmod 666 "$file" && measures 1 "others may write it"
-: >"$file" && measures 1 "empty"
+if ((!sanitized)); then # products_test has kept files that are refused, too
+    sed -i '1s/machine 1/machine 2/' "$file" && measures 1 "another version"
+    chmod 666 "$file" && measures 1 "others may write it"
+    : >"$file" && measures 1 "empty"
+fi
 expect 0 "$zero" plan here.json --ranks 1 --write-config here.plan.json
 says out "1 ranks on 1 node: here" && cmp here.plan.json here/config.json || fail "zero plan has another answer for this machine"
 XDG_CACHE_HOME=/proc measures 1 "no cache" && says out "not kept, so that the next run measures too"
