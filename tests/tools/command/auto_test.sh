@@ -99,12 +99,13 @@ checkpoints=', "activation_checkpointing": {"interval": "auto", "nvme_checkpoint
 config '"auto"' "$( ((sanitized)) || echo "$checkpoints")" >drive.json
 config=drive.json processes --run measured && says out "measuring this machine once" && [[ $(weights) ]] || fail "measured over MPI: $(cat err)"
 over_tcp() {
-    local port=$((20000 + RANDOM % 12000)) rank
+    local port=$((20000 + RANDOM % 12000)) rank process
     for rank in 0 1; do
         RANK=$rank WORLD_SIZE=2 LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             "$zero" train auto.json --data text --steps 3 "$@" >out.$rank 2>err.$rank &
+        process[rank]=$!
     done
-    wait -n && wait -n || fail "over TCP: $(cat err.0 err.1)"
+    wait "${process[0]}" && wait "${process[1]}" || fail "over TCP: $(cat err.0 err.1)"
     cp out.0 out
 }
 over_tcp --hardware desk.json --run tcp
