@@ -1,7 +1,6 @@
 #include "engine/comm/rendezvous.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,17 +8,13 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/comm/callers.h"
 #include "engine/comm/socket.h"
 
 enum {
-    CALLERS_MAX = 256,  /* connections that have not yet proved that they are a rank's */
     ADDRESSES_MAX = 16, /* of one host name */
-    NAMED_MAX = 8,      /* missing ranks that one message names */
-    NAMES_BYTES = 128,
     NOTICE_S = 10,
-    GRACE_NS = 2000000000,
-    SILENT_NS = 200000000,   /* for a caller without a hello while other callers wait */
-    UNPROVEN_NS = 2000000000 /* for a caller without a proof while other callers wait */
+    GRACE_NS = 2000000000
 };
 
 /* Rank 0 sends it to all ranks that came, and its tag. On success, the `places` of all ranks follow, and their tag. */
@@ -29,224 +24,9 @@ struct verdict {
     char message[1004];
 };
 
-/* The variable or option that gives this rank its place. Messages name it. */
-struct names {
-    const char *rank, *size, *address, *port;
-};
-
-struct caller {
-    struct answer answer;
-    struct seals seals; /* once it is known */
-    bool known;
-};
-
-struct meeting {
-    const struct rendezvous *r;
-    const struct names *names;
-    struct lanes *peers;
-    struct place *places; /* where the ranks listen */
-    int listener;
-    uint64_t key;
-    struct patience patience;
-    uint64_t called_ns; /* when this rank last began to connect to another one */
-    uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
-    /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
-    uint32_t strangers, impostors;
-    bool no_sockets; /* the last try to accept a connection found that this process has no more */
-    uint32_t caller_count;
-    struct caller callers[CALLERS_MAX];
-    struct zero_error *error;
-};
-
 static const struct names of_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
                           of_runtime = {"zero_runtime.rank", "zero_runtime.size", "zero_runtime.address",
                                         "zero_runtime.port"};
-
-/* ---- receiving connections ---- */
-
-static void hang_up(struct meeting *m, uint32_t caller) {
-    close(m->callers[caller].answer.socket);
-    m->callers[caller] = m->callers[--m->caller_count];
-}
-
-static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
-    const struct caller *c = &m->callers[caller];
-    struct lanes *peer = &m->peers[c->answer.hello.rank];
-    peer->socket[lane] = c->answer.socket;
-    peer->seals[lane] = c->seals;
-    m->callers[caller] = m->callers[--m->caller_count];
-}
-
-/* Takes a rank's first connection to rank 0. Two processes with the same rank, or a different number of ranks, end the
- * rendezvous for all ranks. */
-static zero_status take_first(struct meeting *m, uint32_t caller) {
-    const struct hello *hello = &m->callers[caller].answer.hello;
-    if (hello->size != m->r->size || hello->rank >= m->r->size)
-        return error_set(
-            m->error, ZERO_E_ARGUMENT,
-            "rendezvous: rank %u says that there are %u ranks, where rank 0 says %u: start all with the "
-            "same %s",
-            hello->rank, hello->size, m->r->size, m->names->size);
-    if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
-        return error_set(m->error, ZERO_E_ARGUMENT,
-                         "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "
-                         "%s, and each job its own %s",
-                         hello->rank, m->r->size, m->r->host, m->r->port, m->names->rank, m->names->port);
-    m->places[hello->rank] = socket_peer(m->callers[caller].answer.socket);
-    m->places[hello->rank].port = hello->port;
-    keep(m, caller, 0);
-    return ZERO_OK;
-}
-
-static void dismiss(struct meeting *m, uint32_t caller) {
-    m->strangers++;
-    hang_up(m, caller);
-}
-
-/* A caller that knows the secret. It is a stranger, too, if it belongs to an earlier job with the same secret, or calls another
- * rank: a network between the ranks could else exchange their connections. */
-static zero_status take(struct meeting *m, uint32_t caller, bool first) {
-    const struct hello *hello = &m->callers[caller].answer.hello;
-    bool mine = hello->meeting == (first ? 0 : m->key) && hello->to == m->r->rank &&
-                hello->lane < RENDEZVOUS_LANES && hello->port;
-    if (mine && first) return take_first(m, caller);
-    if (mine && hello->rank > m->r->rank && hello->rank < m->r->size &&
-        m->peers[hello->rank].socket[hello->lane] < 0)
-        keep(m, caller, hello->lane);
-    else
-        dismiss(m, caller);
-    return ZERO_OK;
-}
-
-/* Reads the bytes that this caller has sent so far. */
-static zero_status hear(struct meeting *m, uint32_t caller, bool first) {
-    struct caller *c = &m->callers[caller];
-    enum handshake_state heard = handshake_hear(&c->answer, &m->r->secret, &c->seals);
-    c->known = heard == HEARD_ALL;
-    if (c->known) return take(m, caller, first);
-    m->impostors += heard == HEARD_WRONG_SECRET;
-    if (heard != HEARD_PART) dismiss(m, caller);
-    return ZERO_OK;
-}
-
-static uint32_t missing(const struct meeting *m, uint32_t lanes) {
-    uint32_t count = 0;
-    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++)
-        for (uint32_t lane = 0; lane < lanes; lane++) count += m->peers[q].socket[lane] < 0;
-    return count;
-}
-
-/* "ranks 2, 4" */
-static void name_missing(const struct meeting *m, uint32_t lanes, char names[NAMES_BYTES]) {
-    uint32_t absent = 0, count = 0;
-    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) count += m->peers[q].socket[lanes - 1] < 0;
-    size_t used = (size_t)snprintf(names, NAMES_BYTES, count > 1 ? "ranks " : "rank ");
-    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) {
-        if (m->peers[q].socket[lanes - 1] >= 0) continue;
-        if (absent++ < NAMED_MAX)
-            used += (size_t)snprintf(names + used, NAMES_BYTES - used, "%s%u", absent > 1 ? ", " : "", q);
-    }
-    if (absent > NAMED_MAX) snprintf(names + used, NAMES_BYTES - used, " and %u more", absent - NAMED_MAX);
-}
-
-/* Once: a rank that waits in silence looks as if it hung. */
-static void tell_waiting(struct meeting *m) {
-    char names[NAMES_BYTES] = "rank 0";
-    bool leads = m->r->rank == 0;
-    if (!m->r->log || !m->notice_ns || clock_now_ns() < m->notice_ns) return;
-    if (leads ? !missing(m, 1) : m->peers[0].socket[0] >= 0) return;
-    m->notice_ns = 0;
-    if (leads) name_missing(m, 1, names);
-    log_line(m->r->log, ZERO_LOG_WARN, "rank %u waits for %s of %u%s (%s:%u), for %g s at most", m->r->rank,
-             names, m->r->size, leads ? " to connect" : " to answer", m->r->host, m->r->port,
-             m->r->timeout_s);
-}
-
-static bool look(void *user) {
-    struct meeting *m = user;
-    tell_waiting(m);
-    return m->r->interrupted && m->r->interrupted(m->r->interrupted_user);
-}
-
-static zero_status report_missing(struct meeting *m, uint32_t lanes) {
-    char names[NAMES_BYTES], strangers[160] = "";
-    name_missing(m, lanes, names);
-    if (m->strangers)
-        snprintf(strangers, sizeof strangers, "; %u other connections were not from ranks", m->strangers);
-    if (m->impostors)
-        snprintf(strangers, sizeof strangers,
-                 "; %u of %u other connections had another ZERO_JOB_SECRET, or none", m->impostors,
-                 m->strangers);
-    error_set(m->error, ZERO_E_PEER,
-              "rendezvous: %s of %u did not connect to rank %u (%s:%u) within %g s%s: see their logs, and "
-              "whether their hosts can reach this one",
-              names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s, strangers);
-    for (uint32_t q = m->r->size; q-- > m->r->rank + 1;)
-        if (m->peers[q].socket[lanes - 1] < 0) m->error->rank = (int32_t)q;
-    return ZERO_E_PEER;
-}
-
-static zero_status report_interrupted(struct meeting *m, const char *awaited) {
-    return error_set(m->error, ZERO_E_INTERRUPTED,
-                     "rendezvous: interrupted while rank %u waited for %s of %u (%s:%u)", m->r->rank, awaited,
-                     m->r->size, m->r->host, m->r->port);
-}
-
-/* Accepts connections up to CALLERS_MAX; the other connections wait. Also those for which there are no more sockets wait, until
- * the callers here have proved themselves or are dismissed: strangers alone cannot end the job. */
-static zero_status admit(struct meeting *m) {
-    while (m->caller_count < CALLERS_MAX) {
-        int fd = socket_accept(m->listener);
-        m->no_sockets = fd < 0 && (errno == EMFILE || errno == ENFILE);
-        if (m->no_sockets && m->caller_count == 0)
-            return error_set(
-                m->error, ZERO_E_IO,
-                "rendezvous: rank %u: no more sockets: %s: %u ranks need %u each: raise ulimit -n",
-                m->r->rank, strerror(errno), m->r->size, RENDEZVOUS_LANES * m->r->size);
-        if (fd < 0) return ZERO_OK;
-        m->callers[m->caller_count++] = (struct caller){.answer = {.socket = fd, .since_ns = clock_now_ns()}};
-    }
-    return ZERO_OK;
-}
-
-static bool crowded(const struct meeting *m) { return m->caller_count == CALLERS_MAX || m->no_sockets; }
-
-/* Closes connections that take too long: a rank sends its hello at once, and its proof after one round trip. */
-static void dismiss_slow(struct meeting *m) {
-    bool others_wait = crowded(m);
-    uint64_t now_ns = clock_now_ns();
-    for (uint32_t i = m->caller_count; i-- > 0;) {
-        const struct answer *answer = &m->callers[i].answer;
-        uint64_t limit_ns = HANDSHAKE_S * 1000000000ull;
-        if (others_wait) limit_ns = handshake_has_hello(answer) ? UNPROVEN_NS : SILENT_NS;
-        if (now_ns - answer->since_ns >= limit_ns) dismiss(m, i);
-    }
-}
-
-/* Waits until all ranks above this rank have connected, on `lanes` lanes. */
-static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) {
-    const uint64_t deadline_ns = m->patience.deadline_ns;
-    zero_status status = ZERO_OK;
-    while (status == ZERO_OK && missing(m, lanes)) {
-        struct pollfd polls[CALLERS_MAX + 1];
-        uint64_t now_ns = clock_now_ns();
-        if (now_ns >= deadline_ns) return report_missing(m, lanes);
-        if (patience_ends(&m->patience)) {
-            char names[NAMES_BYTES];
-            name_missing(m, lanes, names);
-            return report_interrupted(m, names);
-        }
-        uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
-        for (uint32_t i = 0; i < m->caller_count; i++)
-            polls[i] = (struct pollfd){.fd = m->callers[i].answer.socket, .events = POLLIN};
-        polls[m->caller_count] = (struct pollfd){.fd = crowded(m) ? -1 : m->listener, .events = POLLIN};
-        poll(polls, m->caller_count + 1, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms);
-        for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
-        dismiss_slow(m);
-        if (status == ZERO_OK) status = admit(m);
-    }
-    return status;
-}
 
 /* ---- rank 0 ---- */
 
@@ -321,9 +101,9 @@ static zero_status lead(struct meeting *m) {
             m->r->port, strerror(errno), m->names->port);
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
-    status = await_callers(m, 1, true);
+    status = callers_await(m, 1, true);
     tell_all(m, status);
-    return status ? status : await_callers(m, RENDEZVOUS_LANES, false);
+    return status ? status : callers_await(m, RENDEZVOUS_LANES, false);
 }
 
 /* ---- the other ranks ---- */
@@ -386,7 +166,7 @@ static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
     if (errno == ECANCELED) {
         char awaited[32];
         snprintf(awaited, sizeof awaited, "rank %u", to);
-        return report_interrupted(m, awaited);
+        return callers_interrupted(m, awaited);
     }
     error_set(
         m->error, ZERO_E_PEER,
@@ -448,7 +228,7 @@ static zero_status hear_verdict(struct meeting *m) {
         place_neighbours(m, leader);
         if (heard) return ZERO_OK;
     }
-    return errno == ECANCELED ? report_interrupted(m, "rank 0") : report_no_leader(m);
+    return errno == ECANCELED ? callers_interrupted(m, "rank 0") : report_no_leader(m);
 }
 
 /* Listens at the address from which this rank reaches rank 0: the other ranks learn that one. A rank on rank 0's host that
@@ -473,7 +253,7 @@ static zero_status follow(struct meeting *m) {
     for (uint32_t q = 0; q < m->r->rank; q++)
         for (uint32_t lane = q == 0; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
             status = say(m, q, lane, call(m, &m->places[q], m->patience));
-    return status ? status : await_callers(m, RENDEZVOUS_LANES, false);
+    return status ? status : callers_await(m, RENDEZVOUS_LANES, false);
 }
 
 /* ---- both ---- */
@@ -501,14 +281,14 @@ zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint
                           .places = places,
                           .listener = -1,
                           .error = error};
-    m->patience = (struct patience){
-        .deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9), .interrupted = look, .user = m};
+    m->patience = (struct patience){.deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9),
+                                    .interrupted = callers_look,
+                                    .user = m};
     m->notice_ns = clock_now_ns() + (uint64_t)((r->notice_s > 0 ? r->notice_s : NOTICE_S) * 1e9);
     for (uint32_t q = 0; q < r->size; q++)
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) out_peers[q].socket[lane] = -1;
     status = r->rank == 0 ? lead(m) : follow(m);
-    if (m->listener >= 0) close(m->listener);
-    while (m->caller_count) hang_up(m, 0);
+    callers_close(m);
     if (status)
         rendezvous_close(out_peers, r->size);
     else

@@ -1,7 +1,9 @@
 /* The table of keys, generated from keys.def, and look-ups in it. Constant; any thread. */
 #include "engine/config/key.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -76,11 +78,25 @@ uint32_t config_key_count(void) { return KEYS; }
 const struct config_key *config_key_at(uint32_t index) { return &keys[index]; }
 uint32_t config_key_index(const struct config_key *key) { return (uint32_t)(key - keys); }
 
+/* The keys in the order of their paths: an engine looks up hundreds of keys when it opens. */
+static const struct config_key *by_path[KEYS];
+static pthread_once_t sorted = PTHREAD_ONCE_INIT;
+
+static int compare(const void *a, const void *b) {
+    const struct config_key *const *one = a, *const *other = b;
+    return strcmp((*one)->path, (*other)->path);
+}
+
+static void sort(void) {
+    for (uint32_t i = 0; i < KEYS; i++) by_path[i] = &keys[i];
+    qsort(by_path, KEYS, sizeof *by_path, compare);
+}
+
 const struct config_key *config_key_find(const char *path) {
-    for (uint32_t i = 0; i < KEYS; i++) {
-        if (strcmp(keys[i].path, path) == 0) return &keys[i];
-    }
-    return NULL;
+    const struct config_key wanted = {.path = path}, *key = &wanted;
+    pthread_once(&sorted, sort);
+    const struct config_key *const *found = bsearch(&key, by_path, KEYS, sizeof *by_path, compare);
+    return found ? *found : NULL;
 }
 
 bool config_key_is_object(const char *path) {

@@ -29,16 +29,52 @@ static inline const shown *show(const shown &mine) {
     return &board[thread_index() - lane()];
 }
 
+/* For loops over whole arrays of a known size: the address sanitizer would look at each number, for most of the time of a test. */
+#define WHOLE_ARRAYS __attribute__((no_sanitize("address")))
+
+/* f32_from_bf16, which a compiler would not inline there. */
+WHOLE_ARRAYS static inline float widen_bf16(uint16_t bf16) {
+    uint32_t bits = (uint32_t)bf16 << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* Of two neighbours in 32 bits, the first and the second. */
-template <float (*Widen)(uint16_t)> void widen(float *to, uint32_t bits) {
+template <float (*Widen)(uint16_t)> WHOLE_ARRAYS void widen(float *to, uint32_t bits) {
     to[0] = Widen((uint16_t)bits), to[1] = Widen((uint16_t)(bits >> 16));
 }
 
 /* The two rows of the left factor that this lane multiplies, from the lanes that hold them. */
-template <float (*Widen)(uint16_t)> void rows_of(float (&left)[2][16], const shown *warp) {
+template <float (*Widen)(uint16_t)>
+WHOLE_ARRAYS void rows_of(float (&left)[2][16], const shown *warp) {
+    const shown *holders = &warp[lane() / 4 * 4];
+#pragma GCC unroll 2
     for (uint32_t row = 0; row < 2; row++)
+#pragma GCC unroll 8
         for (uint32_t k = 0; k < 16; k += 2)
-            widen<Widen>(&left[row][k], warp[lane() / 4 * 4 + k % 8 / 2].a[k / 8 * 2 + row]);
+            widen<Widen>(&left[row][k], holders[k % 8 / 2].a[k / 8 * 2 + row]);
+}
+
+/* The two columns of the right factor. */
+template <float (*Widen)(uint16_t)>
+WHOLE_ARRAYS void columns_of(float (&right)[2][16], const shown *warp) {
+    const shown *holders = &warp[lane() % 4 * 8];
+#pragma GCC unroll 2
+    for (uint32_t column = 0; column < 2; column++)
+#pragma GCC unroll 8
+        for (uint32_t k = 0; k < 16; k += 2)
+            widen<Widen>(&right[column][k], holders[column * 4 + k % 8 / 2].b[k / 8]);
+}
+
+/* Adds one product after another to each sum; the four sums do not wait for each other. */
+WHOLE_ARRAYS static inline void add_products(float (&d)[4], const float (&left)[2][16], const float (&right)[2][16]) {
+    float sum[4] = {d[0], d[1], d[2], d[3]};
+#pragma GCC unroll 16
+    for (uint32_t k = 0; k < 16; k++)
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < 4; i++) sum[i] += left[i / 2][k] * right[i % 2][k];
+    for (uint32_t i = 0; i < 4; i++) d[i] = sum[i];
 }
 
 template <float (*Widen)(uint16_t)>
@@ -46,11 +82,8 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const shown *warp = show({{a[0], a[1], a[2], a[3]}, {b0, b1}, NULL});
     float left[2][16], right[2][16];
     rows_of<Widen>(left, warp);
-    for (uint32_t column = 0; column < 2; column++)
-        for (uint32_t k = 0; k < 16; k += 2)
-            widen<Widen>(&right[column][k], warp[(2 * (lane() % 4) + column) * 4 + k % 8 / 2].b[k / 8]);
-    for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t k = 0; k < 16; k++) d[i] += left[i / 2][k] * right[i % 2][k];
+    columns_of<Widen>(right, warp);
+    add_products(d, left, right);
     __syncwarp();
 }
 
@@ -154,7 +187,7 @@ static inline void copies_done() {
 static inline float power_of_two(float x) { return exp2f(x); }
 
 static inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    emulation::mma<f32_from_bf16>(d, a, b0, b1);
+    emulation::mma<emulation::widen_bf16>(d, a, b0, b1);
 }
 static inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     emulation::mma<f32_from_f16>(d, a, b0, b1);

@@ -28,6 +28,11 @@ struct late_products {
 };
 inline late_products late[THREADS_MAX]; /* by thread of the block that runs */
 
+/* `from`: in dynamic shared memory, as operand::read has found. */
+WHOLE_ARRAYS static inline void widen_eight(float *to, const uint16_t *from) {
+    for (uint32_t i = 0; i < 8; i++) to[i] = widen_bf16(from[i]);
+}
+
 /* Lines of 128 bytes, eight of them in a pattern that begins at a multiple of 1,024 bytes. Bits 0 to 13: where the operand begins, 32
  * to 45: bytes from eight lines to the next, 62 and 63: the swizzle, 1 for 128 bytes; offsets without their last 4 bits. Bits 16 to
  * 29 are for lines that are longer than 64 numbers. */
@@ -43,14 +48,13 @@ struct operand {
         if (start % (LINES * LINE) >= LINE)
             emulator_fail("operand %#llx begins in the middle of eight lines", (unsigned long long)bits);
     }
-    /* The number at row k, column n. A line is a column; turned, a row. Of the left operand n is a row, and a line. */
-    float at(uint32_t k, uint32_t n, bool turned) const {
+    /* Eight numbers of a line, from number `along`, a multiple of 8, to the next: no swizzle takes them apart. */
+    void read(uint32_t line, uint32_t along, float *to) const {
         uintptr_t shared = reinterpret_cast<uintptr_t>(emulator_here.dynamic_shared);
-        uint32_t line = turned ? k : n, along = turned ? n : k;
         uint32_t address = start + line / LINES * stride + line % LINES * LINE + along * 2;
         address ^= (address / LINE % LINES) << 4;
         uint32_t first = (uint32_t)(shared % EMULATOR_WINDOW);
-        if (address < first || address + 2 > first + emulator_here.dynamic_bytes)
+        if (address < first || address + COPIED_BYTES > first + emulator_here.dynamic_bytes)
             emulator_fail("a product reads byte %u of shared memory, the block has bytes %u to %u", address,
                           first, first + emulator_here.dynamic_bytes);
         const copied &c = last_copy[address / COPIED_BYTES];
@@ -59,7 +63,7 @@ struct operand {
                 "a product reads byte %u of shared memory, which thread %u copied without a fence for "
                 "products",
                 address, c.thread);
-        return f32_from_bf16(*reinterpret_cast<const uint16_t *>(shared - first + address));
+        widen_eight(to, reinterpret_cast<const uint16_t *>(shared - first + address));
     }
 };
 
@@ -71,7 +75,7 @@ struct left_rows {
 static inline left_rows rows_of_registers(const uint32_t *a) {
     const shown *warp = show({{a[0], a[1], a[2], a[3]}, {}, NULL});
     left_rows rows;
-    rows_of<f32_from_bf16>(rows.at, warp);
+    rows_of<widen_bf16>(rows.at, warp);
     __syncwarp();
     return rows;
 }
@@ -81,8 +85,20 @@ static inline left_rows rows_of_shared(uint64_t a) {
     operand left(a);
     left_rows rows;
     for (uint32_t i = 0; i < 2; i++)
-        for (uint32_t k = 0; k < 16; k++) rows.at[i][k] = left.at(k, warp * 16 + lane() / 4 + i * 8, false);
+        for (uint32_t k = 0; k < 16; k += 8)
+            left.read(warp * 16 + lane() / 4 + i * 8, k, &rows.at[i][k]);
     return rows;
+}
+
+/* Two columns of the right operand. A line is a column; turned, a row. */
+static inline void read_columns(const operand &b, uint32_t column, bool turned, float (&right)[2][16]) {
+    for (uint32_t n = 0; n < 2 && !turned; n++)
+        for (uint32_t k = 0; k < 16; k += 8) b.read(column + n, k, &right[n][k]);
+    for (uint32_t k = 0; k < 16 && turned; k++) {
+        float eight[8];
+        b.read(k, column / 8 * 8, eight);
+        for (uint32_t n = 0; n < 2; n++) right[n][k] = eight[column % 8 + n];
+    }
 }
 
 static inline void multiply_late(const late_product &p) {
@@ -90,14 +106,9 @@ static inline void multiply_late(const late_product &p) {
     operand b(p.b);
     float right[2][16];
     for (uint32_t n = 0; n < 8; n++) {
-        for (uint32_t column = 0; column < 2; column++)
-            for (uint32_t k = 0; k < 16; k++)
-                right[column][k] = b.at(k, n * 8 + 2 * (lane() % 4) + column, p.turned);
-        for (uint32_t i = 0; i < 4; i++) {
-            float sum = p.adds ? p.d[n][i] : 0;
-            for (uint32_t k = 0; k < 16; k++) sum += left.at[i / 2][k] * right[i % 2][k];
-            p.d[n][i] = sum;
-        }
+        read_columns(b, n * 8 + 2 * (lane() % 4), p.turned, right);
+        for (uint32_t i = 0; i < 4 && !p.adds; i++) p.d[n][i] = 0;
+        add_products(p.d[n], left.at, right);
     }
 }
 

@@ -343,33 +343,41 @@ static double end_of(const struct product *p, uint64_t row, uint64_t column, dou
     return has_bias(o) ? sum + read(o->bias, p->c_layout.type, row) : sum;
 }
 
-static double product_at(const struct product *p, uint64_t row, uint64_t column, uint64_t i) {
-    return factor(p->a, p->a_layout, p->operation.a, row, i) *
-           factor(p->b, p->b_layout, p->operation.b, i, column);
-}
-
-/* The first proposal adds in double. Each other one adds in fp32 and begins at another place. */
-static double sum_of(const struct product *p, uint64_t inner, uint64_t row, uint64_t column) {
-    double sum = 0;
-    float narrow = 0;
-    for (uint64_t i = 0; i < inner && !p->proposal; i++) sum += product_at(p, row, column, i);
-    for (uint64_t i = 0; i < inner && p->proposal; i++)
-        narrow += (float)product_at(p, row, column, (i + p->proposal) % inner);
-    return p->proposal ? narrow : sum;
+/* The sums of one column, number by number of the inner extent. The first proposal adds in double. Each other one adds in fp32 and
+ * begins at another place. `left`: the left factor, the numbers of each inner index one after another. */
+static void sum_column(const struct product *p, const double *left, uint64_t inner, uint64_t column,
+                       double *restrict sums) {
+    const uint64_t rows = p->c_layout.rows;
+    memset(sums, 0, rows * sizeof *sums);
+    for (uint64_t k = 0; k < inner; k++) {
+        const uint64_t i = (k + p->proposal) % inner;
+        const double by = factor(p->b, p->b_layout, p->operation.b, i, column);
+        const double *restrict from = left + i * rows;
+        for (uint64_t row = 0; row < rows && !p->proposal; row++) sums[row] += from[row] * by;
+        for (uint64_t row = 0; row < rows && p->proposal; row++)
+            sums[row] = (float)sums[row] + (float)(from[row] * by);
+    }
 }
 
 static void run(void *argument) {
     const struct product *p = argument;
     const struct operation *o = &p->operation;
-    uint64_t inner = columns_of(p->a_layout, o->a);
+    const uint64_t inner = columns_of(p->a_layout, o->a), rows = p->c_layout.rows;
+    double *left = malloc((inner + 1) * rows * sizeof *left), *sums = left + inner * rows;
+    if (!left) abort();
     if (p->microseconds) p->spend(p->microseconds * 1000);
-    for (uint64_t column = 0; column < p->c_layout.columns; column++)
-        for (uint64_t row = 0; row < p->c_layout.rows; row++) {
+    for (uint64_t i = 0; i < inner; i++)
+        for (uint64_t row = 0; row < rows; row++)
+            left[i * rows + row] = factor(p->a, p->a_layout, o->a, row, i);
+    for (uint64_t column = 0; column < p->c_layout.columns; column++) {
+        sum_column(p, left, inner, column, sums);
+        for (uint64_t row = 0; row < rows; row++) {
             uint64_t at = column * (uint64_t)p->c_layout.ld + row;
-            double sum = sum_of(p, inner, row, column);
-            sum = p->alpha * sum + (p->beta != 0 ? p->beta * read(p->c, p->c_layout.type, at) : 0);
+            double sum = p->alpha * sums[row] + (p->beta != 0 ? p->beta * read(p->c, p->c_layout.type, at) : 0);
             write(p->d, p->c_layout.type, at, end_of(p, row, column, sum));
         }
+    }
+    free(left);
 }
 
 /* A GPU that were given other memory would end the process's context. */

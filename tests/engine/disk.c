@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/checksum.h"
+
 enum { BLOCK = 4096, SECTOR = 512, NAME = 64, ROOT = 0 };
 
 struct inode {
@@ -413,23 +415,6 @@ struct disk *disk_crash(const struct disk *d, const struct crash *crash) {
     return to;
 }
 
-static uint64_t mix_word(uint64_t hash, uint64_t word) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 29);
-}
-
-/* Word by word: crash_test hashes a quarter of a million disks. */
-static uint64_t mix(uint64_t hash, const void *bytes, uint64_t count) {
-    const uint8_t *b = bytes;
-    uint64_t word;
-    for (; count >= sizeof word; b += sizeof word, count -= sizeof word) {
-        memcpy(&word, b, sizeof word);
-        hash = mix_word(hash, word);
-    }
-    for (; count--; b++) hash = mix_word(hash, *b);
-    return hash;
-}
-
 /* Entries have no order: their hashes add up. */
 static uint64_t hash_directory(const struct disk *d, uint32_t directory) {
     uint64_t sum = 0;
@@ -437,9 +422,8 @@ static uint64_t hash_directory(const struct disk *d, uint32_t directory) {
         const struct entry *e = &d->entry[i];
         const struct inode *inode = &d->inode[e->inode];
         if (e->directory != directory) continue;
-        uint64_t hash = mix(0xcbf29ce484222325u, e->name, strlen(e->name)),
-                 below = inode->directory ? hash_directory(d, e->inode) : inode->size;
-        hash = mix(mix(hash, &below, sizeof below), inode->bytes, inode->size);
+        uint64_t below = inode->directory ? hash_directory(d, e->inode) : inode->size,
+                 hash = checksum_seeded(inode->bytes, inode->size, below + checksum(e->name, strlen(e->name)));
         sum += draw(&hash);
     }
     return sum;

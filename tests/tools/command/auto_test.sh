@@ -94,16 +94,18 @@ processes --hardware desk.json --run mpi
 [[ $(weights) == "$hash" && $(cat mpi/config.json) == "$threads" ]] || fail "over MPI: $(weights), not $hash"
 status=2 processes --hardware none.file
 [[ $(grep -c "none.file: cannot be opened" err) == 1 ]] || fail "every rank speaks: $(cat err)"
-# Checkpoints are on a drive of their own, which is measured, too.
-config '"auto"' ', "activation_checkpointing": {"interval": "auto", "nvme_checkpointing": true, "nvme_path": "checkpoints"}' >drive.json
+# Checkpoints are on a drive of their own, which is measured, too. Under a sanitizer plan_test alone measures one: it takes long.
+checkpoints=', "activation_checkpointing": {"interval": "auto", "nvme_checkpointing": true, "nvme_path": "checkpoints"}'
+config '"auto"' "$( ((sanitized)) || echo "$checkpoints")" >drive.json
 config=drive.json processes --run measured && says out "measuring this machine once" && [[ $(weights) ]] || fail "measured over MPI: $(cat err)"
 over_tcp() {
-    local port=$((20000 + RANDOM % 12000)) rank
+    local port=$((20000 + RANDOM % 12000)) rank process
     for rank in 0 1; do
         RANK=$rank WORLD_SIZE=2 LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             "$zero" train auto.json --data text --steps 3 "$@" >out.$rank 2>err.$rank &
+        process[rank]=$!
     done
-    wait -n && wait -n || fail "over TCP: $(cat err.0 err.1)"
+    wait "${process[0]}" && wait "${process[1]}" || fail "over TCP: $(cat err.0 err.1)"
     cp out.0 out
 }
 over_tcp --hardware desk.json --run tcp
@@ -122,9 +124,11 @@ file=$(echo cache/zero/machine-*)
 [[ $(stat -c %a "$file") == 600 && $(stat -c %a cache/zero) == 700 ]] || fail "modes: $(stat -c %a "$file" cache/zero)"
 says "$file" "zero machine 1 "
 sed -i 's/"memory_per_s": \([0-9]\)/"memory_per_s": 9\1/' "$file" && measures 1 "damaged" && measures 0 "mended"
-sed -i '1s/machine 1/machine 2/' "$file" && measures 1 "another version"
-chmod 666 "$file" && measures 1 "others may write it"
-: >"$file" && measures 1 "empty"
+if ((!sanitized)); then # products_test has kept files that are refused, too
+    sed -i '1s/machine 1/machine 2/' "$file" && measures 1 "another version"
+    chmod 666 "$file" && measures 1 "others may write it"
+    : >"$file" && measures 1 "empty"
+fi
 expect 0 "$zero" plan here.json --ranks 1 --write-config here.plan.json
 says out "1 ranks on 1 node: here" && cmp here.plan.json here/config.json || fail "zero plan has another answer for this machine"
 XDG_CACHE_HOME=/proc measures 1 "no cache" && says out "not kept, so that the next run measures too"

@@ -46,11 +46,12 @@ small() { # STAGE
 }
 memory=(1073741824 1073741824) # of the ranks' GPUs
 over_tcp() {
-    local port=$((20000 + RANDOM % 10000)) rank
+    local port=$((20000 + RANDOM % 10000)) rank process
     for rank in 0 1; do
         RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port FAKE_CUDA_SEED=$((rank + 1)) FAKE_CUDA_MEMORY=${memory[rank]} "$@" >"out.$rank" 2>&1 &
+        process[rank]=$!
     done
-    wait -n && wait -n || fail "over TCP: $(cat out.0 out.1)"
+    wait "${process[0]}" && wait "${process[1]}" || fail "over TCP: $(cat out.0 out.1)"
     cp out.0 out
 }
 over_mpi() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 2 "$@" >out 2>&1 || fail "over MPI: $(cat out)"; }

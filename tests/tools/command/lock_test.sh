@@ -42,9 +42,10 @@ expect 0 train --steps $(($(tail -n 1 run/metrics.jsonl | sed 's/{"step": \([0-9
 expect 0 train --steps 2 --run run --overwrite
 
 # Two that begin in a new directory at the same time: one trains, and the other says that it is at work or, where it came late, that it was there.
-for i in 1 2; do train --steps 200 --run both >both.$i.out 2>both.$i.err & done
-wait -n; first=$?
-wait -n; second=$?
+train --steps 200 --run both >both.1.out 2>both.1.err & one=$!
+train --steps 200 --run both >both.2.out 2>both.2.err & other=$!
+wait $one; first=$?
+wait $other; second=$?
 ((first + second == 1)) || fail "both ended with $first and $second"
 cat both.?.err >err
 grep -qE "another run is at work in both|both holds an earlier run" err || fail "the second one said: $(cat err)"

@@ -58,15 +58,16 @@ is "$of_second" "the first library again"
 
 # Processes: rank 0 chooses for all, whatever the others' clocks and files say; a rank that cannot use the choice says why.
 over_tcp() { # TIMES_OF_RANK_0 TIMES_OF_RANK_1 [RANK_1'S ENVIRONMENT...]
-    local port=$((20000 + RANDOM % 10000)) rank times=("$1" "$2") failed=0 other=()
+    local port=$((20000 + RANDOM % 10000)) rank times=("$1" "$2") failed=0 other=() process
     shift 2
     for rank in 0 1; do
         ((rank)) && other=("$@")
         env RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port FAKE_CUBLASLT_TIMES="${times[rank]}" \
             XDG_CACHE_HOME="$work/cache$rank" LD_LIBRARY_PATH="$stand_ins" "${other[@]}" \
             "$zero" train c.json --data text --steps 2 --run processes --overwrite --set device.products=timed >"out.$rank" 2>&1 &
+        process[rank]=$!
     done
-    for rank in 0 1; do wait -n || failed=$?; done
+    for rank in 0 1; do wait "${process[rank]}" || failed=$?; done
     cat out.0 out.1 >out
     hash=$(weights)
     return $failed

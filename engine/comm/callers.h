@@ -1,0 +1,54 @@
+/* A rank's side of a rendezvous while it lasts: the connections to it, of ranks and of strangers, until all ranks that connect to
+ * this rank have done so. rendezvous.c makes it, and connects to other ranks. */
+#ifndef ZERO_ENGINE_COMM_CALLERS_H
+#define ZERO_ENGINE_COMM_CALLERS_H
+
+#include "engine/comm/rendezvous.h"
+#include "engine/comm/socket.h"
+
+enum {
+    CALLERS_MAX = 256,    /* connections that have not yet proved that they are a rank's */
+    SILENT_NS = 200000000 /* for a caller without a hello while other callers wait */
+};
+
+/* The variable or option that gives this rank its place. Messages name it. */
+struct names {
+    const char *rank, *size, *address, *port;
+};
+
+struct caller {
+    struct answer answer;
+    struct seals seals; /* once it is known */
+    bool known;
+};
+
+struct meeting {
+    const struct rendezvous *r;
+    const struct names *names;
+    struct lanes *peers;
+    struct place *places; /* where the ranks listen */
+    int listener;
+    uint64_t key;
+    struct patience patience;
+    uint64_t called_ns; /* when this rank last began to connect to another one */
+    uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
+    /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
+    uint32_t strangers, impostors;
+    bool no_sockets; /* the last try to accept a connection found that this process has no more */
+    uint32_t caller_count;
+    struct caller callers[CALLERS_MAX];
+    struct zero_error *error;
+};
+
+/* Waits until all ranks above this rank have connected, on `lanes` lanes; `first`: their first connections to rank 0. */
+zero_status callers_await(struct meeting *meeting, uint32_t lanes, bool first);
+
+/* For patience.interrupted: logs once for whom this rank waits. */
+bool callers_look(void *meeting);
+
+zero_status callers_interrupted(struct meeting *meeting, const char *awaited);
+
+/* Closes the listener, and connections that are no rank's. */
+void callers_close(struct meeting *meeting);
+
+#endif
