@@ -57,11 +57,13 @@ struct norm_tile {
 };
 static_assert(NORM_BLOCK_ELEMENTS % (NORM_FOURS * NORM_STRIDE) == 0, "all threads load as often");
 
-/* Called by all threads of the block; one thread writes *out_sum. */
+/* Called by all threads of the block; one thread writes *out_sum. Warps take turns by block: each of a multiprocessor's four schedulers
+ * has its own warps of every block. */
 static __device__ void norm_of_tile(const float *tile, double *out_sum) {
+    uint32_t lane = (threadIdx.x + blockIdx.x * 32) % NORM_THREADS;
     __syncthreads();
-    if (threadIdx.x >= NORM_LANES) return;
-    norm_of_lanes(norm_lane(0, tile, threadIdx.x, NORM_BLOCK_ELEMENTS), threadIdx.x, out_sum);
+    if (lane >= NORM_LANES) return;
+    norm_of_lanes(norm_lane(0, tile, lane, NORM_BLOCK_ELEMENTS), lane, out_sum);
 }
 
 #endif

@@ -20,9 +20,12 @@ struct fours {
 
     __device__ uint64_t at(uint32_t k) const { return first + k * NORM_STRIDE; }
     __device__ void load(const void *array, uint32_t dtype, uint64_t count) {
+        four_bits bits[NORM_FOURS];
 #pragma unroll
         for (uint32_t k = 0; k < NORM_FOURS; k++)
-            of[k] = four_load(array, dtype, at(k), four_count(at(k), count));
+            bits[k] = four_fetch(array, dtype, at(k), four_count(at(k), count));
+#pragma unroll
+        for (uint32_t k = 0; k < NORM_FOURS; k++) of[k] = four_widened(bits[k], dtype);
     }
     __device__ void sum(const struct ordered_sum_argument &a) {
         fours x;

@@ -80,6 +80,7 @@ enum {
     SUM_COLUMNS = SUM_EACH * WARP, /* columns per block, */
     SUM_LANES = 8,                 /* threads that share a column; each adds every SUM_LANES-th row, */
     SUM_ROWS = 256,                /* and rows per part */
+    FINISH_LANES = 32,             /* threads that share a column of the parts */
     NORM_GROUPS = 256,             /* norm_back: groups of columns, one of each thread, */
     NORM_THREADS = 108 * 448,      /* threads of all blocks: an A100 runs them at once, and so do larger GPUs */
     NORM_ROWS_1 = 3,               /* rows on their way in norm_back_1, */
@@ -125,8 +126,8 @@ struct norm_backward_argument {
 #define norm_back_2_argument norm_backward_argument
 
 /* Sums over rows, in two steps: sums of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts; blocks: WARP,
- * SUM_LANES), then the sum of the parts (grid: columns / WARP; blocks: WARP, SUM_LANES): each lane adds every SUM_LANES-th part in
- * order, then the lanes' sums are added in order. */
+ * SUM_LANES), then the sum of the parts, of one or two vectors (grid: columns / WARP, vectors; blocks: WARP, FINISH_LANES): each lane
+ * adds every FINISH_LANES-th part in order, then the lanes' sums are added in order. */
 struct norm_sums_argument { /* the sums of dy n and of dy, where n is the normalised x */
     float *gain, *bias;     /* [parts][columns]; bias: may be NULL */
     const float *dy;
@@ -139,11 +140,14 @@ struct bias_sums_argument {
     const void *x;
     uint32_t rows, columns;
 };
-struct finish_sums_argument {
+struct finished_vector {
     void *to; /* [columns] */
     const float *sums;
-    uint32_t parts, columns;
     uint32_t add; /* 0: overwrites */
+};
+struct finish_sums_argument {
+    struct finished_vector vector[2];
+    uint32_t parts, columns;
 };
 
 /* Rounds sums: to = or += sums. A thread per group of 16 bytes of `to`, if they fill them, else per element. */

@@ -8,12 +8,21 @@ static struct grid sum_blocks(uint32_t rows, uint32_t columns) {
 }
 static const struct grid sum_threads = {WARP, SUM_LANES, 1};
 
-static void finish(struct gpt *gpt, const struct zero_slot *slot, const float *sums, uint32_t parts,
+/* Of one vector or two, of which each may be frozen, or no parameter: then nothing is computed. */
+static void finish_two(struct gpt *gpt, const struct zero_slot *slot[2], float *const sums[2], uint32_t parts,
+                       uint32_t columns) {
+    struct finish_sums_argument a = {.parts = parts, .columns = columns};
+    uint32_t count = 0;
+    for (int i = 0; i < 2; i++)
+        if (slot[i] && slot[i]->grad)
+            a.vector[count++] = (struct finished_vector){slot[i]->grad, sums[i], slot[i]->add != 0};
+    cuda_launch(gpt->cuda, KERNEL_finish_sums, (struct grid){(columns + WARP - 1) / WARP, count, 1},
+                (struct grid){WARP, FINISH_LANES, 1}, &a);
+}
+
+static void finish(struct gpt *gpt, const struct zero_slot *slot, float *sums, uint32_t parts,
                    uint32_t columns) {
-    if (!slot->grad) return; /* frozen, or no such parameter */
-    struct finish_sums_argument a = {slot->grad, sums, parts, columns, slot->add != 0};
-    cuda_launch(gpt->cuda, KERNEL_finish_sums, (struct grid){(columns + WARP - 1) / WARP, 1, 1}, sum_threads,
-                &a);
+    finish_two(gpt, (const struct zero_slot *[]){slot, NULL}, (float *[]){sums, NULL}, parts, columns);
 }
 
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm n, const void *x, void *y) {
@@ -88,8 +97,7 @@ void cuda_norm_backward(struct gpt *gpt, struct cuda_norm n, const void *skip, c
         norm_apart(gpt, &a);
     else
         cuda_launch_norm_back(c, &a);
-    finish(gpt, n.weight, sums, parts, width);
-    finish(gpt, n.bias, bias, parts, width);
+    finish_two(gpt, (const struct zero_slot *[]){n.weight, n.bias}, (float *[]){sums, bias}, parts, width);
 }
 
 /* A multiprocessor runs two blocks at once, if it has memory for what they keep. */
