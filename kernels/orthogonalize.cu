@@ -47,39 +47,28 @@ KERNEL(matrix_transpose, 256, struct matrix_step, s) {
 }
 
 /* A block of threads per tile of the product. A thread makes EACH rows by EACH columns of it; of the columns, half are in each half of the
- * tile, so that neighboring threads read neighboring floats. While the block multiplies, its next numbers are on their way. */
+ * tile, so that neighboring threads read neighboring floats. */
 enum { ROWS = MATRIX_TILE_ROWS, COLUMNS = MATRIX_TILE_COLUMNS, INNER = 16, EACH = 8, THREADS = 128, PAD = 4 };
 static_assert(ROWS / EACH * (COLUMNS / EACH) == THREADS, "every element of a tile has a thread");
-static_assert(COLUMNS == THREADS && THREADS % INNER == 0, "a thread fetches one column of b, and one inner index of a");
 
 struct product_tile {
     __align__(16) float a[INNER][ROWS + PAD], b[INNER][COLUMNS];
 };
 
-/* What a thread fetches of a and b for one tile: of a every A_STEP-th row at one inner index, of b one column. */
-struct fetched {
-    enum { A_STEP = THREADS / INNER };
-    float a[ROWS / A_STEP], b[INNER];
-
-    /* What is beyond the matrices is not read, and not multiplied: a product with zero may change the sign of a zero. */
-    __device__ void take(const struct matrix_step &s, uint64_t top, uint64_t left, uint64_t inner) {
-        uint64_t row = top + threadIdx.x / INNER, k = inner + threadIdx.x % INNER, column = left + threadIdx.x;
-        const float *from_a = floats(s.a) + row * s.inner + k, *from_b = floats(s.b) + inner * s.columns + column;
-        uint32_t rows = row < s.rows && k < s.inner ? least(s.rows - row, ROWS) : 0,
-                 inners = column < s.columns && inner < s.inner ? least(s.inner - inner, INNER) : 0;
-#pragma unroll
-        for (uint32_t i = 0; i < ROWS / A_STEP; i++, from_a += A_STEP * s.inner)
-            a[i] = i * A_STEP < rows ? *from_a : 0;
-#pragma unroll
-        for (uint32_t i = 0; i < INNER; i++, from_b += s.columns) b[i] = i < inners ? *from_b : 0;
+/* What is beyond the matrices is not read, and not multiplied: a product with zero may change the sign of a zero. */
+static __device__ void fetch(product_tile &t, const struct matrix_step &s, uint64_t top, uint64_t left,
+                             uint64_t inner) {
+    for (uint32_t i = threadIdx.x; i < ROWS * INNER; i += THREADS) {
+        uint64_t row = top + i / INNER, k = inner + i % INNER;
+        bool there = row < s.rows && k < s.inner;
+        t.a[i % INNER][i / INNER] = there ? floats(s.a)[row * s.inner + k] : 0;
     }
-    __device__ void put(product_tile &t) const {
-        for (uint32_t i = 0; i < ROWS / A_STEP; i++)
-            t.a[threadIdx.x % INNER][threadIdx.x / INNER + i * A_STEP] = a[i];
-        for (uint32_t i = 0; i < INNER; i++) t.b[i][threadIdx.x] = b[i];
+    for (uint32_t i = threadIdx.x; i < COLUMNS * INNER; i += THREADS) {
+        uint64_t k = inner + i / COLUMNS, column = left + i % COLUMNS;
+        bool there = k < s.inner && column < s.columns;
+        t.b[i / COLUMNS][i % COLUMNS] = there ? floats(s.b)[k * s.columns + column] : 0;
     }
-    static __device__ uint32_t least(uint64_t x, uint32_t y) { return x < y ? (uint32_t)x : y; }
-};
+}
 
 static __device__ uint32_t column_of(uint32_t thread, uint32_t j) {
     return j / 4 * (COLUMNS / 2) + thread % (COLUMNS / EACH) * 4 + j % 4;
@@ -103,12 +92,9 @@ KERNEL(matrix_product, THREADS, struct matrix_step, s) {
     uint64_t across = (s.columns + COLUMNS - 1) / COLUMNS, top = blockIdx.x / across * ROWS,
              left = blockIdx.x % across * COLUMNS;
     float sum[EACH][EACH] = {};
-    fetched next;
-    next.take(s, top, left, 0);
     for (uint64_t inner = 0; inner < s.inner; inner += INNER) {
-        next.put(t);
+        fetch(t, s, top, left, inner);
         __syncthreads();
-        next.take(s, top, left, inner + INNER);
         if (s.inner - inner >= INNER) {
 #pragma unroll
             for (uint32_t k = 0; k < INNER; k++) multiply(t, k, sum);
