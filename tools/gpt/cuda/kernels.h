@@ -56,8 +56,8 @@
 /* Kernels with dynamic shared memory, and its bytes; a launch of norm_back_K or cross_entropy may ask for less. */
 #define GPT_CUDA_DYNAMIC_SHARED(X)                                                                           \
     X(cross_entropy, LOSS_SLOTS *LOSS_THREADS * 16)                                                          \
-    X(norm_back_1, NORM_ROWS_1 *NORM_PIECES(2) * NORM_GROUPS * 16)                                           \
-    X(norm_back_2, NORM_ROWS_2 *NORM_PIECES(2) * 2 * NORM_GROUPS * 16)                                       \
+    X(norm_back_1, NORM_ROWS *NORM_PIECES(2) * NORM_GROUPS * 16)                                             \
+    X(norm_back_2, NORM_ROWS *NORM_PIECES(2) * 2 * NORM_GROUPS * 16)                                         \
     X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
     X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
     X(warpgroup_forward_128, WARPGROUP_BYTES(128))                                                           \
@@ -82,9 +82,8 @@ enum {
     SUM_ROWS = 256,                /* and rows per part */
     FINISH_LANES = 32,             /* threads that share a column of the parts */
     NORM_GROUPS = 256,             /* norm_back: groups of columns, one of each thread, */
-    NORM_THREADS = 108 * 448,      /* threads of all blocks: an A100 runs them at once, and so do larger GPUs */
-    NORM_ROWS_1 = 3,               /* rows on their way in norm_back_1, */
-    NORM_ROWS_2 = 2,               /* and in norm_back_2 */
+    NORM_THREADS = 132 * 448,      /* threads of all blocks: an H100 runs them at once, two blocks of 1,600 columns on each multiprocessor, */
+    NORM_ROWS = 2,                 /* and rows on their way in a block */
     LOSS_THREADS = 512,            /* cross_entropy: threads of a block, */
     LOSS_SLOTS = 12,               /* and groups of 16 bytes of a row that a thread keeps: 96 KiB in all, every GPU gives 99 */
     QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
@@ -225,8 +224,8 @@ struct position_backward_argument {
 };
 
 /* logits [rows][stride], of which `columns` are used: loss[row] = -log softmax(logits[row])[target[row]]. With a scale
- * above 0, logits become their gradient times the scale, and 0 after `columns`; scale 0 does not change them. Any number of
- * blocks. */
+ * above 0, logits become their gradient times the scale, and 0 after `columns`; scale 0 does not change them. A block
+ * per row. */
 struct cross_entropy_argument {
     void *logits;
     float *loss;

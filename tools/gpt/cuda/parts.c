@@ -54,10 +54,9 @@ static uint32_t norm_parts(const struct cuda_gpt *c, uint32_t rows, uint32_t col
 void cuda_launch_norm_back(struct cuda_gpt *c, struct norm_backward_argument *a) {
     struct grid blocks = {norm_parts(c, a->rows, a->columns), 1, 1},
                 threads = {cuda_norm_threads(a->columns, c->widest), 1, 1};
-    enum gpt_kernel kernel = cuda_norm_back(c, a->columns);
-    uint32_t rows = kernel == KERNEL_norm_back_1 ? NORM_ROWS_1 : NORM_ROWS_2;
+    uint32_t shared = NORM_ROWS * NORM_PIECES(c->number_bytes) * threads.x * 16;
     a->part_rows = norm_part_rows(c, a->rows, a->columns);
-    cuda_launch_shared(c, kernel, blocks, threads, rows * NORM_PIECES(c->number_bytes) * threads.x * 16, a);
+    cuda_launch_shared(c, cuda_norm_back(c, a->columns), blocks, threads, shared, a);
 }
 
 static void norm_apart(struct gpt *gpt, struct norm_backward_argument *a) {
@@ -100,13 +99,9 @@ void cuda_norm_backward(struct gpt *gpt, struct cuda_norm n, const void *skip, c
     finish_two(gpt, (const struct zero_slot *[]){n.weight, n.bias}, (float *[]){sums, bias}, parts, width);
 }
 
-/* A multiprocessor runs two blocks at once, if it has memory for what they keep. */
 void cuda_launch_cross_entropy(struct cuda_gpt *c, struct cross_entropy_argument *a) {
     uint32_t needed = parts_of(a->stride, LOSS_THREADS * c->widest);
-    int multiprocessors = 1;
-    c->driver.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
-    uint32_t most = 2 * (uint32_t)multiprocessors;
-    struct grid blocks = {a->rows < most ? a->rows : most, 1, 1}, threads = {LOSS_THREADS, 1, 1};
+    struct grid blocks = {a->rows, 1, 1}, threads = {LOSS_THREADS, 1, 1};
     a->slots = a->stride % c->widest ? 0 : needed < LOSS_SLOTS ? needed : LOSS_SLOTS;
     cuda_launch_shared(c, KERNEL_cross_entropy, blocks, threads, a->slots * LOSS_THREADS * 16, a);
 }
