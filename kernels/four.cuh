@@ -18,6 +18,12 @@ KERNEL_INLINE float element_load(const void *array, uint32_t dtype, uint64_t i) 
     return dtype == DTYPE_BF16 ? f32_from_bf16(x) : f32_from_f16(x);
 }
 
+/* An element as it is in memory, of T bits, as fp32. */
+template <typename T> KERNEL_INLINE float element_widened(T bits, uint32_t dtype) {
+    if (sizeof(T) == 4) return float_of(bits);
+    return dtype == DTYPE_BF16 ? f32_from_bf16((uint16_t)bits) : f32_from_f16((uint16_t)bits);
+}
+
 /* The 16 bits of bf16 or fp16. */
 KERNEL_INLINE uint16_t narrow_of(float x, uint32_t dtype) {
     return dtype == DTYPE_BF16 ? bf16_from_f32(x) : f16_from_f32(x);

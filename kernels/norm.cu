@@ -4,21 +4,27 @@
 #include "kernels/four.cuh"
 #include "kernels/norm.cuh"
 
-/* One block of the grid per block of elements. Zeros fill the last block; they add nothing. */
-KERNEL(norm_blocks, NORM_THREADS, struct norm_blocks_argument, a) {
-    __shared__ norm_tile tile;
-    uint64_t first = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS;
-    four f[NORM_FOURS];
-    for (uint32_t i = threadIdx.x * 4; i < NORM_BLOCK_ELEMENTS; i += NORM_FOURS * NORM_STRIDE) {
-#pragma unroll
-        for (uint32_t k = 0; k < NORM_FOURS; k++) {
-            uint64_t at = first + i + k * NORM_STRIDE;
-            f[k] = four_load(a.elements, a.dtype, at, four_count(at, a.count));
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < NORM_FOURS; k++) tile.put(i + k * NORM_STRIDE, f[k]);
+static constexpr uint32_t AHEAD = 8;
+
+/* A lane loads several elements before it adds the first. */
+template <typename T> static __device__ double lane_squares(const struct norm_blocks_argument &a, const norm_part &part) {
+    const T *x = static_cast<const T *>(a.elements) + part.first;
+    uint32_t i = part.lane;
+    double sum = 0;
+    for (; i + (AHEAD - 1) * NORM_LANES < part.count; i += AHEAD * NORM_LANES) {
+        T bits[AHEAD];
+        for (uint32_t k = 0; k < AHEAD; k++) bits[k] = x[i + k * NORM_LANES];
+        for (uint32_t k = 0; k < AHEAD; k++) sum = norm_add(sum, element_widened(bits[k], a.dtype));
     }
-    norm_of_tile(tile.of, &a.sums[blockIdx.x]);
+    for (; i < part.count; i += NORM_LANES) sum = norm_add(sum, element_widened(x[i], a.dtype));
+    return sum;
+}
+
+/* Half a warp per block of elements. */
+KERNEL(norm_blocks, NORM_THREADS, struct norm_blocks_argument, a) {
+    const norm_part part = norm_part_of(a.count);
+    double sum = a.dtype == DTYPE_F32 ? lane_squares<uint32_t>(a, part) : lane_squares<uint16_t>(a, part);
+    norm_of_lanes(sum, part.lane, part.count ? &a.sums[part.block] : nullptr, NORM_BOTH_HALVES);
 }
 
 static constexpr uint32_t TOTAL_STEP = 1024, WARP = 32;

@@ -1,67 +1,44 @@
-/* The sum of squares of one block of NORM_BLOCK_ELEMENTS in shared memory, in norm.h's order. Each of sixteen threads
- * adds one lane. These chains of additions are long, so several blocks should run on a multiprocessor at once: with
- * 128 threads per block, as many run as shared memory holds. */
+/* The sum of squares of a block of NORM_BLOCK_ELEMENTS, in norm.h's order: each of sixteen threads adds one lane. These chains of
+ * additions are long. Many half warps, each with a block of its own, hide each other's waits. */
 #ifndef ZERO_KERNELS_NORM_CUH
 #define ZERO_KERNELS_NORM_CUH
 
 #include "engine/base/convert.h"
 #include "engine/base/limits.h"
-#include "kernels/four.cuh"
 
 enum { NORM_LANES = 16, NORM_THREADS = 128 };
 
-/* The squares of a lane's next elements of the tile, from `first` on; zeros beyond the tile. */
-struct norm_squares {
-    static constexpr uint32_t COUNT = 8;
-    double of[COUNT];
+/* A square of an fp32 number is exact in double, so a fused operation rounds to the same sum. */
+static __device__ double norm_add(double sum, float element) {
+    double x = element;
+    return fma(x, x, sum);
+}
 
-    __device__ void take(const float *tile, uint32_t first, uint32_t elements) {
-#pragma unroll
-        for (uint32_t k = 0; k < COUNT; k++) {
-            uint32_t i = first + k * NORM_LANES;
-            double x = i < elements ? tile[i] : 0.0f;
-            of[k] = x * x;
-        }
-    }
-};
-
-/* Adds the squares of a lane's elements of the tile; the first of them is `first`. The next squares are made while these are added. */
+/* Adds the squares of a lane's elements of the tile; the first of them is `first`. */
 static __device__ double norm_lane(double sum, const float *tile, uint32_t first, uint32_t elements) {
-    constexpr uint32_t STEP = norm_squares::COUNT * NORM_LANES;
-    norm_squares now, next;
-    now.take(tile, first, elements);
-    for (uint32_t i = first; i < elements; i += STEP, now = next) {
-        next.take(tile, i + STEP, elements);
-#pragma unroll
-        for (uint32_t k = 0; k < norm_squares::COUNT; k++) sum += now.of[k];
-    }
+#pragma unroll 8
+    for (uint32_t i = first; i < elements; i += NORM_LANES) sum = norm_add(sum, tile[i]);
     return sum;
 }
 
-/* Called by the first sixteen threads of a warp, which have the lanes' sums; the first one writes *out_sum. */
-static __device__ void norm_of_lanes(double sum, uint32_t lane, double *out_sum) {
-    for (uint32_t half = NORM_LANES / 2; half; half /= 2)
-        sum += __shfl_down_sync(0xffffu, sum, half, NORM_LANES);
-    if (lane == 0) *out_sum = canonical_f64(sum);
+/* Called by the threads of `mask`: half a warp or both halves, each of which has the lanes' sums of a block. The first of a half writes
+ * *out_sum, unless that is NULL. */
+static __device__ void norm_of_lanes(double sum, uint32_t lane, double *out_sum, uint32_t mask) {
+    for (uint32_t half = NORM_LANES / 2; half; half /= 2) sum += __shfl_down_sync(mask, sum, half, NORM_LANES);
+    if (lane == 0 && out_sum) *out_sum = canonical_f64(sum);
 }
+static constexpr uint32_t NORM_ONE_HALF = 0xffffu, NORM_BOTH_HALVES = 0xffffffffu;
 
-/* A block's elements in shared memory. A thread loads NORM_FOURS groups of four, NORM_STRIDE elements apart, before it waits for the
- * first. */
-enum { NORM_STRIDE = 4 * NORM_THREADS, NORM_FOURS = 4 };
-struct norm_tile {
-    alignas(16) float of[NORM_BLOCK_ELEMENTS];
-
-    __device__ void put(uint32_t i, const four &f) {
-        *reinterpret_cast<float4 *>(of + i) = make_float4(f.x[0], f.x[1], f.x[2], f.x[3]);
-    }
+/* The half warp's block of an array of `count` elements: elements `first` to first + count - 1. */
+struct norm_part {
+    uint64_t block, first;
+    uint32_t lane, count; /* count 0: there is no such block */
 };
-static_assert(NORM_BLOCK_ELEMENTS % (NORM_FOURS * NORM_STRIDE) == 0, "all threads load as often");
-
-/* Called by all threads of the block; one thread writes *out_sum. */
-static __device__ void norm_of_tile(const float *tile, double *out_sum) {
-    __syncthreads();
-    if (threadIdx.x >= NORM_LANES) return;
-    norm_of_lanes(norm_lane(0, tile, threadIdx.x, NORM_BLOCK_ELEMENTS), threadIdx.x, out_sum);
+static __device__ norm_part norm_part_of(uint64_t count) {
+    uint64_t block = blockIdx.x * (uint64_t)(NORM_THREADS / NORM_LANES) + threadIdx.x / NORM_LANES,
+             first = block * NORM_BLOCK_ELEMENTS, left = first < count ? count - first : 0;
+    return {block, first, threadIdx.x % NORM_LANES,
+            left < NORM_BLOCK_ELEMENTS ? (uint32_t)left : (uint32_t)NORM_BLOCK_ELEMENTS};
 }
 
 #endif

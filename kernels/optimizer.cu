@@ -64,7 +64,7 @@ static __device__ void store_master(const struct optimizer_args &a, uint64_t fir
         return;
     }
     uint16_t weight[4], low[4];
-    for (uint32_t k = 0; k < 4; k++) weight[k] = bf16_from_result(f.x[k]), low[k] = low_of(f.x[k], weight[k]);
+    for (uint32_t k = 0; k < 4; k++) weight[k] = (uint16_t)(bf16_sum_of_result(bits_of(f.x[k])) >> 16), low[k] = low_of(f.x[k], weight[k]);
     four_store_halves(static_cast<uint16_t *>(a.out), first, count, weight);
     four_store_halves(a.master_low, first, count, low);
 }
@@ -84,11 +84,70 @@ static __device__ void store_state(const struct optimizer_args &a, int state, ui
     if (at >> 32 != a.first >> 32) key = block_key(key_of, at >> 32);
     for (uint32_t k = 0; k < 4; k++, at++) {
         if (k && (uint32_t)at == 0) key = block_key(key_of, at >> 32);
-        x[k] = bf16_stochastic_of_result(f.x[k], mix_bits((uint32_t)at ^ key));
+        x[k] = (uint16_t)(stochastic_sum_of_result(f.x[k], mix_bits((uint32_t)at ^ key)) >> 16);
         f.x[k] = f32_from_bf16(x[k]);
     }
     four_store_halves(static_cast<uint16_t *>(a.state[state]), first, count, x);
 }
+
+/* ---- split masters, with gradients and states in bf16 ----
+ *
+ * Four elements in two words of each array. With a branch on a type or on an alignment for each access, instructions would take
+ * longer than memory. */
+
+static __device__ uint32_t *words_of(const void *halves, uint64_t first) {
+    return reinterpret_cast<uint32_t *>(reinterpret_cast<uintptr_t>(halves) + 2 * first);
+}
+static __device__ uint2 two_words(const void *halves, uint64_t first) {
+    return *reinterpret_cast<const uint2 *>(words_of(halves, first));
+}
+static __device__ void put_two_words(void *halves, uint64_t first, const uint32_t (&word)[2]) {
+    *reinterpret_cast<uint2 *>(words_of(halves, first)) = make_uint2(word[0], word[1]);
+}
+static __device__ uint32_t upper_halves(uint32_t x, uint32_t y) { return x >> 16 | (y & 0xffff0000); }
+static __device__ uint32_t lower_halves(uint32_t x, uint32_t y) { return (x & 0xffff) | y << 16; }
+
+template <int states>
+static __device__ bool is_narrow(const struct optimizer_args &a, uint64_t first, uint32_t count) {
+    uintptr_t places = reinterpret_cast<uintptr_t>(a.out) | reinterpret_cast<uintptr_t>(a.master_low) |
+                       reinterpret_cast<uintptr_t>(a.gradient);
+    for (int s = 0; s < states; s++) places |= reinterpret_cast<uintptr_t>(a.state[s]);
+    return a.master_low && !a.average && a.gradient_dtype == DTYPE_BF16 &&
+           (states == 0 || a.state_dtype == DTYPE_BF16) && count == 4 && places % sizeof(uint2) == 0 &&
+           (a.first + first + 3) >> 32 == a.first >> 32;
+}
+
+template <element_function element, int states>
+static __device__ void update_narrow(const struct optimizer_step_argument &argument, uint64_t first) {
+    const struct optimizer_args &a = argument.args;
+    uint2 weight = two_words(a.out, first), low = two_words(a.master_low, first),
+          gradient = two_words(a.gradient, first), state[OPTIMIZER_STATES_MAX];
+    uint32_t key[OPTIMIZER_STATES_MAX], new_weight[2], new_low[2], new_state[OPTIMIZER_STATES_MAX][2];
+    for (int s = 0; s < states; s++) {
+        state[s] = two_words(a.state[s], first);
+        key[s] = block_key(a.rounding_key + (uint64_t)s, a.first >> 32); /* depends on no thread: a warp computes it once */
+    }
+    for (uint32_t pair = 0; pair < 2; pair++) {
+        uint32_t kept[2], rounded[2], random[OPTIMIZER_STATES_MAX][2];
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t k = 2 * pair + i, at = (uint32_t)(a.first + first) + k;
+            float master = master_of(four_half(weight, k), four_half(low, k)), moment[OPTIMIZER_STATES_MAX] = {};
+            for (int s = 0; s < states; s++) moment[s] = f32_from_bf16(four_half(state[s], k));
+            element(&master, &moment[0], &moment[1],
+                    f32_from_bf16(four_half(gradient, k)) * a.gradient_scale, argument.scalars.value);
+            kept[i] = bits_of(kept_master(master)), rounded[i] = bf16_sum_of_result(kept[i]);
+            for (int s = 0; s < states; s++)
+                random[s][i] = stochastic_sum_of_result(moment[s], mix_bits(at ^ key[s]));
+        }
+        new_weight[pair] = upper_halves(rounded[0], rounded[1]);
+        new_low[pair] = lower_halves(kept[0], kept[1]);
+        for (int s = 0; s < states; s++) new_state[s][pair] = upper_halves(random[s][0], random[s][1]);
+    }
+    put_two_words(a.out, first, new_weight), put_two_words(a.master_low, first, new_low);
+    for (int s = 0; s < states; s++) put_two_words(a.state[s], first, new_state[s]);
+}
+
+/* ---- all formats ---- */
 
 /* MEASURED: norms have been taken before. The states were updated then, and the gradient was read. */
 enum update_part { WHOLE, MEASURED };
@@ -99,6 +158,7 @@ static __device__ void update(const struct optimizer_step_argument &argument) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
     uint32_t count = four_count(first, a.count);
     if (!count) return;
+    if (part == WHOLE && is_narrow<states>(a, first, count)) return update_narrow<element, states>(argument, first);
     const read_four r = read<states>(a, first, count, part == WHOLE);
     four gradient = {}, master = master_from(a, r.master), state[OPTIMIZER_STATES_MAX] = {};
     if (part == WHOLE) gradient = four_widened(r.gradient, a.gradient_dtype);
@@ -182,7 +242,7 @@ static __device__ void measure(const struct optimizer_measure_argument &argument
         __syncthreads();
         if (adds) sum = norm_lane(sum, tile[warp], (lane - held) % NORM_LANES, TILE_ELEMENTS);
     }
-    if (adds && !cuts) norm_of_lanes(sum, lane, &argument.sums[warp * blocks + blockIdx.x]);
+    if (adds && !cuts) norm_of_lanes(sum, lane, &argument.sums[warp * blocks + blockIdx.x], NORM_ONE_HALF);
 }
 
 KERNEL(adamw_step, 256, struct optimizer_step_argument, a) { update<adamw_element, 2>(a); }

@@ -37,8 +37,7 @@ static void run(void *argument) {
 
 static struct kernel_grid grid(const void *argument) {
     const struct ordered_sum_argument *a = argument;
-    return (struct kernel_grid){
-        .blocks = (uint32_t)((a->count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS), .threads = 128};
+    return kernel_grid_of(a->count, 128, a->sums ? NORM_BLOCK_ELEMENTS / 16 : 4);
 }
 
 const struct kernel kernel_ordered_sum = {

@@ -1,4 +1,5 @@
-/* One block of the grid per NORM_BLOCK_ELEMENTS elements. If a norm is wanted, the written values stay in shared memory for it. */
+/* Without norms, a thread sums four elements. With norms, half a warp sums a block of NORM_BLOCK_ELEMENTS, whose squares it adds
+ * (norm.cuh). Either loads several ranks' elements before it adds the first. */
 #include "kernels/ordered_sum.h"
 
 #include "engine/device/cuda/entry.h"
@@ -9,67 +10,95 @@ static __device__ const void *input_of(const struct ordered_sum_argument &a, uin
     return a.input_stride ? static_cast<const char *>(a.input[0]) + rank * a.input_stride : a.input[rank];
 }
 
-static __device__ void add(four &sum, const four &x) {
-    for (uint32_t k = 0; k < 4; k++) sum.x[k] += x.x[k];
-}
-
-/* A thread's groups of four of the block, as those of the tile. */
-struct fours {
-    four of[NORM_FOURS];
-    uint64_t first;
-
-    __device__ uint64_t at(uint32_t k) const { return first + k * NORM_STRIDE; }
-    __device__ void load(const void *array, uint32_t dtype, uint64_t count) {
-#pragma unroll
-        for (uint32_t k = 0; k < NORM_FOURS; k++)
-            of[k] = four_load(array, dtype, at(k), four_count(at(k), count));
-    }
-    __device__ void sum(const struct ordered_sum_argument &a) {
-        fours x;
-        x.first = first;
-        load(a.input[0], a.dtype, a.count);
-        for (uint32_t rank = 1; rank < a.input_count; rank++) {
-            x.load(input_of(a, rank), a.dtype, a.count);
-#pragma unroll
-            for (uint32_t k = 0; k < NORM_FOURS; k++) add(of[k], x.of[k]);
-        }
-        if (a.add) x.load(a.target, a.target_dtype, a.count);
-#pragma unroll
-        for (uint32_t k = 0; k < NORM_FOURS; k++) {
-            if (a.add) add(of[k], x.of[k]);
-            for (uint32_t i = 0; i < 4; i++) of[k].x[i] = canonical(of[k].x[i]);
-        }
-    }
-};
-
 /* The sum of one array in its own place changes nothing but a NaN's bits. */
 static __device__ bool stays(const struct ordered_sum_argument &a) {
     return a.input_count == 1 && a.input[0] == a.target && a.dtype == a.target_dtype && !a.add;
+}
+
+/* ---- four elements ---- */
+
+static constexpr uint32_t RANKS = 4;
+
+static __device__ four sum_of(const struct ordered_sum_argument &a, uint64_t first, uint32_t count) {
+    four_bits before = {}, of_rank[RANKS];
+    four sum = {};
+    if (a.add) before = four_fetch(a.target, a.target_dtype, first, count);
+    for (uint32_t next = 0; next < a.input_count; next += RANKS) {
+        for (uint32_t r = 0; r < RANKS; r++)
+            if (next + r < a.input_count) of_rank[r] = four_fetch(input_of(a, next + r), a.dtype, first, count);
+        for (uint32_t r = 0; r < RANKS && next + r < a.input_count; r++) {
+            four x = four_widened(of_rank[r], a.dtype);
+            for (uint32_t k = 0; k < 4; k++) sum.x[k] = next + r ? sum.x[k] + x.x[k] : x.x[k];
+        }
+    }
+    four x = four_widened(before, a.target_dtype);
+    for (uint32_t k = 0; k < 4; k++) sum.x[k] = canonical(a.add ? x.x[k] + sum.x[k] : sum.x[k]);
+    return sum;
 }
 
 static __device__ bool has_nan(const four &f) {
     return f.x[0] != f.x[0] || f.x[1] != f.x[1] || f.x[2] != f.x[2] || f.x[3] != f.x[3];
 }
 
-static __device__ four rounded(four f, uint32_t dtype) {
-    for (uint32_t k = 0; k < 4; k++) f.x[k] = rounded_to(f.x[k], dtype);
-    return f;
+static __device__ void sum_four(const struct ordered_sum_argument &a) {
+    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
+    uint32_t count = four_count(first, a.count);
+    if (!count) return;
+    four sum = sum_of(a, first, count);
+    if (!stays(a) || has_nan(sum)) four_store(a.target, a.target_dtype, first, count, sum);
+}
+
+/* ---- a lane of a norm ---- */
+
+/* The lane's sums of AHEAD elements from `first` on, as far as they are below `end`. */
+template <typename T, uint32_t RANKS, uint32_t AHEAD>
+static __device__ void sum_lane(const struct ordered_sum_argument &a, uint64_t first, uint64_t end, float (&sum)[AHEAD]) {
+    T bits[RANKS][AHEAD] = {};
+    for (uint32_t next = 0; next < a.input_count; next += RANKS) {
+        for (uint32_t r = 0; r < RANKS && next + r < a.input_count; r++) {
+            const T *x = static_cast<const T *>(input_of(a, next + r)) + first;
+            for (uint32_t k = 0; k < AHEAD; k++)
+                if (first + k * NORM_LANES < end) bits[r][k] = x[k * NORM_LANES];
+        }
+        for (uint32_t r = 0; r < RANKS && next + r < a.input_count; r++)
+            for (uint32_t k = 0; k < AHEAD; k++) {
+                float x = element_widened(bits[r][k], a.dtype);
+                sum[k] = next + r ? sum[k] + x : x;
+            }
+    }
+}
+
+template <typename T, uint32_t RANKS, uint32_t AHEAD>
+static __device__ double lane_squares(const struct ordered_sum_argument &a, const norm_part &part) {
+    uint64_t end = part.first + part.count;
+    double squares = 0;
+    for (uint64_t i = part.first + part.lane; i < end; i += AHEAD * NORM_LANES) {
+        float sum[AHEAD] = {}, before[AHEAD] = {};
+        for (uint32_t k = 0; k < AHEAD && a.add; k++)
+            if (i + k * NORM_LANES < end) before[k] = element_load(a.target, a.target_dtype, i + k * NORM_LANES);
+        sum_lane<T, RANKS>(a, i, end, sum);
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            uint64_t at = i + k * NORM_LANES;
+            if (at >= end) break;
+            float x = canonical(a.add ? before[k] + sum[k] : sum[k]);
+            if (!stays(a) || x != x) element_store(a.target, a.target_dtype, at, x);
+            squares = norm_add(squares, rounded_to(x, a.target_dtype));
+        }
+    }
+    return squares;
+}
+
+template <typename T> static __device__ void sum_norms(const struct ordered_sum_argument &a) {
+    const norm_part part = norm_part_of(a.count);
+    double squares = a.input_count == 1 ? lane_squares<T, 1, 8>(a, part) : lane_squares<T, 4, 4>(a, part);
+    norm_of_lanes(squares, part.lane, part.count ? &a.sums[part.block] : nullptr, NORM_BOTH_HALVES);
 }
 
 KERNEL(ordered_sum, NORM_THREADS, struct ordered_sum_argument, a) {
-    __shared__ norm_tile tile;
-    uint64_t base = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS;
-    for (uint32_t i = threadIdx.x * 4; i < NORM_BLOCK_ELEMENTS; i += NORM_FOURS * NORM_STRIDE) {
-        fours sum;
-        sum.first = base + i;
-        sum.sum(a);
-#pragma unroll
-        for (uint32_t k = 0; k < NORM_FOURS; k++) {
-            uint32_t count = four_count(sum.at(k), a.count);
-            if (count && (!stays(a) || has_nan(sum.of[k])))
-                four_store(a.target, a.target_dtype, sum.at(k), count, sum.of[k]);
-            if (a.sums) tile.put(i + k * NORM_STRIDE, rounded(sum.of[k], a.target_dtype));
-        }
-    }
-    if (a.sums) norm_of_tile(tile.of, &a.sums[blockIdx.x]);
+    if (!a.sums)
+        sum_four(a);
+    else if (a.dtype == DTYPE_F32)
+        sum_norms<uint32_t>(a);
+    else
+        sum_norms<uint16_t>(a);
 }

@@ -1,4 +1,5 @@
-/* One warp per block of codes, eight elements per lane. */
+/* One warp per block of codes, eight elements per lane. Each format has code of its own: a branch on it for each element would cost more
+ * than the element. */
 #include "kernels/work.h"
 
 #include "engine/device/cuda/entry.h"
@@ -67,8 +68,8 @@ static __device__ uint32_t most_of_warp(const eight &e) {
     return most;
 }
 
-static __device__ uint64_t codes_of(const eight &e, float inverse, uint32_t format) {
-    uint32_t bits = code_bits(format);
+template <uint32_t format> static __device__ uint64_t codes_of(const eight &e, float inverse) {
+    constexpr uint32_t bits = format == CODE_INT4 ? 4 : 8;
     uint64_t codes = 0;
     for (uint32_t k = 0; k < EACH && inverse != 0; k++) {
         uint64_t code = (uint8_t)quantize_code_of(e.half[k / 4].x[k % 4], inverse, format);
@@ -84,28 +85,38 @@ static __device__ void clear_end(const struct quantize_codes_argument &a) {
         code[at] = 0;
 }
 
-KERNEL(quantize_codes, QUANTIZE_BLOCK, struct quantize_codes_argument, a) {
+template <uint32_t format> static __device__ void quantize(const struct quantize_codes_argument &a) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH, block = first / QUANTIZE_BLOCK;
     if (block >= quantize_blocks_of(a.count)) return; /* the whole warp returns */
     uint8_t *code = static_cast<uint8_t *>(a.code);
     eight e = load_eight(a.source, a.dtype, first, a.count);
-    struct quantize_scale s = quantize_scale_of(most_of_warp(e), a.format);
+    struct quantize_scale s = quantize_scale_of(most_of_warp(e), format);
     if (threadIdx.x % 32 == 0)
         store_bytes<uint32_t>(code + block * sizeof s.scale, sizeof s.scale, bits_of(s.scale));
-    uint8_t *out = code + quantize_elements_at(a.count) + first * code_bits(a.format) / 8;
-    uint32_t bytes = bytes_of_eight(first, a.count, a.format);
-    uint64_t codes = codes_of(e, s.inverse, a.format);
-    if (code_bits(a.format) == 8)
+    uint8_t *out = code + quantize_elements_at(a.count) + first * code_bits(format) / 8;
+    uint32_t bytes = bytes_of_eight(first, a.count, format);
+    uint64_t codes = codes_of<format>(e, s.inverse);
+    if (code_bits(format) == 8)
         store_bytes<uint64_t>(out, bytes, codes);
     else
         store_bytes<uint32_t>(out, bytes, (uint32_t)codes);
     if (block + 1 == quantize_blocks_of(a.count)) clear_end(a);
 }
 
+KERNEL(quantize_codes, QUANTIZE_BLOCK, struct quantize_codes_argument, a) {
+    if (a.format == CODE_INT8)
+        quantize<CODE_INT8>(a);
+    else if (a.format == CODE_INT4)
+        quantize<CODE_INT4>(a);
+    else
+        quantize<CODE_FP8_E4M3>(a);
+}
+
 /* ---- from codes ---- */
 
-static __device__ eight values_of(const uint8_t *code, uint64_t count, uint32_t format, uint64_t first) {
-    uint32_t bits = code_bits(format);
+template <uint32_t format>
+static __device__ eight values_of(const uint8_t *code, uint64_t count, uint64_t first) {
+    constexpr uint32_t bits = format == CODE_INT4 ? 4 : 8;
     float scale = float_of(load_bytes<uint32_t>(code + first / QUANTIZE_BLOCK * sizeof scale, sizeof scale));
     const uint8_t *in = code + quantize_elements_at(count) + first * bits / 8;
     uint32_t bytes = bytes_of_eight(first, count, format);
@@ -119,11 +130,20 @@ static __device__ eight values_of(const uint8_t *code, uint64_t count, uint32_t 
     return e;
 }
 
-KERNEL(dequantize_codes, QUANTIZE_BLOCK, struct dequantize_codes_argument, a) {
+template <uint32_t format> static __device__ void dequantize(const struct dequantize_codes_argument &a) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
     if (first >= a.count) return;
     store_eight(a.target, a.dtype, first, a.count,
-                values_of(static_cast<const uint8_t *>(a.code), a.count, a.format, first));
+                values_of<format>(static_cast<const uint8_t *>(a.code), a.count, first));
+}
+
+KERNEL(dequantize_codes, QUANTIZE_BLOCK, struct dequantize_codes_argument, a) {
+    if (a.format == CODE_INT8)
+        dequantize<CODE_INT8>(a);
+    else if (a.format == CODE_INT4)
+        dequantize<CODE_INT4>(a);
+    else
+        dequantize<CODE_FP8_E4M3>(a);
 }
 
 static __device__ void add_eight(eight &sum, const eight &e) {
@@ -131,14 +151,23 @@ static __device__ void add_eight(eight &sum, const eight &e) {
         sum.half[k / 4].x[k % 4] = canonical(sum.half[k / 4].x[k % 4] + e.half[k / 4].x[k % 4]);
 }
 
-KERNEL(dequantize_sum, QUANTIZE_BLOCK, struct dequantize_sum_argument, a) {
+template <uint32_t format> static __device__ void sum_members(const struct dequantize_sum_argument &a) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
     if (first >= a.count) return;
     const uint8_t *codes = static_cast<const uint8_t *>(a.codes);
-    uint64_t bytes = quantize_code_bytes(a.count, a.format);
-    eight sum = values_of(codes, a.count, a.format, first);
+    uint64_t bytes = quantize_code_bytes(a.count, format);
+    eight sum = values_of<format>(codes, a.count, first);
     for (uint32_t m = 1; m < a.members; m++)
-        add_eight(sum, values_of(codes + m * bytes, a.count, a.format, first));
+        add_eight(sum, values_of<format>(codes + m * bytes, a.count, first));
     if (a.add) add_eight(sum, load_eight(a.target, a.dtype, first, a.count));
     store_eight(a.target, a.dtype, first, a.count, sum);
+}
+
+KERNEL(dequantize_sum, QUANTIZE_BLOCK, struct dequantize_sum_argument, a) {
+    if (a.format == CODE_INT8)
+        sum_members<CODE_INT8>(a);
+    else if (a.format == CODE_INT4)
+        sum_members<CODE_INT4>(a);
+    else
+        sum_members<CODE_FP8_E4M3>(a);
 }

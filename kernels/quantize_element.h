@@ -83,12 +83,11 @@ KERNEL_INLINE struct quantize_scale quantize_scale_of(uint32_t most, uint32_t fo
     return s;
 }
 
-/* Of integers: adding 1.5 * 2^23 rounds a float to an integer, because no bits below 1 remain. */
+/* Of integers: adding 1.5 * 2^23 rounds a float to an integer, because no bits below 1 remain. The last bits of the sum are its code. */
 KERNEL_INLINE int8_t quantize_code_of(float x, float inverse, uint32_t format) {
     float scaled = x * inverse;
     if (format == CODE_FP8_E4M3) return (int8_t)fp8_e4m3_from_f32(scaled);
-    float whole = scaled + 0x1.8p23f;
-    return (int8_t)(int32_t)(whole - 0x1.8p23f);
+    return (int8_t)bits_of(scaled + 0x1.8p23f);
 }
 
 KERNEL_INLINE float quantize_value_of(int8_t code, float scale, uint32_t format) {

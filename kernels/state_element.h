@@ -38,14 +38,11 @@ KERNEL_INLINE uint16_t bf16_stochastic_of(float x, uint32_t random) {
     return (uint16_t)(magnitude >= 0x7f800000 ? special : rounded);
 }
 
-/* The same as bf16_stochastic_of and bf16_from_f32, for results of arithmetic: infinities and the canonical NaN have no bits that a
- * rounding could carry into the upper 16. */
-KERNEL_INLINE uint16_t bf16_stochastic_of_result(float x, uint32_t random) {
-    return (uint16_t)((bits_of(x) + (random & 0xffff)) >> 16);
+/* The same as bf16_stochastic_of and bf16_from_f32 in the upper half of 32 bits, for results of arithmetic: infinities and the canonical
+ * NaN have no bits that a rounding could carry into the upper half. */
+KERNEL_INLINE uint32_t stochastic_sum_of_result(float x, uint32_t random) {
+    return bits_of(x) + (random & 0xffff);
 }
-KERNEL_INLINE uint16_t bf16_from_result(float x) {
-    uint32_t u = bits_of(x);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
+KERNEL_INLINE uint32_t bf16_sum_of_result(uint32_t u) { return u + 0x7fff + (u >> 16 & 1); }
 
 #endif

@@ -72,11 +72,10 @@ static void run_norm_blocks(void *argument) {
                                                       dtype, least(a->count - i, NORM_BLOCK_ELEMENTS));
 }
 
-/* One block of the grid per block of elements. */
+/* Sixteen threads per block of elements. */
 static struct kernel_grid grid_norm_blocks(const void *argument) {
-    uint64_t count = ((const struct norm_blocks_argument *)argument)->count;
-    return (struct kernel_grid){.blocks = (uint32_t)((count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS),
-                                .threads = NORM_THREADS};
+    return kernel_grid_of(((const struct norm_blocks_argument *)argument)->count, NORM_THREADS,
+                          NORM_BLOCK_ELEMENTS / 16);
 }
 
 static double add_in_order(double sum, const double *sums, uint64_t count) {

@@ -110,9 +110,9 @@ static uint32_t groups(uint64_t count, uint64_t whole) {
 /* ---- norms and sums ---- */
 
 static void parts_finish(float *sums, uint32_t parts, struct array to, uint32_t add) {
-    struct finish_sums_argument a = {to.device, sums, parts, (uint32_t)to.count, add};
+    struct finish_sums_argument a = {.vector = {{to.device, sums, add}}, .parts = parts, .columns = (uint32_t)to.count};
     cuda_launch(&c, KERNEL_finish_sums, (struct grid){(a.columns + WARP - 1) / WARP, 1, 1},
-                (struct grid){WARP, SUM_LANES, 1}, &a);
+                (struct grid){WARP, FINISH_LANES, 1}, &a);
 }
 
 static void sums_finish(float *parts, struct array to, uint32_t add) {

@@ -1,7 +1,6 @@
-/* Softmax and cross-entropy. A block handles one row after another. It reads a row once for its maximum and the sum of exponentials
- * together (Milakov and Gimelshein 2018), and once more to replace it with its gradient: the second time from shared memory, as far
- * as that holds the row. While it writes gradients, the next row is on its way there. A thread reads in shared memory only what it
- * copied itself. Exponentials use base 2. */
+/* Softmax and cross-entropy; each block handles one row. It reads the row once for its maximum and the sum of exponentials together
+ * (Milakov and Gimelshein 2018), and once more to replace it with its gradient: the second time from shared memory, as far as that holds
+ * the row. A thread reads in shared memory only what it copied itself. Exponentials use base 2. */
 #include "tools/gpt/cuda/mma.h"
 #include "tools/gpt/cuda/number.h"
 
@@ -39,12 +38,6 @@ static __device__ running join_warp(running r) {
     return {most, most == -INFINITY ? r.total : warp_sum(r.total * power_of_e(r.most - most))};
 }
 
-/* What a block knows of its row. Rows take turns with two of it: a thread that writes one has seen all threads read it. */
-struct row_facts {
-    running of_warp[WARPS];
-    float wanted; /* x[target] */
-};
-
 /* N neighbouring logits of a row, from `column` on; those from `columns` on are hidden. */
 template <typename T, int N> struct logits {
     uint32_t column;
@@ -78,28 +71,30 @@ template <int LATER> static __device__ void wait_for(uint32_t later) {
         wait_for<LATER - 1>(later);
 }
 
-template <typename T, int N> struct loss_rows {
+template <typename T, int N> struct loss_row {
     static constexpr uint32_t STEP = LOSS_THREADS * N;
     const cross_entropy_argument &a;
-    T *kept; /* the thread's first group in shared memory */
-    uint32_t first = threadIdx.x * N;
+    T *x, *kept; /* the row; the thread's first group in shared memory */
+    uint32_t first, target;
 
-    __device__ T *logits_of(uint32_t row) const { return (T *)a.logits + (uint64_t)row * a.stride; }
     __device__ uint32_t column(uint32_t slot) const { return first + slot * STEP; }
     __device__ uint32_t quarter(uint32_t k) const { return a.slots * k / QUARTERS; }
-    __device__ int32_t target(uint32_t row) const { return row < a.rows ? a.target[row] : -1; }
 
-    __device__ void fetch(uint32_t row, uint32_t slot) const {
-        if constexpr (sizeof(T) * N == 16)
-            if (row < a.rows && column(slot) < a.stride)
-                copy_16(kept + slot * STEP, logits_of(row) + column(slot), true);
+    __device__ void fetch() const {
+        for (uint32_t k = 0; k < QUARTERS; k++) {
+            for (uint32_t s = quarter(k); s < quarter(k + 1); s++)
+                if constexpr (sizeof(T) * N == 16)
+                    if (column(s) < a.stride) copy_16(kept + s * STEP, x + column(s), true);
+            copies_end();
+        }
     }
 
-    __device__ running take_row(uint32_t row, float *wanted, uint32_t target) const {
+    /* The thread's part; one thread writes x[target]. */
+    __device__ running read(float *wanted) const {
         running r = {-INFINITY, 0};
         auto add = [&](const T *from, uint32_t c) {
-            logits<T, N> x(from, c, a.columns);
-            take(r, x.x), x.find(wanted, target);
+            logits<T, N> l(from, c, a.columns);
+            take(r, l.x), l.find(wanted, target);
         };
 #pragma unroll
         for (uint32_t k = 0; k < QUARTERS; k++) {
@@ -107,51 +102,35 @@ template <typename T, int N> struct loss_rows {
             for (uint32_t s = quarter(k); s < quarter(k + 1) && column(s) < a.stride; s++)
                 add(kept + s * STEP, column(s));
         }
-        for (uint32_t c = column(a.slots); c < a.stride; c += STEP) add(logits_of(row) + c, c);
+        for (uint32_t c = column(a.slots); c < a.stride; c += STEP) add(x + c, c);
         return r;
     }
 
-    /* And fetches the next row. */
-    __device__ void write_row(uint32_t row, uint32_t next, float base, float factor, float scale, uint32_t target) const {
-        T *to = logits_of(row);
-        auto write = [&](const T *from, uint32_t c) {
-            logits<T, N> x(from, c, a.columns);
-            x.write_gradient(to + c, base, factor, scale, target);
+    __device__ void write(float base, float factor) const {
+        auto put = [&](const T *from, uint32_t c) {
+            logits<T, N>(from, c, a.columns).write_gradient(x + c, base, factor, a.scale, target);
         };
-        for (uint32_t k = 0; k < QUARTERS; k++) {
-            for (uint32_t s = quarter(k); s < quarter(k + 1); s++) {
-                if (a.scale != 0 && column(s) < a.stride) write(kept + s * STEP, column(s));
-                fetch(next, s);
-            }
-            copies_end();
-        }
-        for (uint32_t c = column(a.slots); c < a.stride && a.scale != 0; c += STEP) write(to + c, c);
+        for (uint32_t s = 0; s < a.slots && column(s) < a.stride; s++) put(kept + s * STEP, column(s));
+        for (uint32_t c = column(a.slots); c < a.stride; c += STEP) put(x + c, c);
     }
 };
 
 template <typename T, int N> static __device__ void loss_of(const cross_entropy_argument &a) {
-    __shared__ row_facts of_row[2];
+    __shared__ running of_warp[WARPS];
+    __shared__ float wanted;
     DYNAMIC_SHARED(T, kept);
-    const loss_rows<T, N> rows = {a, kept + threadIdx.x * N};
-    int32_t next_target = rows.target(blockIdx.x);
-    uint32_t turn = 0;
-    for (uint32_t k = 0; k < QUARTERS; k++) {
-        for (uint32_t s = rows.quarter(k); s < rows.quarter(k + 1); s++) rows.fetch(blockIdx.x, s);
-        copies_end();
-    }
-    for (uint32_t row = blockIdx.x, next; row < a.rows; row = next, turn ^= 1) {
-        row_facts &facts = of_row[turn];
-        bool counts = next_target >= 0;
-        uint32_t target = counts ? (uint32_t)next_target : a.stride;
-        next = row + gridDim.x, next_target = rows.target(next);
-        running r = join_warp(rows.take_row(row, &facts.wanted, target));
-        if (threadIdx.x % WARP == 0) facts.of_warp[threadIdx.x / WARP] = r;
-        __syncthreads();
-        r = join(facts.of_warp);
-        if (threadIdx.x == 0) a.loss[row] = counts ? logf(r.total) - (facts.wanted - r.most) : 0.f;
-        rows.write_row(row, next, r.most * LOG2_E, counts ? a.scale / r.total : 0.f, a.scale, target);
-    }
-    copies_done();
+    uint32_t first = threadIdx.x * N;
+    int32_t target = a.target[blockIdx.x];
+    bool counts = target >= 0;
+    const loss_row<T, N> row = {a, (T *)a.logits + (uint64_t)blockIdx.x * a.stride, kept + first, first,
+                                counts ? (uint32_t)target : a.stride};
+    row.fetch();
+    running r = join_warp(row.read(&wanted));
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = r;
+    __syncthreads();
+    r = join(of_warp);
+    if (threadIdx.x == 0) a.loss[blockIdx.x] = counts ? logf(r.total) - (wanted - r.most) : 0.f;
+    if (a.scale != 0) row.write(r.most * LOG2_E, counts ? a.scale / r.total : 0.f);
 }
 
 template <typename T> static __device__ void loss(const cross_entropy_argument &a) {

@@ -33,11 +33,13 @@ template <typename T> static __device__ void forward(const embedding_forward_arg
         forward_row<T, 1>(a, row);
 }
 
+static __device__ uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
 /* Adds the first `count` groups, in order. */
 template <typename T, int N>
-static __device__ void add_groups(float (&sum)[N], const packed<T, N> (&x)[AHEAD], uint32_t count) {
+static __device__ void add_groups(float (&sum)[N], const group<T, N> (&x)[AHEAD], uint32_t count) {
     for (uint32_t k = 0; k < AHEAD; k++)
-        for (int i = 0; i < N && k < count; i++) sum[i] += x[k].at(i);
+        for (int i = 0; i < N && k < count; i++) sum[i] += wide(x[k].number[i]);
 }
 
 /* to = sum, or to += sum. */
@@ -49,15 +51,16 @@ template <typename T, int N> static __device__ void put(T *to, const float (&sum
 }
 
 template <typename T, int N> static __device__ void sum_group(const embedding_backward_argument &a) {
-    uint32_t index = blockIdx.x, groups = *a.groups, first = a.first[index], end = a.first[index + 1];
-    if (index >= groups) return; /* then the others are of no use, but they arrive together */
+    uint32_t index = blockIdx.x;
+    if (index >= *a.groups) return;
+    uint32_t first = a.first[index], end = a.first[index + 1];
     T *to = (T *)a.table + (uint64_t)a.token[index] * a.width;
     for (uint32_t c = threadIdx.x * N; c < a.width; c += FLAT_THREADS * N) {
         float sum[N] = {};
         for (uint32_t at = first; at < end; at += AHEAD) {
-            packed<T, N> x[AHEAD];
+            group<T, N> x[AHEAD];
             for (uint32_t k = 0; k < AHEAD; k++)
-                if (at + k < end) x[k] = packed_at<N>((const T *)a.dy + (uint64_t)a.order[at + k] * a.width + c);
+                x[k] = group_at<N>((const T *)a.dy + (uint64_t)a.order[least(at + k, end - 1)] * a.width + c);
             add_groups(sum, x, end - at);
         }
         put(to + c, sum, a.add);
@@ -76,10 +79,10 @@ template <typename T, int N> static __device__ void sum_position(const position_
     for (uint32_t c = threadIdx.x * N; c < a.width; c += FLAT_THREADS * N) {
         float sum[N] = {};
         for (uint32_t at = 0; at < end; at += AHEAD) {
-            packed<T, N> x[AHEAD];
+            group<T, N> x[AHEAD];
             for (uint32_t k = 0; k < AHEAD; k++)
-                if (at + k < end)
-                    x[k] = packed_at<N>((const T *)a.dy + ((uint64_t)(at + k) * a.length + position) * a.width + c);
+                x[k] = group_at<N>((const T *)a.dy +
+                                   ((uint64_t)least(at + k, end - 1) * a.length + position) * a.width + c);
             add_groups(sum, x, end - at);
         }
         put((T *)a.table + (uint64_t)position * a.width + c, sum, a.add);

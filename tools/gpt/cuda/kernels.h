@@ -56,8 +56,8 @@
 /* Kernels with dynamic shared memory, and its bytes; a launch of norm_back_K or cross_entropy may ask for less. */
 #define GPT_CUDA_DYNAMIC_SHARED(X)                                                                           \
     X(cross_entropy, LOSS_SLOTS *LOSS_THREADS * 16)                                                          \
-    X(norm_back_1, NORM_ROWS_1 *NORM_PIECES(2) * NORM_GROUPS * 16)                                           \
-    X(norm_back_2, NORM_ROWS_2 *NORM_PIECES(2) * 2 * NORM_GROUPS * 16)                                       \
+    X(norm_back_1, NORM_ROWS *NORM_PIECES(2) * NORM_GROUPS * 16)                                             \
+    X(norm_back_2, NORM_ROWS *NORM_PIECES(2) * 2 * NORM_GROUPS * 16)                                         \
     X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
     X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
     X(warpgroup_forward_128, WARPGROUP_BYTES(128))                                                           \
@@ -80,10 +80,10 @@ enum {
     SUM_COLUMNS = SUM_EACH * WARP, /* columns per block, */
     SUM_LANES = 8,                 /* threads that share a column; each adds every SUM_LANES-th row, */
     SUM_ROWS = 256,                /* and rows per part */
+    FINISH_LANES = 32,             /* threads that share a column of the parts */
     NORM_GROUPS = 256,             /* norm_back: groups of columns, one of each thread, */
-    NORM_THREADS = 108 * 448,      /* threads of all blocks: an A100 runs them at once, and so do larger GPUs */
-    NORM_ROWS_1 = 3,               /* rows on their way in norm_back_1, */
-    NORM_ROWS_2 = 2,               /* and in norm_back_2 */
+    NORM_THREADS = 132 * 448,      /* threads of all blocks: an H100 runs them at once, two blocks of 1,600 columns on each multiprocessor, */
+    NORM_ROWS = 2,                 /* and rows on their way in a block */
     LOSS_THREADS = 512,            /* cross_entropy: threads of a block, */
     LOSS_SLOTS = 12,               /* and groups of 16 bytes of a row that a thread keeps: 96 KiB in all, every GPU gives 99 */
     QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
@@ -125,8 +125,8 @@ struct norm_backward_argument {
 #define norm_back_2_argument norm_backward_argument
 
 /* Sums over rows, in two steps: sums of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts; blocks: WARP,
- * SUM_LANES), then the sum of the parts (grid: columns / WARP; blocks: WARP, SUM_LANES): each lane adds every SUM_LANES-th part in
- * order, then the lanes' sums are added in order. */
+ * SUM_LANES), then the sum of the parts, of one or two vectors (grid: columns / WARP, vectors; blocks: WARP, FINISH_LANES): each lane
+ * adds every FINISH_LANES-th part in order, then the lanes' sums are added in order. */
 struct norm_sums_argument { /* the sums of dy n and of dy, where n is the normalised x */
     float *gain, *bias;     /* [parts][columns]; bias: may be NULL */
     const float *dy;
@@ -139,11 +139,14 @@ struct bias_sums_argument {
     const void *x;
     uint32_t rows, columns;
 };
-struct finish_sums_argument {
+struct finished_vector {
     void *to; /* [columns] */
     const float *sums;
-    uint32_t parts, columns;
     uint32_t add; /* 0: overwrites */
+};
+struct finish_sums_argument {
+    struct finished_vector vector[2];
+    uint32_t parts, columns;
 };
 
 /* Rounds sums: to = or += sums. A thread per group of 16 bytes of `to`, if they fill them, else per element. */
@@ -221,8 +224,8 @@ struct position_backward_argument {
 };
 
 /* logits [rows][stride], of which `columns` are used: loss[row] = -log softmax(logits[row])[target[row]]. With a scale
- * above 0, logits become their gradient times the scale, and 0 after `columns`; scale 0 does not change them. Any number of
- * blocks. */
+ * above 0, logits become their gradient times the scale, and 0 after `columns`; scale 0 does not change them. A block
+ * per row. */
 struct cross_entropy_argument {
     void *logits;
     float *loss;

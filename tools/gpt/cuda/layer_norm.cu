@@ -149,7 +149,7 @@ template <typename T> struct norm_row {
     }
 };
 
-template <typename T, int THREADS, int ROWS> static __device__ void back(const norm_backward_argument &a) {
+template <typename T, int THREADS> static __device__ void back(const norm_backward_argument &a) {
     constexpr int N = WIDEST<T>, PIECES = NORM_PIECES(sizeof(T));
     DYNAMIC_SHARED(uint4, rows);
     uint4 *mine = rows + threadIdx.x;
@@ -161,19 +161,19 @@ template <typename T, int THREADS, int ROWS> static __device__ void back(const n
     packed<T, N> gain = {};
     norm_row<T> now = {};
     if (there) gain = packed_at<N>((const T *)a.gain + column);
-    for (uint32_t k = 0; k < ROWS; k++) {
+    for (uint32_t k = 0; k < NORM_ROWS; k++) {
         if (there && first + k < end)
             now.copy(mine + k * PIECES * blockDim.x, a, (uint64_t)(first + k) * a.columns + column);
         copies_end();
     }
-    for (uint32_t row = first; row < end; row++, place = place + 1 < ROWS ? place + 1 : 0) {
+    for (uint32_t row = first; row < end; row++, place = place + 1 < NORM_ROWS ? place + 1 : 0) {
         uint4 *here = mine + place * PIECES * blockDim.x;
         uint64_t at = (uint64_t)row * a.columns + column;
         uint32_t next = row + 1 < end ? row + 1 : row;
         float next_mean = a.mean ? a.mean[next] : 0, next_rstd = a.rstd[next], sum_g = 0, sum_gn = 0;
         float n[N], g[N];
         group<T, N> dx;
-        copies_wait<ROWS - 1>();
+        copies_wait<NORM_ROWS - 1>();
         if (there) now.take(here, a.skip != NULL);
         for (int i = 0; i < N; i++) {
             float d = now.dy[i / 4].at(i % 4);
@@ -181,7 +181,7 @@ template <typename T, int THREADS, int ROWS> static __device__ void back(const n
             sum_g += g[i], sum_gn += g[i] * n[i];
             gain_sum[i] += d * n[i], bias_sum[i] += d;
         }
-        if (there && row + ROWS < end) now.copy(here, a, at + (uint64_t)ROWS * a.columns);
+        if (there && row + NORM_ROWS < end) now.copy(here, a, at + (uint64_t)NORM_ROWS * a.columns);
         copies_end();
         block_sums<THREADS>(sum_g, sum_gn, row);
         float mean_g = a.mean ? sum_g * share : 0, mean_gn = sum_gn * share;
@@ -199,10 +199,10 @@ template <typename T, int THREADS, int ROWS> static __device__ void back(const n
 }
 
 template <typename T> static __device__ void back_1(const norm_backward_argument &a) {
-    back<T, NORM_GROUPS, NORM_ROWS_1>(a);
+    back<T, NORM_GROUPS>(a);
 }
 template <typename T> static __device__ void back_2(const norm_backward_argument &a) {
-    back<T, 2 * NORM_GROUPS, NORM_ROWS_2>(a);
+    back<T, 2 * NORM_GROUPS>(a);
 }
 
 KERNELS_OF(norm_forward, ROWS_PER_BLOCK *WARP, forward)

@@ -8,12 +8,21 @@ static struct grid sum_blocks(uint32_t rows, uint32_t columns) {
 }
 static const struct grid sum_threads = {WARP, SUM_LANES, 1};
 
-static void finish(struct gpt *gpt, const struct zero_slot *slot, const float *sums, uint32_t parts,
+/* Of one vector or two, of which each may be frozen, or no parameter: then nothing is computed. */
+static void finish_two(struct gpt *gpt, const struct zero_slot *slot[2], float *const sums[2], uint32_t parts,
+                       uint32_t columns) {
+    struct finish_sums_argument a = {.parts = parts, .columns = columns};
+    uint32_t count = 0;
+    for (int i = 0; i < 2; i++)
+        if (slot[i] && slot[i]->grad)
+            a.vector[count++] = (struct finished_vector){slot[i]->grad, sums[i], slot[i]->add != 0};
+    cuda_launch(gpt->cuda, KERNEL_finish_sums, (struct grid){(columns + WARP - 1) / WARP, count, 1},
+                (struct grid){WARP, FINISH_LANES, 1}, &a);
+}
+
+static void finish(struct gpt *gpt, const struct zero_slot *slot, float *sums, uint32_t parts,
                    uint32_t columns) {
-    if (!slot->grad) return; /* frozen, or no such parameter */
-    struct finish_sums_argument a = {slot->grad, sums, parts, columns, slot->add != 0};
-    cuda_launch(gpt->cuda, KERNEL_finish_sums, (struct grid){(columns + WARP - 1) / WARP, 1, 1}, sum_threads,
-                &a);
+    finish_two(gpt, (const struct zero_slot *[]){slot, NULL}, (float *[]){sums, NULL}, parts, columns);
 }
 
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm n, const void *x, void *y) {
@@ -45,10 +54,9 @@ static uint32_t norm_parts(const struct cuda_gpt *c, uint32_t rows, uint32_t col
 void cuda_launch_norm_back(struct cuda_gpt *c, struct norm_backward_argument *a) {
     struct grid blocks = {norm_parts(c, a->rows, a->columns), 1, 1},
                 threads = {cuda_norm_threads(a->columns, c->widest), 1, 1};
-    enum gpt_kernel kernel = cuda_norm_back(c, a->columns);
-    uint32_t rows = kernel == KERNEL_norm_back_1 ? NORM_ROWS_1 : NORM_ROWS_2;
+    uint32_t shared = NORM_ROWS * NORM_PIECES(c->number_bytes) * threads.x * 16;
     a->part_rows = norm_part_rows(c, a->rows, a->columns);
-    cuda_launch_shared(c, kernel, blocks, threads, rows * NORM_PIECES(c->number_bytes) * threads.x * 16, a);
+    cuda_launch_shared(c, cuda_norm_back(c, a->columns), blocks, threads, shared, a);
 }
 
 static void norm_apart(struct gpt *gpt, struct norm_backward_argument *a) {
@@ -88,17 +96,12 @@ void cuda_norm_backward(struct gpt *gpt, struct cuda_norm n, const void *skip, c
         norm_apart(gpt, &a);
     else
         cuda_launch_norm_back(c, &a);
-    finish(gpt, n.weight, sums, parts, width);
-    finish(gpt, n.bias, bias, parts, width);
+    finish_two(gpt, (const struct zero_slot *[]){n.weight, n.bias}, (float *[]){sums, bias}, parts, width);
 }
 
-/* A multiprocessor runs two blocks at once, if it has memory for what they keep. */
 void cuda_launch_cross_entropy(struct cuda_gpt *c, struct cross_entropy_argument *a) {
     uint32_t needed = parts_of(a->stride, LOSS_THREADS * c->widest);
-    int multiprocessors = 1;
-    c->driver.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
-    uint32_t most = 2 * (uint32_t)multiprocessors;
-    struct grid blocks = {a->rows < most ? a->rows : most, 1, 1}, threads = {LOSS_THREADS, 1, 1};
+    struct grid blocks = {a->rows, 1, 1}, threads = {LOSS_THREADS, 1, 1};
     a->slots = a->stride % c->widest ? 0 : needed < LOSS_SLOTS ? needed : LOSS_SLOTS;
     cuda_launch_shared(c, KERNEL_cross_entropy, blocks, threads, a->slots * LOSS_THREADS * 16, a);
 }

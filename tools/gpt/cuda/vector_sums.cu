@@ -93,18 +93,21 @@ template <typename T> static __device__ void of_bias(const bias_sums_argument &a
 }
 
 template <typename T> static __device__ void finish(const finish_sums_argument &a) {
-    __shared__ float of_lane[SUM_LANES][WARP];
+    __shared__ float of_lane[FINISH_LANES][WARP];
+    const finished_vector v = blockIdx.y ? a.vector[1] : a.vector[0];
     uint32_t column = blockIdx.x * WARP + threadIdx.x, lane = threadIdx.y;
-    T *to = (T *)a.to + column;
     float sum = 0;
-#pragma unroll 8
-    for (uint32_t part = lane; part < a.parts && column < a.columns; part += SUM_LANES)
-        sum += a.sums[(uint64_t)part * a.columns + column];
+#pragma unroll 16
+    for (uint32_t part = lane; part < a.parts && column < a.columns; part += FINISH_LANES)
+        sum += v.sums[(uint64_t)part * a.columns + column];
     of_lane[lane][threadIdx.x] = sum;
     __syncthreads();
     if (lane > 0 || column >= a.columns) return;
-    for (uint32_t i = 1; i < SUM_LANES; i++) sum += of_lane[i][threadIdx.x];
-    narrow(to, a.add ? wide(*to) + sum : sum);
+    T *to = (T *)v.to + column;
+    float before = v.add ? wide(*to) : 0;
+#pragma unroll
+    for (uint32_t i = 1; i < FINISH_LANES; i++) sum += of_lane[i][threadIdx.x];
+    narrow(to, before + sum);
 }
 
 template <typename T, int N> static __device__ void round_group(const round_sums_argument &a) {
@@ -133,6 +136,6 @@ template <typename T> static __device__ void add_bias(const bias_add_argument &a
 
 KERNELS_OF(norm_sums, WARP *SUM_LANES, of_norm)
 KERNELS_OF(bias_sums, WARP *SUM_LANES, of_bias)
-KERNELS_OF(finish_sums, WARP *SUM_LANES, finish)
+KERNELS_OF(finish_sums, WARP *FINISH_LANES, finish)
 KERNELS_OF(bias_add, FLAT_THREADS, add_bias)
 KERNELS_OF(round_sums, FLAT_THREADS, round_sums_of)
