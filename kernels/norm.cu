@@ -7,7 +7,8 @@
 static constexpr uint32_t AHEAD = 8;
 
 /* A lane loads several elements before it adds the first. */
-template <typename T> static __device__ double lane_squares(const struct norm_blocks_argument &a, const norm_part &part) {
+template <typename T>
+static __device__ double lane_squares(const struct norm_blocks_argument &a, const norm_part &part) {
     const T *x = static_cast<const T *>(a.elements) + part.first;
     uint32_t i = part.lane;
     double sum = 0;

@@ -24,7 +24,8 @@ static __device__ double norm_lane(double sum, const float *tile, uint32_t first
 /* Called by the threads of `mask`: half a warp or both halves, each of which has the lanes' sums of a block. The first of a half writes
  * *out_sum, unless that is NULL. */
 static __device__ void norm_of_lanes(double sum, uint32_t lane, double *out_sum, uint32_t mask) {
-    for (uint32_t half = NORM_LANES / 2; half; half /= 2) sum += __shfl_down_sync(mask, sum, half, NORM_LANES);
+    for (uint32_t half = NORM_LANES / 2; half; half /= 2)
+        sum += __shfl_down_sync(mask, sum, half, NORM_LANES);
     if (lane == 0 && out_sum) *out_sum = canonical_f64(sum);
 }
 static constexpr uint32_t NORM_ONE_HALF = 0xffffu, NORM_BOTH_HALVES = 0xffffffffu;

@@ -40,7 +40,8 @@ struct read_four {
 };
 
 template <int states>
-static __device__ read_four read(const struct optimizer_args &a, uint64_t first, uint32_t count, bool gradient) {
+static __device__ read_four read(const struct optimizer_args &a, uint64_t first, uint32_t count,
+                                 bool gradient) {
     read_four r = {};
     r.master = fetch_master(a, first, count);
     if (gradient) r.gradient = four_fetch(a.gradient, a.gradient_dtype, first, count);
@@ -64,7 +65,8 @@ static __device__ void store_master(const struct optimizer_args &a, uint64_t fir
         return;
     }
     uint16_t weight[4], low[4];
-    for (uint32_t k = 0; k < 4; k++) weight[k] = (uint16_t)(bf16_sum_of_result(bits_of(f.x[k])) >> 16), low[k] = low_of(f.x[k], weight[k]);
+    for (uint32_t k = 0; k < 4; k++)
+        weight[k] = (uint16_t)(bf16_sum_of_result(bits_of(f.x[k])) >> 16), low[k] = low_of(f.x[k], weight[k]);
     four_store_halves(static_cast<uint16_t *>(a.out), first, count, weight);
     four_store_halves(a.master_low, first, count, low);
 }
@@ -125,16 +127,18 @@ static __device__ void update_narrow(const struct optimizer_step_argument &argum
     uint32_t key[OPTIMIZER_STATES_MAX], new_weight[2], new_low[2], new_state[OPTIMIZER_STATES_MAX][2];
     for (int s = 0; s < states; s++) {
         state[s] = two_words(a.state[s], first);
-        key[s] = block_key(a.rounding_key + (uint64_t)s, a.first >> 32); /* depends on no thread: a warp computes it once */
+        /* depends on no thread: a warp computes it once */
+        key[s] = block_key(a.rounding_key + (uint64_t)s, a.first >> 32);
     }
     for (uint32_t pair = 0; pair < 2; pair++) {
         uint32_t kept[2], rounded[2], random[OPTIMIZER_STATES_MAX][2];
         for (uint32_t i = 0; i < 2; i++) {
             uint32_t k = 2 * pair + i, at = (uint32_t)(a.first + first) + k;
-            float master = master_of(four_half(weight, k), four_half(low, k)), moment[OPTIMIZER_STATES_MAX] = {};
+            float master = master_of(four_half(weight, k), four_half(low, k)),
+                  moment[OPTIMIZER_STATES_MAX] = {};
             for (int s = 0; s < states; s++) moment[s] = f32_from_bf16(four_half(state[s], k));
-            element(&master, &moment[0], &moment[1],
-                    f32_from_bf16(four_half(gradient, k)) * a.gradient_scale, argument.scalars.value);
+            element(&master, &moment[0], &moment[1], f32_from_bf16(four_half(gradient, k)) * a.gradient_scale,
+                    argument.scalars.value);
             kept[i] = bits_of(kept_master(master)), rounded[i] = bf16_sum_of_result(kept[i]);
             for (int s = 0; s < states; s++)
                 random[s][i] = stochastic_sum_of_result(moment[s], mix_bits(at ^ key[s]));
@@ -158,7 +162,8 @@ static __device__ void update(const struct optimizer_step_argument &argument) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
     uint32_t count = four_count(first, a.count);
     if (!count) return;
-    if (part == WHOLE && is_narrow<states>(a, first, count)) return update_narrow<element, states>(argument, first);
+    if (part == WHOLE && is_narrow<states>(a, first, count))
+        return update_narrow<element, states>(argument, first);
     const read_four r = read<states>(a, first, count, part == WHOLE);
     four gradient = {}, master = master_from(a, r.master), state[OPTIMIZER_STATES_MAX] = {};
     if (part == WHOLE) gradient = four_widened(r.gradient, a.gradient_dtype);

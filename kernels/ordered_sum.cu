@@ -25,7 +25,8 @@ static __device__ four sum_of(const struct ordered_sum_argument &a, uint64_t fir
     if (a.add) before = four_fetch(a.target, a.target_dtype, first, count);
     for (uint32_t next = 0; next < a.input_count; next += RANKS) {
         for (uint32_t r = 0; r < RANKS; r++)
-            if (next + r < a.input_count) of_rank[r] = four_fetch(input_of(a, next + r), a.dtype, first, count);
+            if (next + r < a.input_count)
+                of_rank[r] = four_fetch(input_of(a, next + r), a.dtype, first, count);
         for (uint32_t r = 0; r < RANKS && next + r < a.input_count; r++) {
             four x = four_widened(of_rank[r], a.dtype);
             for (uint32_t k = 0; k < 4; k++) sum.x[k] = next + r ? sum.x[k] + x.x[k] : x.x[k];
@@ -52,7 +53,8 @@ static __device__ void sum_four(const struct ordered_sum_argument &a) {
 
 /* The lane's sums of AHEAD elements from `first` on, as far as they are below `end`. */
 template <typename T, uint32_t RANKS, uint32_t AHEAD>
-static __device__ void sum_lane(const struct ordered_sum_argument &a, uint64_t first, uint64_t end, float (&sum)[AHEAD]) {
+static __device__ void sum_lane(const struct ordered_sum_argument &a, uint64_t first, uint64_t end,
+                                float (&sum)[AHEAD]) {
     T bits[RANKS][AHEAD] = {};
     for (uint32_t next = 0; next < a.input_count; next += RANKS) {
         for (uint32_t r = 0; r < RANKS && next + r < a.input_count; r++) {
@@ -75,7 +77,8 @@ static __device__ double lane_squares(const struct ordered_sum_argument &a, cons
     for (uint64_t i = part.first + part.lane; i < end; i += AHEAD * NORM_LANES) {
         float sum[AHEAD] = {}, before[AHEAD] = {};
         for (uint32_t k = 0; k < AHEAD && a.add; k++)
-            if (i + k * NORM_LANES < end) before[k] = element_load(a.target, a.target_dtype, i + k * NORM_LANES);
+            if (i + k * NORM_LANES < end)
+                before[k] = element_load(a.target, a.target_dtype, i + k * NORM_LANES);
         sum_lane<T, RANKS>(a, i, end, sum);
         for (uint32_t k = 0; k < AHEAD; k++) {
             uint64_t at = i + k * NORM_LANES;

@@ -5,7 +5,8 @@
 
 static constexpr uint32_t AHEAD = 4;
 
-template <typename T, int N> static __device__ void forward_row(const embedding_forward_argument &a, uint32_t row) {
+template <typename T, int N>
+static __device__ void forward_row(const embedding_forward_argument &a, uint32_t row) {
     uint32_t first = threadIdx.x % WARP * N;
     const T *token = (const T *)a.table + (uint64_t)a.tokens[row] * a.width;
     const T *position = a.positions ? (const T *)a.positions + (uint64_t)(row % a.length) * a.width : NULL;

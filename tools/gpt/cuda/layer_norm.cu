@@ -144,7 +144,8 @@ template <typename T> struct norm_row {
     }
     __device__ void take(const uint4 *from, bool skips) {
         x = packed_at<N>((const T *)from);
-        for (int i = 0; i < GRADIENTS; i++) dy[i] = packed_at<4>((const float *)(from + (1 + i) * blockDim.x));
+        for (int i = 0; i < GRADIENTS; i++)
+            dy[i] = packed_at<4>((const float *)(from + (1 + i) * blockDim.x));
         if (skips) skip = packed_at<N>((const T *)(from + (1 + GRADIENTS) * blockDim.x));
     }
 };
