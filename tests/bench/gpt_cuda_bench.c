@@ -11,8 +11,8 @@
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
  * for everything planned, activations included; 0: all. --products timed: each shape of a product uses the fastest of cuBLASLt's
- * proposals, chosen before the first step. --attention: as device.attention. --keep-outputs: as device.keep_outputs; the object has the blocks whose norms' and activations' outputs are
- * kept. A machine whose memory does not hold the run is a line "skipped: REASON" and exit status 0. */
+ * proposals, chosen before the first step. --attention: as device.attention. --keep-outputs: as device.keep_outputs; the object has the
+ * blocks whose norms' and activations' outputs are kept. A machine whose memory does not hold the run is a line "skipped: REASON" and exit status 0. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

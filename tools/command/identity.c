@@ -58,7 +58,7 @@ static const char *const manners[] = {"activation_checkpointing.",
                                       "train_micro_batch_size_per_gpu",
                                       "zero_optimization."};
 /* Keys that change the result although `manners` covers them. */
-static const char *const exceptions[] = {"comm.quantized_gradient_bits",
+static const char *const exceptions[] = {"comm.quantized_gradient_bits", "device.attention",
                                          "zero_optimization.zero_quantized_gradients",
                                          "zero_optimization.zero_quantized_weights"};
 

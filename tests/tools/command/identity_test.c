@@ -83,6 +83,12 @@ static void what_changes_the_result(void) {
         {"\"device\": {\"keep_outputs\": false}", "\"device\": {\"keep_outputs\": \"auto\"}", NULL},
         {"\"device\": {\"keep_outputs\": false}", "", NULL},
         {"\"device\": {\"keep_outputs\": true}", "", NULL},
+        {"\"device\": {\"attention\": \"auto\"}", "", NULL},
+        {"", "\"device\": {\"attention\": \"auto\"}", NULL},
+        {"\"device\": {\"attention\": \"mma\"}", "",
+         "its device.attention is \"mma\", this configuration has \"auto\""},
+        {"", "\"device\": {\"attention\": \"mma\"}",
+         "its device.attention is \"auto\", this configuration has \"mma\""},
         {"\"gradient_accumulation_steps\": 2, \"threads\": 1, \"comm\": {\"prefetch_depth\": 3}",
          "\"aio\": {\"block_size\": 8192}", NULL},
     };

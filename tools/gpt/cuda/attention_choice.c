@@ -235,7 +235,6 @@ static zero_status time_passes(struct gpt *gpt, const struct timing *t, struct z
 #define LINE "attention "
 static const char *const words[WAYS] = {"mma", "warpgroups"};
 
-
 /* Reads a word that ends with `end`, and moves *text behind it. */
 static bool take_word(const char **text, char end, bool *out_warpgroups) {
     for (int way = 0; way < WAYS; way++) {
