@@ -141,6 +141,7 @@ says err "saving at step"
 config 3 ', "steps_per_print": 1' >talks.json
 mkfifo pipe
 exec 3<>pipe
+head -c 57344 /dev/zero >&3 # leaves two of a pipe's 16 pages, so that it is soon full
 "$zero" train talks.json --data text --steps 1000000 --run blocked >pipe 2>&1 3<&- &
 trains blocked
 stands() { # RUN
