@@ -442,7 +442,8 @@ static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t k
                                    heads,
                                    kv_heads,
                                    width,
-                                   1 / sqrtf((float)width)};
+                                   1 / sqrtf((float)width),
+                                   .scratch = floats(cuda_attention_floats(tile == 64 ? 64 : 128, BATCH * heads, length)).device};
     cuda_attention_forward(&c, tile, &a);
     cuda_attention_backward(&c, tile, &a);
     if (c.warpgroups[ATTENTION_BACKWARD]) same_bits_again(tile, a, &s.qkv_gradient);

@@ -11,17 +11,19 @@ struct attention_kernels {
     struct attention_kernel forward, query_backward, key_backward;
 };
 
+/* A block of the forward has WARPGROUP_ROWS queries. */
+struct warpgroup_kernels {
+    enum gpt_kernel forward, dots, backward, finish;
+};
 #define BY_WARPGROUPS(width)                                                                                 \
-    {                                                                                                        \
-        {KERNEL_warpgroup_forward_##width, WARPGROUP_ROWS, WARPGROUP_THREADS},                               \
-            {KERNEL_warpgroup_query_backward_##width, WARPGROUP_ROWS, WARPGROUP_THREADS},                    \
-            {KERNEL_warpgroup_key_backward_##width, WARPGROUP_ROWS, WARPGROUP_THREADS},                      \
-    }
+    {KERNEL_warpgroup_forward_##width, KERNEL_warpgroup_dots_##width, KERNEL_warpgroup_backward_##width,     \
+     KERNEL_warpgroup_finish_##width}
 
 struct tile_kernels {
     uint32_t tile;
     bool has_warpgroups;
-    struct attention_kernels mma, warpgroups;
+    struct attention_kernels mma;
+    struct warpgroup_kernels warpgroups;
 };
 static const struct tile_kernels tile_kernels[] = {
     {.tile = 64,
@@ -60,10 +62,8 @@ bool cuda_attention_fits(const struct cuda_gpt *c, uint32_t tile) {
     return major == 9 && minor == 0 && c->type == ZERO_BF16 && kernels_of(tile)->has_warpgroups;
 }
 
-static const struct attention_kernels *kernels_for(const struct cuda_gpt *c, uint32_t tile,
-                                                   enum attention_pass pass) {
-    const struct tile_kernels *k = kernels_of(tile);
-    return c->warpgroups[pass] && k->has_warpgroups ? &k->warpgroups : &k->mma;
+static bool by_warpgroups(const struct cuda_gpt *c, uint32_t tile, enum attention_pass pass) {
+    return c->warpgroups[pass] && kernels_of(tile)->has_warpgroups;
 }
 
 static void launch(struct cuda_gpt *c, const struct attention_kernel *k, uint32_t heads,
@@ -73,12 +73,54 @@ static void launch(struct cuda_gpt *c, const struct attention_kernel *k, uint32_
 }
 
 void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
-    launch(c, &kernels_for(c, tile, ATTENTION_FORWARD)->forward, a->heads, a);
+    const struct tile_kernels *k = kernels_of(tile);
+    struct attention_kernel warpgroups = {k->warpgroups.forward, WARPGROUP_ROWS, WARPGROUP_THREADS};
+    launch(c, by_warpgroups(c, tile, ATTENTION_FORWARD) ? &warpgroups : &k->mma.forward, a->heads, a);
+}
+
+/* ---- the backward by warpgroups ---- */
+
+/* Also clears what begins with zeros. Returns the number of sums. */
+static uint64_t take_scratch(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
+    uint64_t sequences = (uint64_t)a->batch * a->heads, zeros = cuda_attention_zeros(sequences),
+             sums = cuda_attention_sums(tile, sequences, a->length);
+    a->sums = a->scratch;
+    a->item = (uint32_t *)a->sums + sums;
+    a->maxima = a->item + 1;
+    a->bases = (float *)a->item + zeros;
+    a->norms = a->bases + sequences * a->length;
+    cuda_clear(c, a->sums, (sums + zeros) * sizeof *a->sums);
+    return sums;
+}
+
+/* Threads that have 8 numbers each. */
+static void launch_eights(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t numbers,
+                          struct attention_argument *a) {
+    uint64_t each = 8 * WARPGROUP_THREADS;
+    struct grid blocks = {(uint32_t)((numbers + each - 1) / each), 1, 1};
+    cuda_launch(c, kernel, blocks, (struct grid){WARPGROUP_THREADS, 1, 1}, a);
+}
+
+/* A block for each multiprocessor takes one block of keys after another. */
+static void backward_by_warpgroups(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
+    const struct warpgroup_kernels *k = &kernels_of(tile)->warpgroups;
+    uint64_t rows = (uint64_t)a->batch * a->length, sums = take_scratch(c, tile, a);
+    uint32_t items = (a->length + WARPGROUP_ROWS - 1) / WARPGROUP_ROWS * a->kv_heads * a->batch;
+    int most = 1;
+    c->driver.cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
+    struct grid blocks = {items < (uint32_t)most ? items : (uint32_t)most, 1, 1};
+    launch_eights(c, k->dots, rows * (a->heads + 2 * a->kv_heads) * tile, a);
+    cuda_launch(c, k->backward, blocks, (struct grid){WARPGROUP_THREADS, 1, 1}, a);
+    launch_eights(c, k->finish, sums, a);
 }
 
 void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
-    const struct attention_kernels *k = kernels_for(c, tile, ATTENTION_BACKWARD);
+    const struct attention_kernels *k = &kernels_of(tile)->mma;
     uint64_t rows = (uint64_t)a->batch * a->length;
+    if (by_warpgroups(c, tile, ATTENTION_BACKWARD)) {
+        backward_by_warpgroups(c, tile, a);
+        return;
+    }
     if (!tile) cuda_launch_rows(c, KERNEL_attention_dots, rows * a->heads, a);
     launch(c, &k->query_backward, a->heads, a);
     launch(c, &k->key_backward, a->kv_heads, a);

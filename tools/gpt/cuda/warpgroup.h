@@ -27,6 +27,21 @@ static __device__ uint64_t operand_at(uint32_t address) {
     return (address & 0x3ffff) >> 4 | next << 16 | lines << 32 | UINT64_C(1) << 62;
 }
 
+/* The same in two steps, of which the first does not depend on the step of a sum: */
+static __device__ uint32_t operand_of(const __nv_bfloat16 *at) {
+    return (shared_address(at) & 0x3ffff) >> 4 | 1 << 16;
+}
+static __device__ uint64_t operand(uint32_t first, uint32_t bytes) {
+    return (uint64_t)(LINES * LINE_BYTES >> 4 | 1u << 30) << 32 | (first + (bytes >> 4));
+}
+/* 16 columns, or 16 rows, of step `k`. */
+template <int ROWS> static __device__ uint64_t columns_of(uint32_t first, int k) {
+    return operand(first, k / 4 * ROWS * LINE_BYTES + k % 4 * 32);
+}
+static __device__ uint64_t rows_of(uint32_t first, int k) { return operand(first, k * 16 * LINE_BYTES); }
+
+static __device__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 /* Rows of D columns, 64 columns after another. */
 template <int D, int ROWS = TILE_ROWS> struct swizzled { __nv_bfloat16 columns[D / 64][ROWS][64]; };
 
@@ -117,10 +132,11 @@ static __device__ void begin_score(sums_of<1, TILE_ROWS> &scores, const swizzled
     warpgroup_commit();
 }
 
-/* sums += weights tile */
-template <int D>
+/* sums += weights tile, from `row` on */
+template <int D, int ROWS>
 static __device__ void begin_mix(sums_of<1, D> &sums, factor_of<1, TILE_ROWS> &weights,
-                                 const swizzled<D> &tile) {
+                                 const swizzled<D, ROWS> &tile, uint32_t row = 0) {
+    uint32_t first = operand_of(tile.columns[0][row]);
     hold_all<D>(sums);
     hold_factor<TILE_ROWS>(weights);
     warpgroup_begin();
@@ -129,7 +145,7 @@ static __device__ void begin_mix(sums_of<1, D> &sums, factor_of<1, TILE_ROWS> &w
 #pragma unroll
         for (int n = 0; n < D / 64; n++)
             warpgroup_multiply<true>(part_of<D>(sums, n * 8), weights[0][k],
-                                     operand_at(shared_address(tile.columns[n][k * 16])), true);
+                                     rows_of(first + n * (ROWS * LINE_BYTES >> 4), k), true);
     warpgroup_commit();
 }
 
