@@ -93,25 +93,23 @@ static uint64_t take_scratch(struct cuda_gpt *c, uint32_t tile, struct attention
     return sums;
 }
 
-/* Threads that have 8 numbers each. */
-static void launch_eights(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t numbers,
-                          struct attention_argument *a) {
-    uint64_t each = 8 * WARPGROUP_THREADS;
-    struct grid blocks = {(uint32_t)((numbers + each - 1) / each), 1, 1};
-    cuda_launch(c, kernel, blocks, (struct grid){WARPGROUP_THREADS, 1, 1}, a);
-}
+static uint32_t blocks_of(uint64_t count, uint64_t each) { return (uint32_t)((count + each - 1) / each); }
 
 /* A block for each multiprocessor takes one block of keys after another. */
 static void backward_by_warpgroups(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
     const struct warpgroup_kernels *k = &kernels_of(tile)->warpgroups;
-    uint64_t rows = (uint64_t)a->batch * a->length, sums = take_scratch(c, tile, a);
-    uint32_t items = (a->length + WARPGROUP_ROWS - 1) / WARPGROUP_ROWS * a->kv_heads * a->batch;
+    const struct grid threads = {WARPGROUP_THREADS, 1, 1};
+    uint64_t sums = take_scratch(c, tile, a);
+    uint32_t items = blocks_of(a->length, WARPGROUP_ROWS) * a->kv_heads * a->batch,
+             eights = (a->heads + 2 * a->kv_heads) * tile / 8;
     int most = 1;
     c->driver.cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
-    struct grid blocks = {items < (uint32_t)most ? items : (uint32_t)most, 1, 1};
-    launch_eights(c, k->dots, rows * (a->heads + 2 * a->kv_heads) * tile, a);
-    cuda_launch(c, k->backward, blocks, (struct grid){WARPGROUP_THREADS, 1, 1}, a);
-    launch_eights(c, k->finish, sums, a);
+    struct grid dots = {a->batch * blocks_of(a->length, WARPGROUP_DOT_ROWS), blocks_of(eights, WARPGROUP_THREADS), 1},
+                blocks = {items < (uint32_t)most ? items : (uint32_t)most, 1, 1},
+                finish = {blocks_of(sums, 8 * WARPGROUP_THREADS), 1, 1};
+    cuda_launch(c, k->dots, dots, threads, a);
+    cuda_launch(c, k->backward, blocks, threads, a);
+    cuda_launch(c, k->finish, finish, threads, a);
 }
 
 void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {

@@ -101,6 +101,7 @@ enum {
     WARPGROUP_THREADS = 256,       /* of a block of warpgroup kernels: two warpgroups, */
     WARPGROUP_ROWS = 128,          /* with 64 queries or keys each */
     WARPGROUP_PART = 16 * 64,      /* backward: a warp's part of the gradients of a step's queries: 16 of them, 64 columns */
+    WARPGROUP_DOT_ROWS = 16,       /* of a thread of warpgroup_dots */
     FLASH_MULTIPLE = 8,            /* of which the width of a head must be a multiple: 16 bytes */
     HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
@@ -248,7 +249,8 @@ struct cross_entropy_argument {
  * query_backward: the grid of forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch.
  * The flash kernels and warpgroup_forward: the same grids with other numbers of queries or keys per block (attention.c). Their
  * query_backward computes the dots itself, also for their key_backward.
- * warpgroup_dots: dots, bases, norms and maxima; 8 columns of a thread. warpgroup_backward: as many blocks as run at once. It adds to
+ * warpgroup_dots: dots, bases, norms and maxima; grid: batch * (length / WARPGROUP_DOT_ROWS), heads of all kinds; 8 columns of a
+ * thread. warpgroup_backward: as many blocks as run at once. It adds to
  * sums, of which warpgroup_finish makes the queries' gradients; 8 columns of a thread. Sums, maxima and the item begin with zeros. */
 struct attention_argument {
     const void *qkv;

@@ -16,18 +16,18 @@
 constexpr uint32_t MAXIMUM_LEAST = 0x21800000; /* 2^-60: products of two are no denormals */
 constexpr float SLACK = 1.25f;
 
-/* What the lanes of a row have. */
+/* Of the lanes of a row: */
 template <int LANES> static __device__ float lanes_sum(float x) {
     for (uint32_t other = LANES / 2; other; other /= 2) x += __shfl_xor_sync(0xffffffffu, x, other);
     return x;
 }
-template <int LANES> static __device__ float lanes_maximum(float x) {
-    for (uint32_t other = LANES / 2; other; other /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, other));
+template <int LANES, typename T> static __device__ T lanes_maximum(T x) {
+    for (uint32_t other = LANES / 2; other; other /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, other));
     return x;
 }
 
-/* The lanes' norm, with squares that neither overflow nor vanish. NaN and infinity stay. */
-template <int LANES> static __device__ float norm_of(const float (&x)[8]) {
+/* With squares that neither overflow nor vanish. NaN and infinity stay. */
+template <int LANES> static __device__ float lanes_norm(const float (&x)[8]) {
     float most = 0, sum = 0;
     for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(x[i]));
     most = lanes_maximum<LANES>(most);
@@ -38,44 +38,40 @@ template <int LANES> static __device__ float norm_of(const float (&x)[8]) {
 
 static __device__ uint32_t bits_of_size(float x) { return __float_as_uint(x) & 0x7fffffff; } /* NaN's are the largest */
 
-static __device__ void raise(uint32_t *maximum, uint32_t bits) {
-    if (bits > *maximum) atomicMax(maximum, bits);
-}
-
-static __device__ void keep_dots(const attention_argument &a, uint32_t row, uint32_t head, float dot,
-                                 float norm) {
-    uint64_t to = ((uint64_t)(row / a.length) * a.heads + head) * a.length + row % a.length;
+static __device__ void keep_dots(const attention_argument &a, uint64_t to, float dot, float norm) {
     float base = a.lse[to] * LOG2_E;
     a.dots[to] = dot, a.bases[to] = base;
     a.norms[to] = fabsf(dot) < INFINITY && fabsf(base) < INFINITY ? norm : NAN;
 }
 
-/* A thread has eight columns of a row, of one head of queries, keys or values. */
+/* A thread has eight columns of one head of queries, keys or values, of some rows. */
 template <typename T, int D> static __device__ void dots(const attention_argument &a) {
     constexpr int LANES = D / 8;
-    uint32_t heads = a.heads + 2 * a.kv_heads, column = threadIdx.x % LANES * 8;
-    uint32_t index = blockIdx.x * (WARPGROUP_THREADS / LANES) + threadIdx.x / LANES, row = index / heads;
-    uint32_t head = index % heads, most = 0;
-    uint64_t of_output = ((uint64_t)row * a.heads + head) * a.width + column;
-    bool there = row < a.batch * a.length && column < a.width, queries = head < a.heads;
-    float output[8] = {}, x[8] = {}, dot = 0;
-    if (there && queries) load(output, (const T *)a.mixed + of_output);
-    if (there) load(x, queries ? (const T *)a.mixed_gradient + of_output : (const T *)a.qkv + (uint64_t)index * a.width + column);
-    for (int i = 0; i < 8; i++) dot += output[i] * x[i];
-    dot = lanes_sum<LANES>(dot);
-    float norm = norm_of<LANES>(x);
-    if (!there) return;
-    if (queries) {
-        if (!column) keep_dots(a, row, head, dot, norm);
-        return;
+    uint32_t groups = (a.length + WARPGROUP_DOT_ROWS - 1) / WARPGROUP_DOT_ROWS;
+    uint32_t sequence = blockIdx.x / groups, first = blockIdx.x % groups * WARPGROUP_DOT_ROWS;
+    uint32_t index = blockIdx.y * WARPGROUP_THREADS + threadIdx.x, head = index / LANES, column = index % LANES * 8;
+    uint32_t heads = a.heads + 2 * a.kv_heads, keys = 0, values = 0;
+    bool there = head < heads && column < a.width, queries = head < a.heads;
+    uint64_t row = (uint64_t)sequence * a.length + first, stride = (queries ? a.heads : heads) * a.width;
+    uint64_t from = row * stride + head * a.width + column;
+    const T *x_at = (const T *)(queries ? a.mixed_gradient : a.qkv) + from, *output_at = (const T *)a.mixed + from;
+#pragma unroll 2
+    for (uint32_t i = 0; i < WARPGROUP_DOT_ROWS && first + i < a.length; i++, x_at += stride, output_at += stride) {
+        float output[8] = {}, x[8] = {}, dot = 0;
+        if (there) load(x, x_at);
+        if (there && queries) load(output, output_at);
+        for (int k = 0; k < 8; k++) dot += output[k] * x[k];
+        dot = lanes_sum<LANES>(dot);
+        float norm = lanes_norm<LANES>(x);
+        if (queries && !column) keep_dots(a, ((uint64_t)sequence * a.heads + head) * a.length + first + i, dot, norm);
+        for (int k = 0; k < 8; k++) keys = max(keys, bits_of_size(x[k]));
+        values = max(values, bits_of_size(norm));
     }
+    keys = lanes_maximum<LANES>(keys);
+    if (head >= heads || queries || column) return;
+    bool of_key = head < a.heads + a.kv_heads;
     uint32_t kv = (head - a.heads) % a.kv_heads;
-    uint32_t *maxima = a.maxima + (row / a.length * a.kv_heads + kv) * 2;
-    for (int i = 0; i < 8; i++) most = max(most, bits_of_size(x[i]));
-    if (head < a.heads + a.kv_heads)
-        raise(maxima, most);
-    else if (!column)
-        raise(maxima + 1, bits_of_size(norm));
+    atomicMax(a.maxima + (sequence * a.kv_heads + kv) * 2 + !of_key, of_key ? keys : values);
 }
 
 /* ---- a query's scale ---- */
