@@ -16,8 +16,10 @@ struct warpgroup_kernels {
     enum gpt_kernel forward, dots, backward, finish;
 };
 #define BY_WARPGROUPS(width)                                                                                 \
-    {KERNEL_warpgroup_forward_##width, KERNEL_warpgroup_dots_##width, KERNEL_warpgroup_backward_##width,     \
-     KERNEL_warpgroup_finish_##width}
+    {                                                                                                        \
+        KERNEL_warpgroup_forward_##width, KERNEL_warpgroup_dots_##width, KERNEL_warpgroup_backward_##width,  \
+            KERNEL_warpgroup_finish_##width                                                                  \
+    }
 
 struct tile_kernels {
     uint32_t tile;
@@ -104,7 +106,8 @@ static void backward_by_warpgroups(struct cuda_gpt *c, uint32_t tile, struct att
              eights = (a->heads + 2 * a->kv_heads) * tile / 8;
     int most = 1;
     c->driver.cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
-    struct grid dots = {a->batch * blocks_of(a->length, WARPGROUP_DOT_ROWS), blocks_of(eights, WARPGROUP_THREADS), 1},
+    struct grid dots = {a->batch * blocks_of(a->length, WARPGROUP_DOT_ROWS),
+                        blocks_of(eights, WARPGROUP_THREADS), 1},
                 blocks = {items < (uint32_t)most ? items : (uint32_t)most, 1, 1},
                 finish = {blocks_of(sums, 8 * WARPGROUP_THREADS), 1, 1};
     cuda_launch(c, k->dots, dots, threads, a);

@@ -36,7 +36,8 @@ template <int LANES> static __device__ float lanes_norm(const float (&x)[8]) {
     return sqrtf(lanes_sum<LANES>(sum)) * (most > 0x1p32f ? 0x1p70f : most < 0x1p-32f ? 0x1p-70f : 1);
 }
 
-static __device__ uint32_t bits_of_size(float x) { return __float_as_uint(x) & 0x7fffffff; } /* NaN's are the largest */
+/* NaN's are the largest. */
+static __device__ uint32_t bits_of_size(float x) { return __float_as_uint(x) & 0x7fffffff; }
 
 static __device__ void keep_dots(const attention_argument &a, uint64_t to, float dot, float norm) {
     float base = a.lse[to] * LOG2_E;
@@ -49,21 +50,25 @@ template <typename T, int D> static __device__ void dots(const attention_argumen
     constexpr int LANES = D / 8;
     uint32_t groups = (a.length + WARPGROUP_DOT_ROWS - 1) / WARPGROUP_DOT_ROWS;
     uint32_t sequence = blockIdx.x / groups, first = blockIdx.x % groups * WARPGROUP_DOT_ROWS;
-    uint32_t index = blockIdx.y * WARPGROUP_THREADS + threadIdx.x, head = index / LANES, column = index % LANES * 8;
+    uint32_t index = blockIdx.y * WARPGROUP_THREADS + threadIdx.x, head = index / LANES,
+             column = index % LANES * 8;
     uint32_t heads = a.heads + 2 * a.kv_heads, keys = 0, values = 0;
     bool there = head < heads && column < a.width, queries = head < a.heads;
     uint64_t row = (uint64_t)sequence * a.length + first, stride = (queries ? a.heads : heads) * a.width;
     uint64_t from = row * stride + head * a.width + column;
-    const T *x_at = (const T *)(queries ? a.mixed_gradient : a.qkv) + from, *output_at = (const T *)a.mixed + from;
+    const T *x_at = (const T *)(queries ? a.mixed_gradient : a.qkv) + from,
+            *output_at = (const T *)a.mixed + from;
 #pragma unroll 2
-    for (uint32_t i = 0; i < WARPGROUP_DOT_ROWS && first + i < a.length; i++, x_at += stride, output_at += stride) {
+    for (uint32_t i = 0; i < WARPGROUP_DOT_ROWS && first + i < a.length;
+         i++, x_at += stride, output_at += stride) {
         float output[8] = {}, x[8] = {}, dot = 0;
         if (there) load(x, x_at);
         if (there && queries) load(output, output_at);
         for (int k = 0; k < 8; k++) dot += output[k] * x[k];
         dot = lanes_sum<LANES>(dot);
         float norm = lanes_norm<LANES>(x);
-        if (queries && !column) keep_dots(a, ((uint64_t)sequence * a.heads + head) * a.length + first + i, dot, norm);
+        if (queries && !column)
+            keep_dots(a, ((uint64_t)sequence * a.heads + head) * a.length + first + i, dot, norm);
         for (int k = 0; k < 8; k++) keys = max(keys, bits_of_size(x[k]));
         values = max(values, bits_of_size(norm));
     }
@@ -103,7 +108,7 @@ template <int D> struct key_memory {
         swizzled<D, STEP<D>> queries, gradients;
     } tiles[STAGES];
     swizzled<WARPGROUP_ROWS, STEP<D>> slopes[2]; /* [query][key] */
-    int32_t parts[PARTS][WARPGROUP_PART]; /* of queries' gradients, that are being added */
+    int32_t parts[PARTS][WARPGROUP_PART];        /* of queries' gradients, that are being added */
     float bases[2][STEP<D>], dots[2][STEP<D>];
     alignas(16) uint32_t item;
 };
@@ -151,8 +156,8 @@ static __device__ void slope(sums_of<1, TILE_ROWS> &slopes, const sums_of<1, TIL
 
 /* Turns them, for the product with the keys. */
 template <int D>
-static __device__ void store_slopes(swizzled<WARPGROUP_ROWS, STEP<D>> &to, const factor_of<1, TILE_ROWS> &factor,
-                                    uint32_t half) {
+static __device__ void store_slopes(swizzled<WARPGROUP_ROWS, STEP<D>> &to,
+                                    const factor_of<1, TILE_ROWS> &factor, uint32_t half) {
     uint32_t lane = threadIdx.x % WARP, warp = warp_index();
     uint32_t query = half * TILE_ROWS + lane / 16 * 8 + lane % 8, key = warp % 4 * 16 + lane / 8 % 2 * 8;
     __nv_bfloat16 *at = &to.columns[warp / 4][query][swizzled_column(query, key)];
@@ -167,14 +172,19 @@ static __device__ void store_slopes(swizzled<WARPGROUP_ROWS, STEP<D>> &to, const
 template <int D> constexpr bool WIDE = STEP<D> == TILE_ROWS;
 
 /* The first query of a warp, and the first column. */
-template <int D> static __device__ uint32_t part_query(uint32_t warp) { return (WIDE<D> ? warp % 4 : warp) * 16; }
+template <int D> static __device__ uint32_t part_query(uint32_t warp) {
+    return (WIDE<D> ? warp % 4 : warp) * 16;
+}
 template <int D> static __device__ uint32_t part_column(uint32_t warp) { return WIDE<D> ? warp / 4 * 64 : 0; }
 
 /* Where eight columns are, of row `row` of 16. Threads of a warp, which write two numbers of eight rows, write to different banks. */
-static __device__ uint32_t part_place(uint32_t row, uint32_t eight) { return row * 64 + (eight ^ row % 8) * 8; }
+static __device__ uint32_t part_place(uint32_t row, uint32_t eight) {
+    return row * 64 + (eight ^ row % 8) * 8;
+}
 
 template <int D>
-static __device__ int32_t *sums_at(const attention_argument &a, uint32_t sequence, uint32_t head, uint32_t step) {
+static __device__ int32_t *sums_at(const attention_argument &a, uint32_t sequence, uint32_t head,
+                                   uint32_t step) {
     uint32_t steps = (a.length + STEP<D> - 1) / STEP<D>;
     uint64_t part = (((uint64_t)sequence * a.heads + head) * steps + step) * PARTS;
     return a.sums + part * WARPGROUP_PART;
@@ -314,7 +324,7 @@ static __device__ void do_keys(const attention_argument &a, key_memory<D> &m, ui
 
 /* Blocks take items in order: those of a head with the most work first. */
 template <typename T, int D> static __device__ void by_key(const attention_argument &a) {
-    static_assert(sizeof(key_memory<D>) + (LINES - 1) * LINE_BYTES + LINE_BYTES - 16 == WARPGROUP_BACK_BYTES(D),
+    static_assert(sizeof(key_memory<D>) + LINES * LINE_BYTES - 16 == WARPGROUP_BACK_BYTES(D),
                   "as the host launches it");
     DYNAMIC_SHARED(unsigned char, memory);
     key_memory<D> &m = *aligned<key_memory<D>>(memory);
@@ -336,8 +346,10 @@ template <typename T, int D> static __device__ void by_key(const attention_argum
 template <typename T, int D> static __device__ void finish(const attention_argument &a) {
     constexpr uint32_t EIGHTS = WARPGROUP_PART / 8;
     uint32_t part = blockIdx.x * (WARPGROUP_THREADS / EIGHTS) + threadIdx.x / EIGHTS, warp = part % PARTS;
-    uint32_t steps = (a.length + STEP<D> - 1) / STEP<D>, step = part / PARTS % steps, pair = part / PARTS / steps;
-    uint32_t row = threadIdx.x / 64 % 2 * 8 + threadIdx.x % WARP / 4, eight = threadIdx.x / 32 % 2 * 4 + threadIdx.x % 4;
+    uint32_t steps = (a.length + STEP<D> - 1) / STEP<D>, step = part / PARTS % steps,
+             pair = part / PARTS / steps;
+    uint32_t row = threadIdx.x / 64 % 2 * 8 + threadIdx.x % WARP / 4,
+             eight = threadIdx.x / 32 % 2 * 4 + threadIdx.x % 4;
     uint32_t query = step * STEP<D> + part_query<D>(warp) + row, column = part_column<D>(warp) + eight * 8;
     if (pair >= a.batch * a.heads || query >= a.length || column >= a.width) return;
     uint32_t sequence = pair / a.heads, head = pair % a.heads;
