@@ -132,30 +132,6 @@ static inline void begin_late(late_product p) {
     if (happens_at_once(p.group)) end_late(mine, p.group + 1);
 }
 
-/* What a thread adds to sums in global memory: at once, or when it waits, by chance. */
-struct late_adding {
-    int32_t *to;
-    const int32_t *from; /* NULL: none */
-    uint32_t count;
-};
-inline late_adding adding[THREADS_MAX];
-
-static inline void end_adding() {
-    late_adding &mine = adding[thread_index()];
-    for (uint32_t i = 0; mine.from && i < mine.count; i++)
-        mine.to[i] = (int32_t)((uint32_t)mine.to[i] + (uint32_t)mine.from[i]);
-    mine.from = NULL;
-}
-
-static inline void begin_adding(int32_t *to, const int32_t *from, uint32_t bytes) {
-    static uint64_t random = 1;
-    need_aligned(to, 16), need_aligned(from, 16);
-    if (bytes % 16) emulator_fail("adds %u bytes", bytes);
-    end_adding();
-    adding[thread_index()] = {to, from, bytes / 4};
-    if (emulator_random(&random) % 2) end_adding();
-}
-
 } // namespace emulation
 
 static inline uint32_t shared_address(const void *at) {
@@ -193,13 +169,6 @@ template <int Newest> void warpgroup_wait(void) {
     emulation::late_products &mine = emulation::late[emulation::thread_index()];
     emulation::end_late(mine, mine.groups < Newest ? 0 : mine.groups - Newest);
 }
-
-static inline void numbers_done_for_adding(void) {}
-static inline void begin_adding(int32_t *to, const int32_t *from, uint32_t bytes) {
-    emulation::begin_adding(to, from, bytes);
-}
-static inline void adding_read(void) { emulation::end_adding(); }
-static inline void adding_done(void) { emulation::end_adding(); }
 
 static inline float load_now(const float *at) { return *at; }
 

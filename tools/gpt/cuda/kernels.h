@@ -70,12 +70,11 @@
 /* Four tiles of 64 rows in bf16, and 1,024 bytes to align them. */
 #define WARPGROUP_BYTES(width) (4 * 64 * (width)*2 + 1024)
 /* The backward: two tiles of a block's own rows in bf16; three of queries and three of their gradients; two of slopes; two numbers in
- * fp32 for each query of two steps; the warps' parts in int32; and bytes to align them, in memory that begins at a multiple of 16. */
+ * fp32 for each query of two steps; and 1,024 bytes to align them. */
 #define WARPGROUP_STEP(width) (8192 / (width)) /* queries, so that a warp's part is WARPGROUP_PART numbers */
 #define WARPGROUP_BACK_BYTES(width)                                                                          \
     (2 * WARPGROUP_ROWS * (width)*2 + 3 * WARPGROUP_STEP(width) * 2 * (width)*2 +                            \
-     2 * WARPGROUP_STEP(width) * WARPGROUP_ROWS * 2 + 2 * WARPGROUP_STEP(width) * 2 * 4 +                    \
-     WARPGROUP_THREADS / WARP * WARPGROUP_PART * 4 + 16 + 1008)
+     2 * WARPGROUP_STEP(width) * WARPGROUP_ROWS * 2 + 2 * WARPGROUP_STEP(width) * 2 * 4 + 16 + 1024)
 
 enum {
     WARP = 32,

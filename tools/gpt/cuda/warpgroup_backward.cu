@@ -108,7 +108,6 @@ template <int D> struct key_memory {
         swizzled<D, STEP<D>> queries, gradients;
     } tiles[STAGES];
     swizzled<WARPGROUP_ROWS, STEP<D>> slopes[2]; /* [query][key] */
-    int32_t parts[PARTS][WARPGROUP_PART];        /* of queries' gradients, that are being added */
     float bases[2][STEP<D>], dots[2][STEP<D>];
     alignas(16) uint32_t item;
 };
@@ -177,9 +176,9 @@ template <int D> static __device__ uint32_t part_query(uint32_t warp) {
 }
 template <int D> static __device__ uint32_t part_column(uint32_t warp) { return WIDE<D> ? warp / 4 * 64 : 0; }
 
-/* Where eight columns are, of row `row` of 16. Threads of a warp, which write two numbers of eight rows, write to different banks. */
-static __device__ uint32_t part_place(uint32_t row, uint32_t eight) {
-    return row * 64 + (eight ^ row % 8) * 8;
+/* Where a thread's number `i` of eight columns is, so that the threads of a warp add to 32 neighbours. */
+static __device__ uint32_t part_place(uint32_t eight, uint32_t i, uint32_t lane) {
+    return (eight * 4 + i) * WARP + lane;
 }
 
 template <int D>
@@ -212,26 +211,17 @@ static __device__ void take_norms(float (&norms)[2], const float *from, uint32_t
     }
 }
 
-/* Rounds the warp's part, and begins to add it. */
-template <int D>
-static __device__ void add_part(key_memory<D> &m, int32_t *to, const sums_of<1, TILE_ROWS> &sums,
-                                const float (&norms)[2], float reach) {
-    uint32_t warp = warp_index(), row = lane_row();
-    int32_t *part = m.parts[warp];
-    bool adds = threadIdx.x % WARP == 0;
-    if (adds) adding_read();
-    __syncwarp();
+/* Rounds the warp's part, and adds it. */
+static __device__ void add_part(int32_t *to, const sums_of<1, TILE_ROWS> &sums, const float (&norms)[2],
+                                float reach) {
+    int32_t *part = to + warp_index() * WARPGROUP_PART;
+    float scale[2] = {scale_of(norms[0], reach), scale_of(norms[1], reach)};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float scale = scale_of(norms[i], reach);
+    for (int n = 0; n < TILE_ROWS / 8; n++)
 #pragma unroll
-        for (int n = 0; n < TILE_ROWS / 8; n++)
-            *(group<int32_t, 2> *)(part + part_place(row + i * 8, n) + lane_column()) = {
-                {__float2int_rn(sums[0][n][i * 2] * scale), __float2int_rn(sums[0][n][i * 2 + 1] * scale)}};
-    }
-    numbers_done_for_adding();
-    __syncwarp();
-    if (adds) begin_adding(to + warp * WARPGROUP_PART, part, WARPGROUP_PART * sizeof *part);
+        for (int i = 0; i < 4; i++)
+            atomicAdd(part + part_place(n, i, threadIdx.x % WARP),
+                      __float2int_rn(sums[0][n][i] * scale[i / 2]));
 }
 
 /* ---- a block of keys ---- */
@@ -310,7 +300,7 @@ static __device__ void do_keys(const attention_argument &a, key_memory<D> &m, ui
         hold_all<D>(value_sums), hold_factor<TILE_ROWS>(weights);
         hold_all<D>(key_sums), hold_factor<TILE_ROWS>(factor);
         hold_all<TILE_ROWS>(slopes);
-        add_part(m, to, slopes, norms, reach);
+        add_part(to, slopes, norms, reach);
         to += PARTS * WARPGROUP_PART;
         if (here == last && member < members)
             to = sums_at<D>(a, sequence, kv * members + member, begin / STEP<D>);
@@ -324,7 +314,7 @@ static __device__ void do_keys(const attention_argument &a, key_memory<D> &m, ui
 
 /* Blocks take items in order: those of a head with the most work first. */
 template <typename T, int D> static __device__ void by_key(const attention_argument &a) {
-    static_assert(sizeof(key_memory<D>) + LINES * LINE_BYTES - 16 == WARPGROUP_BACK_BYTES(D),
+    static_assert(sizeof(key_memory<D>) + LINES * LINE_BYTES == WARPGROUP_BACK_BYTES(D),
                   "as the host launches it");
     DYNAMIC_SHARED(unsigned char, memory);
     key_memory<D> &m = *aligned<key_memory<D>>(memory);
@@ -337,7 +327,6 @@ template <typename T, int D> static __device__ void by_key(const attention_argum
         if (threadIdx.x == 0) m.item = next;
         __syncthreads();
     }
-    if (threadIdx.x % WARP == 0) adding_done();
 }
 
 /* ---- after ---- */
@@ -355,10 +344,11 @@ template <typename T, int D> static __device__ void finish(const attention_argum
     uint32_t sequence = pair / a.heads, head = pair % a.heads;
     float scale = scale_of(a.norms[(uint64_t)pair * a.length + query],
                            reach_of(a, sequence, head / (a.heads / a.kv_heads)));
-    const int32_t *from = a.sums + (uint64_t)part * WARPGROUP_PART + part_place(row, eight);
-    group<int32_t, 4> low = group_at<4>(from), high = group_at<4>(from + 4);
+    const int32_t *from =
+        a.sums + (uint64_t)part * WARPGROUP_PART + part_place(eight, row / 8 * 2, row % 8 * 4);
+    group<int32_t, 4> even = group_at<4>(from), odd = group_at<4>(from + WARP);
     float sums[8];
-    for (int i = 0; i < 4; i++) sums[i] = (float)low.number[i], sums[4 + i] = (float)high.number[i];
+    for (int i = 0; i < 4; i++) sums[2 * i] = (float)even.number[i], sums[2 * i + 1] = (float)odd.number[i];
     for (int i = 0; i < 8; i++) sums[i] *= a.scale / scale;
     store(find<T>(a, sequence, head).query_gradient.at(query) + column, sums);
 }

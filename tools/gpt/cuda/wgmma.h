@@ -81,27 +81,6 @@ static __device__ inline void warpgroup_multiply(float (&d)[8][4], uint64_t a, u
                  : "memory");
 }
 
-/* ---- sums in global memory that blocks add to, from shared memory ---- */
-
-/* Once all threads that wrote them have called it, and synchronized: */
-static __device__ inline void numbers_done_for_adding(void) {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/* Adds a multiple of 16 bytes of integers, at once for each; both begin at a multiple of 16 bytes. */
-static __device__ inline void begin_adding(int32_t *to, const int32_t *from, uint32_t bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;\n\t"
-                 "cp.async.bulk.commit_group;" ::"l"(to),
-                 "r"(shared_address(from)), "r"(bytes)
-                 : "memory");
-}
-
-/* What this thread has begun to add may change; it is added. */
-static __device__ inline void adding_read(void) {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-static __device__ inline void adding_done(void) { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
 /* The compiler does not move it to the first use. */
 static __device__ inline float load_now(const float *at) {
     float x;
