@@ -171,5 +171,6 @@ template <int Newest> void warpgroup_wait(void) {
 }
 
 static inline float load_now(const float *at) { return *at; }
+static inline void add_now(int32_t *to, int32_t x) { *to = (int32_t)((uint32_t)*to + (uint32_t)x); }
 
 #endif

@@ -214,14 +214,13 @@ static __device__ void take_norms(float (&norms)[2], const float *from, uint32_t
 /* Rounds the warp's part, and adds it. */
 static __device__ void add_part(int32_t *to, const sums_of<1, TILE_ROWS> &sums, const float (&norms)[2],
                                 float reach) {
-    int32_t *part = to + warp_index() * WARPGROUP_PART;
+    int32_t *part = to + warp_index() * WARPGROUP_PART + threadIdx.x % WARP;
     float scale[2] = {scale_of(norms[0], reach), scale_of(norms[1], reach)};
 #pragma unroll
     for (int n = 0; n < TILE_ROWS / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            atomicAdd(part + part_place(n, i, threadIdx.x % WARP),
-                      __float2int_rn(sums[0][n][i] * scale[i / 2]));
+            add_now(part + part_place(n, i, 0), __float2int_rn(sums[0][n][i] * scale[i / 2]));
 }
 
 /* ---- a block of keys ---- */
