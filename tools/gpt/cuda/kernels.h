@@ -61,14 +61,14 @@
     X(norm_back_1, NORM_ROWS *NORM_PIECES(2) * NORM_GROUPS * 16)                                             \
     X(norm_back_2, NORM_ROWS *NORM_PIECES(2) * 2 * NORM_GROUPS * 16)                                         \
     X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
-    X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
-    X(warpgroup_forward_128, WARPGROUP_BYTES(128))                                                           \
+    X(warpgroup_forward_64, WARPGROUP_FORWARD_BYTES(64))                                                     \
+    X(warpgroup_forward_128, WARPGROUP_FORWARD_BYTES(128))                                                   \
     X(warpgroup_backward_64, WARPGROUP_BACK_BYTES(64))                                                       \
     X(warpgroup_backward_128, WARPGROUP_BACK_BYTES(128))
 /* Pieces of 16 bytes of x, its gradient in fp32, and the skipped gradient, for a thread's columns of a row. */
 #define NORM_PIECES(number_bytes) (2 + 4 / (number_bytes))
-/* Four tiles of 64 rows in bf16, and 1,024 bytes to align them. */
-#define WARPGROUP_BYTES(width) (4 * 64 * (width)*2 + 1024)
+/* The forward: five tiles of 128 rows in bf16, and 1,024 bytes to align them. */
+#define WARPGROUP_FORWARD_BYTES(width) (5 * 128 * (width)*2 + 1024)
 /* The backward: two tiles of a block's own rows in bf16; three of queries and three of their gradients; two of slopes; two numbers in
  * fp32 for each query of two steps; and 1,024 bytes to align them. */
 #define WARPGROUP_STEP(width) (8192 / (width)) /* queries, so that a warp's part is WARPGROUP_PART numbers */

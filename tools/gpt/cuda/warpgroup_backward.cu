@@ -225,25 +225,11 @@ static __device__ void add_part(int32_t *to, const sums_of<1, TILE_ROWS> &sums, 
 
 /* ---- a block of keys ---- */
 
-/* own tile^T: the warpgroup's keys or values, times half of the queries or their gradients */
-template <int D>
-static __device__ void begin_scores(sums_of<1, TILE_ROWS> &scores, const swizzled<D, WARPGROUP_ROWS> &own,
-                                    uint32_t group, const swizzled<D, STEP<D>> &tile, uint32_t half) {
-    uint32_t left = operand_of(own.columns[0][group * GROUP_ROWS]),
-             right = operand_of(tile.columns[0][half * TILE_ROWS]);
-    warpgroup_begin();
-#pragma unroll
-    for (int k = 0; k < D / 16; k++)
-        warpgroup_multiply<false>(part_of<TILE_ROWS>(scores, 0), columns_of<WARPGROUP_ROWS>(left, k),
-                                  columns_of<STEP<D>>(right, k), k > 0);
-    warpgroup_commit();
-}
-
 template <typename T, int D>
 static __device__ void do_keys(const attention_argument &a, key_memory<D> &m, uint32_t sequence, uint32_t kv,
                                uint32_t block) {
     constexpr int HALVES = STEP<D> / TILE_ROWS;
-    uint32_t warp = uniform(warp_index()), group = warp / 4;
+    uint32_t warp = uniform(warp_index()), group = warp / 4, own = group * GROUP_ROWS;
     uint32_t begin = block * WARPGROUP_ROWS, first = begin + warp * WARP_ROWS<1>, now = 0, odd = 0;
     uint32_t members = a.heads / a.kv_heads, last = (a.length - 1) / STEP<D> * STEP<D>;
     uint32_t query = begin, member = 0;
@@ -261,8 +247,8 @@ static __device__ void do_keys(const attention_argument &a, key_memory<D> &m, ui
         sums_of<1, TILE_ROWS> scores, slopes;
         factor_of<1, TILE_ROWS> weights, factor;
         float norms[2];
-        begin_scores<D>(scores, m.keys, group, m.tiles[now].queries, 0);
-        begin_scores<D>(slopes, m.values, group, m.tiles[now].gradients, 0);
+        begin_scores<D, TILE_ROWS>(scores, m.keys, own, m.tiles[now].queries);
+        begin_scores<D, TILE_ROWS>(slopes, m.values, own, m.tiles[now].gradients);
         take_norms<D>(norms, a.norms + (h.dots - a.dots), here, a.length);
         if (query != last)
             query += STEP<D>;
@@ -273,20 +259,20 @@ static __device__ void do_keys(const attention_argument &a, key_memory<D> &m, ui
         for (int half = 0; half < HALVES; half++) {
             warpgroup_wait<1>();
             hold_all<TILE_ROWS>(scores);
-            if (here + half * TILE_ROWS < begin + (group + 1) * GROUP_ROWS)
+            if (here + half * TILE_ROWS < begin + own + GROUP_ROWS)
                 hide_before(scores, first, here + half * TILE_ROWS);
             weigh(scores, m.bases[odd] + half * TILE_ROWS, scale);
             to_factor<T, 1, TILE_ROWS>(weights, scores);
-            begin_mix<D>(value_sums, weights, m.tiles[now].gradients, half * TILE_ROWS);
+            begin_mix<D, TILE_ROWS>(value_sums, weights, m.tiles[now].gradients, half * TILE_ROWS);
             warpgroup_wait<1>();
             hold_all<TILE_ROWS>(slopes);
             slope(slopes, scores, m.dots[odd] + half * TILE_ROWS);
             to_factor<T, 1, TILE_ROWS>(factor, slopes);
-            begin_mix<D>(key_sums, factor, m.tiles[now].queries, half * TILE_ROWS);
+            begin_mix<D, TILE_ROWS>(key_sums, factor, m.tiles[now].queries, half * TILE_ROWS);
             store_slopes<D>(m.slopes[odd], factor, half);
             if (half + 1 < HALVES) {
-                begin_scores<D>(scores, m.keys, group, m.tiles[now].queries, half + 1);
-                begin_scores<D>(slopes, m.values, group, m.tiles[now].gradients, half + 1);
+                begin_scores<D, TILE_ROWS>(scores, m.keys, own, m.tiles[now].queries, TILE_ROWS);
+                begin_scores<D, TILE_ROWS>(slopes, m.values, own, m.tiles[now].gradients, TILE_ROWS);
                 warpgroup_wait<2>(); /* the factors can change */
                 hold_all<D>(value_sums), hold_factor<TILE_ROWS>(weights);
                 hold_all<D>(key_sums), hold_factor<TILE_ROWS>(factor);
