@@ -103,10 +103,11 @@ static void backward_by_warpgroups(struct cuda_gpt *c, uint32_t tile, struct att
     const struct grid threads = {WARPGROUP_THREADS, 1, 1};
     uint64_t sums = take_scratch(c, tile, a);
     uint32_t items = blocks_of(a->length, WARPGROUP_ROWS) * a->kv_heads * a->batch,
-             groups = a->batch * blocks_of(a->length, WARPGROUP_DOT_ROWS), eights = a->heads * tile / 8;
+             eights = (a->heads + 2 * a->kv_heads) * tile / 8;
     int most = 1;
     c->driver.cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
-    struct grid dots = {blocks_of((uint64_t)groups * eights, WARPGROUP_THREADS), 3, 1},
+    struct grid dots = {a->batch * blocks_of(a->length, WARPGROUP_DOT_ROWS),
+                        blocks_of(eights, WARPGROUP_THREADS), 1},
                 blocks = {items < (uint32_t)most ? items : (uint32_t)most, 1, 1},
                 finish = {blocks_of(sums, 8 * WARPGROUP_THREADS), 1, 1};
     cuda_launch(c, k->dots, dots, threads, a);

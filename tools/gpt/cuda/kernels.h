@@ -248,8 +248,8 @@ struct cross_entropy_argument {
  * query_backward: the grid of forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch.
  * The flash kernels and warpgroup_forward: the same grids with other numbers of queries or keys per block (attention.c). Their
  * query_backward computes the dots itself, also for their key_backward.
- * warpgroup_dots: dots, bases, norms and maxima; 8 columns of a thread; grid: batch * (length / WARPGROUP_DOT_ROWS) * heads, three
- * kinds of them. warpgroup_backward: as many blocks as run at once, which add to sums. warpgroup_finish makes the queries' gradients of them;
+ * warpgroup_dots: dots, bases, norms and maxima; grid: batch * (length / WARPGROUP_DOT_ROWS), heads of all kinds; 8 columns of a
+ * thread. warpgroup_backward: as many blocks as run at once, which add to sums. warpgroup_finish makes the queries' gradients of them;
  * 8 columns of a thread. Sums, maxima and the item begin with zeros. */
 struct attention_argument {
     const void *qkv;

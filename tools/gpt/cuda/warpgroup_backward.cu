@@ -39,62 +39,44 @@ template <int LANES> static __device__ float lanes_norm(const float (&x)[8]) {
 /* NaN's are the largest. */
 static __device__ uint32_t bits_of_size(float x) { return __float_as_uint(x) & 0x7fffffff; }
 
-static __device__ void keep_dots(const attention_argument &a, uint64_t to, float dot, float norm,
-                                 float base) {
+static __device__ void keep_dots(const attention_argument &a, uint64_t to, float dot, float norm) {
+    float base = a.lse[to] * LOG2_E;
     a.dots[to] = dot, a.bases[to] = base;
     a.norms[to] = fabsf(dot) < INFINITY && fabsf(base) < INFINITY ? norm : NAN;
 }
 
-constexpr int AT_ONCE = 2; /* rows on their way */
-enum { QUERIES, KEYS, VALUES };
-
-/* A thread has eight columns of one head, of some rows. A block has one kind of heads, and computes what is for that kind. */
-template <typename T, int D, int KIND> static __device__ void dots_of(const attention_argument &a) {
-    constexpr uint32_t LANES = D / 8;
-    uint32_t heads = KIND == QUERIES ? a.heads : a.kv_heads;
-    uint32_t groups = (a.length + WARPGROUP_DOT_ROWS - 1) / WARPGROUP_DOT_ROWS;
-    uint32_t thread = blockIdx.x * WARPGROUP_THREADS + threadIdx.x, column = thread % LANES * 8;
-    uint32_t index = thread / LANES % heads, group = thread / LANES / heads, sequence = group / groups;
-    uint32_t first = group % groups * WARPGROUP_DOT_ROWS, most = 0;
-    bool there = sequence < a.batch && column < a.width;
-    head<T> h = find<T>(a, there ? sequence : 0, index * (a.heads / heads));
-    rows<T> from = KIND == QUERIES ? h.mixed_gradient : KIND == KEYS ? h.key : h.value;
-    for (uint32_t begin = 0; begin < WARPGROUP_DOT_ROWS; begin += AT_ONCE) {
-        float x[AT_ONCE][8], output[AT_ONCE][8], lse[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) { /* the last row again, past it */
-            uint32_t row = min(first + begin + i, a.length - 1), at = there ? column : 0;
-            load(x[i], from.at(row) + at);
-            if (KIND == QUERIES) load(output[i], h.mixed.at(row) + at), lse[i] = h.lse[row];
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            for (int k = 0; k < 8; k++) x[i][k] = there ? x[i][k] : 0;
-            if constexpr (KIND == KEYS) {
-                for (int k = 0; k < 8; k++) most = max(most, bits_of_size(x[i][k]));
-            } else {
-                float norm = lanes_norm<LANES>(x[i]);
-                most = max(most, bits_of_size(norm));
-                if constexpr (KIND == QUERIES) {
-                    uint32_t row = first + begin + i;
-                    float dot = 0;
-                    for (int k = 0; k < 8; k++) dot += output[i][k] * x[i][k];
-                    dot = lanes_sum<LANES>(dot);
-                    if (there && row < a.length && !column)
-                        keep_dots(a, h.dots - a.dots + row, dot, norm, lse[i] * LOG2_E);
-                }
-            }
-        }
-    }
-    most = lanes_maximum<LANES>(most);
-    if (KIND != QUERIES && there && !column)
-        atomicMax(a.maxima + (sequence * a.kv_heads + index) * 2 + (KIND == VALUES), most);
-}
-
+/* A thread has eight columns of one head of queries, keys or values, of some rows. */
 template <typename T, int D> static __device__ void dots(const attention_argument &a) {
-    if (blockIdx.y == QUERIES) dots_of<T, D, QUERIES>(a);
-    if (blockIdx.y == KEYS) dots_of<T, D, KEYS>(a);
-    if (blockIdx.y == VALUES) dots_of<T, D, VALUES>(a);
+    constexpr int LANES = D / 8;
+    uint32_t groups = (a.length + WARPGROUP_DOT_ROWS - 1) / WARPGROUP_DOT_ROWS;
+    uint32_t sequence = blockIdx.x / groups, first = blockIdx.x % groups * WARPGROUP_DOT_ROWS;
+    uint32_t index = blockIdx.y * WARPGROUP_THREADS + threadIdx.x, head = index / LANES,
+             column = index % LANES * 8;
+    uint32_t heads = a.heads + 2 * a.kv_heads, keys = 0, values = 0;
+    bool there = head < heads && column < a.width, queries = head < a.heads;
+    uint64_t row = (uint64_t)sequence * a.length + first, stride = (queries ? a.heads : heads) * a.width;
+    uint64_t from = row * stride + head * a.width + column;
+    const T *x_at = (const T *)(queries ? a.mixed_gradient : a.qkv) + from,
+            *output_at = (const T *)a.mixed + from;
+#pragma unroll 2
+    for (uint32_t i = 0; i < WARPGROUP_DOT_ROWS && first + i < a.length;
+         i++, x_at += stride, output_at += stride) {
+        float output[8] = {}, x[8] = {}, dot = 0;
+        if (there) load(x, x_at);
+        if (there && queries) load(output, output_at);
+        for (int k = 0; k < 8; k++) dot += output[k] * x[k];
+        dot = lanes_sum<LANES>(dot);
+        float norm = lanes_norm<LANES>(x);
+        if (queries && !column)
+            keep_dots(a, ((uint64_t)sequence * a.heads + head) * a.length + first + i, dot, norm);
+        for (int k = 0; k < 8; k++) keys = max(keys, bits_of_size(x[k]));
+        values = max(values, bits_of_size(norm));
+    }
+    keys = lanes_maximum<LANES>(keys);
+    if (head >= heads || queries || column) return;
+    bool of_key = head < a.heads + a.kv_heads;
+    uint32_t kv = (head - a.heads) % a.kv_heads;
+    atomicMax(a.maxima + (sequence * a.kv_heads + kv) * 2 + !of_key, of_key ? keys : values);
 }
 
 /* ---- a query's scale ---- */
