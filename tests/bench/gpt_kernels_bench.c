@@ -27,6 +27,7 @@ static struct {
     bool any;
     void *array[ARRAYS];     /* each of rows * 8 * columns numbers, or of the logits */
     float *statistics[4];    /* [rows * heads] */
+    void *scratch;           /* of attention by warpgroups */
     int32_t *tokens, *group; /* [rows] */
     uint32_t *order, *first, *groups;
     CUevent begin, end;
@@ -158,7 +159,8 @@ static struct attention_argument attention(uint32_t width) {
                                        heads_of(width),
                                        heads_of(width),
                                        width,
-                                       0.125f};
+                                       0.125f,
+                                       .scratch = b.scratch};
 }
 static void attend(uint32_t width, uint32_t tile, bool back) {
     struct attention_argument a = attention(width);
@@ -313,6 +315,9 @@ static void allocate_all(void) {
     if (table > numbers) numbers = table;
     for (int i = 0; i < ARRAYS; i++) fill(b.array[i] = allocate(numbers * 2), numbers * 2);
     for (int i = 0; i < 4; i++) b.statistics[i] = allocate(b.rows * (heads() + 1) * sizeof(float));
+    uint64_t sequences = b.rows / b.length * heads(), narrow = cuda_attention_floats(HEAD, sequences, b.length),
+             wide = cuda_attention_floats(HEAD_WIDTH_MAX, sequences / 2, b.length);
+    b.scratch = allocate((narrow > wide ? narrow : wide) * sizeof(float));
     b.tokens = allocate((b.rows + 1) * 4), b.group = allocate((b.rows + 1) * 4),
     b.order = allocate((b.rows + 1) * 4);
     b.first = allocate((b.rows + 1) * 4), b.groups = allocate(4);

@@ -28,7 +28,8 @@ def cuda_emulated(name, src, deps = []):
         name = name,
         testonly = True,
         srcs = [name + ".emulated.cc"],
-        copts = ["-std=c++17", "-Wno-unknown-pragmas", "-Wno-unused-function"] + CHECKS,
+        # As for nvcc, an access through a pointer to another type is no error.
+        copts = ["-std=c++17", "-Wno-unknown-pragmas", "-Wno-unused-function", "-fno-strict-aliasing"] + CHECKS,
         target_compatible_with = CUDA_HERE,
         textual_hdrs = [src],
         visibility = ["//tests:__subpackages__"],

@@ -142,6 +142,19 @@ static inline void note_copy(const void *to) {
     last_copy[at % EMULATOR_WINDOW / COPIED_BYTES] = {thread, fences[thread] + 1};
 }
 
+/* Products that read it need a fence, as after a copy. */
+static inline void store_turned(void *row, const uint32_t (&from)[4]) {
+    need_aligned(row, 16);
+    const shown *warp = show({{}, {}, row});
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t k = 0; k < 2; k++) {
+            void *to = const_cast<void *>(warp[8 * i + lane() % 4 * 2 + k].row);
+            static_cast<uint16_t *>(to)[lane() / 4] = (uint16_t)(from[i] >> 16 * k);
+            note_copy(to);
+        }
+    __syncwarp();
+}
+
 static inline void begin_copy(void *to, const void *from, bool there, uint32_t bytes) {
     static uint64_t random = 1;
     need_aligned(to, bytes), need_aligned(from, bytes);
@@ -170,6 +183,7 @@ static inline void end_copies(uint32_t end) {
 
 static inline void load_matrices(uint32_t (&to)[4], const void *row) { emulation::load<false>(to, row); }
 static inline void load_turned(uint32_t (&to)[4], const void *row) { emulation::load<true>(to, row); }
+static inline void store_turned(void *row, const uint32_t (&from)[4]) { emulation::store_turned(row, from); }
 static inline void copy_16(void *to, const void *from, bool there) {
     emulation::begin_copy(to, from, there, 16);
 }

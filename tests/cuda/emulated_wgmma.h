@@ -170,4 +170,7 @@ template <int Newest> void warpgroup_wait(void) {
     emulation::end_late(mine, mine.groups < Newest ? 0 : mine.groups - Newest);
 }
 
+static inline float load_now(const float *at) { return *at; }
+static inline void add_now(int32_t *to, int32_t x) { *to = (int32_t)((uint32_t)*to + (uint32_t)x); }
+
 #endif

@@ -200,6 +200,9 @@ static inline float __uint_as_float(uint32_t x) { return emulation::cast_bits<fl
 static inline float __int_as_float(int32_t x) { return emulation::cast_bits<float>(x); }
 static inline long long __double_as_longlong(double x) { return emulation::cast_bits<long long>(x); }
 static inline double __longlong_as_double(long long x) { return emulation::cast_bits<double>(x); }
+static inline int __float2int_rn(float x) {
+    return x != x ? 0 : x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : (int)nearbyintf(x);
+}
 static inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 static inline int __clz(uint32_t x) { return x ? __builtin_clz(x) : 32; }
 static inline int __ffs(uint32_t x) { return __builtin_ffs((int)x); }

@@ -150,7 +150,7 @@ cp tests/bench/gpt_cuda_bench "$dir/bin/"
 small="--layers 1 --width 32 --heads 1 --vocab 40 --batch 1 --context 40 --warm-up 0 --steps 3"
 grep -E 'context [48]k|(products|attention) timed|outputs kept' tools/gpu-check.runs | grep -v python: | sed "s/--peak/$small --peak/" >"$dir/gpu-check.runs"
 # The second proposal is the fastest; so are warpgroups.
-export FAKE_CUDA_TIMES=flash_forward_64_bf16=7,warpgroup_forward_64_bf16=5,flash_key_backward_64_bf16=9,warpgroup_key_backward_64_bf16=8
+export FAKE_CUDA_TIMES=flash_forward_64_bf16=7,warpgroup_forward_64_bf16=5,flash_key_backward_64_bf16=9,warpgroup_backward_64_bf16=8
 FAKE_CUBLASLT_TIMES=5,3,4 check 0 --out "$dir/long"
 unset FAKE_CUDA_TIMES
 loss_of() { grep "\"name\": \"$1\"" "$dir/long.json" | grep -oE '"loss": [0-9.]+'; }

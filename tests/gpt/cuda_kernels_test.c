@@ -420,6 +420,20 @@ static void same_bits_again(uint32_t tile, struct attention_argument a, const st
     free(first), free(second);
 }
 
+/* Of the output; infinite ones make gradients that are not finite either. */
+static float gradient_size = 1;
+
+static void no_query_is_finite(const struct attention *s) {
+    struct fake_device d = cuda_device_of(&cuda);
+    uint16_t *gradient = malloc(s->qkv_gradient.count * sizeof *gradient);
+    uint64_t finite = 0;
+    d.copy(d.user, gradient, s->qkv_gradient.device, s->qkv_gradient.count * sizeof *gradient, true);
+    for (uint64_t i = 0; i < s->qkv_gradient.count; i++)
+        finite += i % s->ld < s->heads * s->width && isfinite(f32_from_bf16(gradient[i]));
+    CHECK_INT(finite, 0);
+    free(gradient);
+}
+
 /* tile: gpt_cuda_head; 0: the kernels for any width. */
 static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t kv_heads, uint32_t width) {
     enum { BATCH = 2 };
@@ -429,8 +443,9 @@ static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t k
     uint64_t rows = (uint64_t)BATCH * length;
     s.qkv = numbers(rows * s.ld, 1.5f), s.mixed = numbers(rows * heads * width, 1),
     s.lse = floats(rows * heads);
-    s.gradient = numbers(rows * heads * width, 1), s.qkv_gradient = numbers(rows * s.ld, 1);
+    s.gradient = numbers(rows * heads * width, gradient_size), s.qkv_gradient = numbers(rows * s.ld, 1);
     struct array dots = floats(rows * heads);
+    struct array scratch = floats(cuda_attention_floats(tile == 64 ? 64 : HEAD_WIDTH_MAX, BATCH * heads, length));
     struct attention_argument a = {s.qkv.device,
                                    s.mixed.device,
                                    s.lse.device,
@@ -442,10 +457,16 @@ static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t k
                                    heads,
                                    kv_heads,
                                    width,
-                                   1 / sqrtf((float)width)};
+                                   1 / sqrtf((float)width),
+                                   .scratch = scratch.device};
     cuda_attention_forward(&c, tile, &a);
     cuda_attention_backward(&c, tile, &a);
     if (c.warpgroups[ATTENTION_BACKWARD]) same_bits_again(tile, a, &s.qkv_gradient);
+    if (!isfinite(gradient_size)) {
+        no_query_is_finite(&s);
+        forget_all();
+        return;
+    }
     memset(s.qkv_gradient.host, 0, s.qkv_gradient.count * sizeof(float));
     for (uint32_t sequence = 0; sequence < BATCH; sequence++)
         for (uint32_t query = 0; query < length; query++)
@@ -460,6 +481,17 @@ static void beside_infinite_heads(uint32_t tile, uint32_t width) {
     poisoned_width = width;
     attention(tile, 40, 2, 2, width);
     poisoned_width = 0;
+}
+
+/* The scales of sums of integers follow the sizes of gradients. */
+static void gradients_of_all_sizes(void) {
+    static const float sizes[] = {0, 0x1p-100f, 0x1p100f, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        gradient_size = sizes[i];
+        attention(64, 140, 2, 1, 40);
+        attention(128, 70, 1, 1, 128);
+    }
+    gradient_size = 1;
 }
 
 static void run(zero_dtype type) {
@@ -513,6 +545,7 @@ static void run(zero_dtype type) {
         beside_infinite_heads(128, 112);
         attention(128, 130, 2, 1, 128);
         attention(96, 33, 1, 1, 96); /* has no such kernels: takes the others */
+        gradients_of_all_sizes();
         attention(0, 9, 1, 1, 10);
     }
     CHECK_STRING(c.error.message, "");

@@ -232,8 +232,8 @@ static void what_it_depends_on(void) {
 #define MMA "flash_forward_64_bf16"
 #define WARPGROUPS "warpgroup_forward_64_bf16"
 #define MMA_BACK "flash_key_backward_64_bf16"
-#define WARPGROUPS_BACK "warpgroup_key_backward_64_bf16"
-#define WARPGROUPS_QUERIES "warpgroup_query_backward_64_bf16"
+#define WARPGROUPS_BACK "warpgroup_backward_64_bf16"
+#define WARPGROUPS_FINISH "warpgroup_finish_64_bf16"
 
 static bool ends(const char *at, const char *end) {
     return strlen(at) >= strlen(end) && strcmp(at + strlen(at) - strlen(end), end) == 0;
@@ -290,12 +290,12 @@ static void no_faster_attention(void) {
 
 static void backward_by_warpgroups(void) {
     choose_attention(ZERO_BF16,
-                     MMA "=100," WARPGROUPS "=99," MMA_BACK "=100," WARPGROUPS_BACK "=90," WARPGROUPS_QUERIES
-                         "=7",
+                     MMA "=100," WARPGROUPS "=99," MMA_BACK "=100," WARPGROUPS_BACK "=80," WARPGROUPS_FINISH
+                         "=10",
                      " -\nattention mma warpgroups\n");
     use(attends(), ZERO_BF16, text, &one);
     runs(MMA "=idle", text);
-    runs(WARPGROUPS_QUERIES "=idle", text);
+    runs(WARPGROUPS_FINISH "=idle", text);
     setenv("FAKE_CUDA_TIMES", WARPGROUPS_BACK "=idle", 1);
     refused_attention(text, "attention's kernels disagree: the backward");
     /* The forward by warpgroups is not used, so it may do anything. */

@@ -104,7 +104,7 @@ says out "resumed   after step 4"
 # Attention's kernels, by rank 0's clock: kept, the same at every stage, part of the run's identity.
 forget
 attention() { # MICROSECONDS OPTION...: of the kernels of warpgroups, where the others take 100 in the forward, and 150 in the backward
-    FAKE_CUDA_TIMES=flash_forward_64_bf16=100,warpgroup_forward_64_bf16=$1,flash_key_backward_64_bf16=150,warpgroup_key_backward_64_bf16=$1 train "$second" --set bf16.enabled=true \
+    FAKE_CUDA_TIMES=flash_forward_64_bf16=100,warpgroup_forward_64_bf16=$1,flash_key_backward_64_bf16=150,warpgroup_backward_64_bf16=$1 train "$second" --set bf16.enabled=true \
         --set device.attention=timed --ranks 2 "${@:2}"
 }
 attention 50 --run attends --save-every 2

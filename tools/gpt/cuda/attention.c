@@ -11,17 +11,21 @@ struct attention_kernels {
     struct attention_kernel forward, query_backward, key_backward;
 };
 
+/* A block of the forward has WARPGROUP_ROWS queries. */
+struct warpgroup_kernels {
+    enum gpt_kernel forward, dots, backward, finish;
+};
 #define BY_WARPGROUPS(width)                                                                                 \
     {                                                                                                        \
-        {KERNEL_warpgroup_forward_##width, WARPGROUP_ROWS, WARPGROUP_THREADS},                               \
-            {KERNEL_warpgroup_query_backward_##width, WARPGROUP_ROWS, WARPGROUP_THREADS},                    \
-            {KERNEL_warpgroup_key_backward_##width, WARPGROUP_ROWS, WARPGROUP_THREADS},                      \
+        KERNEL_warpgroup_forward_##width, KERNEL_warpgroup_dots_##width, KERNEL_warpgroup_backward_##width,  \
+            KERNEL_warpgroup_finish_##width                                                                  \
     }
 
 struct tile_kernels {
     uint32_t tile;
     bool has_warpgroups;
-    struct attention_kernels mma, warpgroups;
+    struct attention_kernels mma;
+    struct warpgroup_kernels warpgroups;
 };
 static const struct tile_kernels tile_kernels[] = {
     {.tile = 64,
@@ -60,10 +64,8 @@ bool cuda_attention_fits(const struct cuda_gpt *c, uint32_t tile) {
     return major == 9 && minor == 0 && c->type == ZERO_BF16 && kernels_of(tile)->has_warpgroups;
 }
 
-static const struct attention_kernels *kernels_for(const struct cuda_gpt *c, uint32_t tile,
-                                                   enum attention_pass pass) {
-    const struct tile_kernels *k = kernels_of(tile);
-    return c->warpgroups[pass] && k->has_warpgroups ? &k->warpgroups : &k->mma;
+static bool by_warpgroups(const struct cuda_gpt *c, uint32_t tile, enum attention_pass pass) {
+    return c->warpgroups[pass] && kernels_of(tile)->has_warpgroups;
 }
 
 static void launch(struct cuda_gpt *c, const struct attention_kernel *k, uint32_t heads,
@@ -73,12 +75,53 @@ static void launch(struct cuda_gpt *c, const struct attention_kernel *k, uint32_
 }
 
 void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
-    launch(c, &kernels_for(c, tile, ATTENTION_FORWARD)->forward, a->heads, a);
+    const struct tile_kernels *k = kernels_of(tile);
+    struct attention_kernel warpgroups = {k->warpgroups.forward, WARPGROUP_ROWS, WARPGROUP_THREADS};
+    launch(c, by_warpgroups(c, tile, ATTENTION_FORWARD) ? &warpgroups : &k->mma.forward, a->heads, a);
+}
+
+/* ---- the backward by warpgroups ---- */
+
+/* Also clears what begins with zeros. Returns the number of sums. */
+static uint64_t take_scratch(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
+    uint64_t sequences = (uint64_t)a->batch * a->heads, zeros = cuda_attention_zeros(sequences),
+             sums = cuda_attention_sums(tile, sequences, a->length);
+    a->sums = a->scratch;
+    a->item = (uint32_t *)a->sums + sums;
+    a->maxima = a->item + 1;
+    a->bases = (float *)a->item + zeros;
+    a->norms = a->bases + sequences * a->length;
+    cuda_clear(c, a->sums, (sums + zeros) * sizeof *a->sums);
+    return sums;
+}
+
+static uint32_t blocks_of(uint64_t count, uint64_t each) { return (uint32_t)((count + each - 1) / each); }
+
+/* A block for each multiprocessor takes one block of keys after another. */
+static void backward_by_warpgroups(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
+    const struct warpgroup_kernels *k = &kernels_of(tile)->warpgroups;
+    const struct grid threads = {WARPGROUP_THREADS, 1, 1};
+    uint64_t sums = take_scratch(c, tile, a);
+    uint32_t items = blocks_of(a->length, WARPGROUP_ROWS) * a->kv_heads * a->batch,
+             eights = (a->heads + 2 * a->kv_heads) * tile / 8;
+    int most = 1;
+    c->driver.cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
+    struct grid dots = {a->batch * blocks_of(a->length, WARPGROUP_DOT_ROWS),
+                        blocks_of(eights, WARPGROUP_THREADS), 1},
+                blocks = {items < (uint32_t)most ? items : (uint32_t)most, 1, 1},
+                finish = {blocks_of(sums, 8 * WARPGROUP_THREADS), 1, 1};
+    cuda_launch(c, k->dots, dots, threads, a);
+    cuda_launch(c, k->backward, blocks, threads, a);
+    cuda_launch(c, k->finish, finish, threads, a);
 }
 
 void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
-    const struct attention_kernels *k = kernels_for(c, tile, ATTENTION_BACKWARD);
+    const struct attention_kernels *k = &kernels_of(tile)->mma;
     uint64_t rows = (uint64_t)a->batch * a->length;
+    if (by_warpgroups(c, tile, ATTENTION_BACKWARD)) {
+        backward_by_warpgroups(c, tile, a);
+        return;
+    }
     if (!tile) cuda_launch_rows(c, KERNEL_attention_dots, rows * a->heads, a);
     launch(c, &k->query_backward, a->heads, a);
     launch(c, &k->key_backward, a->kv_heads, a);

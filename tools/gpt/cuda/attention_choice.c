@@ -29,7 +29,7 @@ static bool fits(const struct gpt *gpt) {
 enum { LENGTH = 150, HEADS = 2, KV_HEADS = 1 };
 
 struct problem {
-    CUdeviceptr memory; /* qkv, the output's gradient; then for each way, what its passes write */
+    CUdeviceptr memory; /* qkv, the output's gradient; for each way, what its passes write; at `bytes` scratch */
     uint64_t qkv_bytes, mixed_bytes, row_bytes, inputs, bytes;
     struct attention_argument argument[WAYS];
 };
@@ -44,7 +44,8 @@ static zero_status take_problem(const struct cuda_gpt *c, uint32_t width, struct
                         .row_bytes = lines(LENGTH * HEADS * sizeof(float))};
     uint64_t way_bytes = p.mixed_bytes + 2 * p.row_bytes + p.qkv_bytes;
     p.inputs = p.qkv_bytes + p.mixed_bytes, p.bytes = p.inputs + WAYS * way_bytes;
-    CUresult result = c->driver.cuMemAlloc(&p.memory, p.bytes);
+    uint64_t scratch = cuda_attention_floats(width <= 64 ? 64 : HEAD_WIDTH_MAX, HEADS, LENGTH);
+    CUresult result = c->driver.cuMemAlloc(&p.memory, p.bytes + scratch * sizeof(float));
     for (int way = 0; way < WAYS && !result; way++) {
         char *inputs = (char *)(uintptr_t)p.memory, *mixed = inputs + p.inputs + way * way_bytes,
              *rows = mixed + p.mixed_bytes;
@@ -59,7 +60,8 @@ static zero_status take_problem(const struct cuda_gpt *c, uint32_t width, struct
                                                       .heads = HEADS,
                                                       .kv_heads = KV_HEADS,
                                                       .width = width,
-                                                      .scale = 1 / sqrtf((float)width)};
+                                                      .scale = 1 / sqrtf((float)width),
+                                                      .scratch = inputs + p.bytes};
     }
     *out = p;
     return cuda_check(&c->driver, result, error,
@@ -218,7 +220,8 @@ static zero_status time_passes(struct gpt *gpt, const struct timing *t, struct z
                                    .heads = config->heads,
                                    .kv_heads = config->kv_heads,
                                    .width = config->head_width,
-                                   .scale = 1 / sqrtf((float)config->head_width)};
+                                   .scale = 1 / sqrtf((float)config->head_width),
+                                   .scratch = c->memory.normed_gradient};
     uint64_t row_bytes = (uint64_t)a.batch * a.length * c->number_bytes;
     CUresult result = c->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)a.qkv, 0x3c,
                                                 row_bytes * extent_of(config, QKV), c->stream);

@@ -242,7 +242,8 @@ static struct attention_argument attention_of(const struct block *b) {
                                        .heads = config->heads,
                                        .kv_heads = config->kv_heads,
                                        .width = config->head_width,
-                                       .scale = 1 / sqrtf((float)config->head_width)};
+                                       .scale = 1 / sqrtf((float)config->head_width),
+                                       .scratch = m->normed_gradient};
 }
 
 static uint32_t tile_of(const struct block *b) { return gpt_cuda_head(&b->gpt->config, b->c->type); }

@@ -48,10 +48,12 @@
 #define GPT_CUDA_WARPGROUP_KERNELS(X)                                                                        \
     X(warpgroup_forward_64)                                                                                  \
     X(warpgroup_forward_128)                                                                                 \
-    X(warpgroup_query_backward_64)                                                                           \
-    X(warpgroup_query_backward_128)                                                                          \
-    X(warpgroup_key_backward_64)                                                                             \
-    X(warpgroup_key_backward_128)
+    X(warpgroup_dots_64)                                                                                     \
+    X(warpgroup_dots_128)                                                                                    \
+    X(warpgroup_backward_64)                                                                                 \
+    X(warpgroup_backward_128)                                                                                \
+    X(warpgroup_finish_64)                                                                                   \
+    X(warpgroup_finish_128)
 
 /* Kernels with dynamic shared memory, and its bytes; a launch of norm_back_K or cross_entropy may ask for less. */
 #define GPT_CUDA_DYNAMIC_SHARED(X)                                                                           \
@@ -59,18 +61,20 @@
     X(norm_back_1, NORM_ROWS *NORM_PIECES(2) * NORM_GROUPS * 16)                                             \
     X(norm_back_2, NORM_ROWS *NORM_PIECES(2) * 2 * NORM_GROUPS * 16)                                         \
     X(flash_forward_128, FLASH_WIDE_BYTES)                                                                   \
-    X(warpgroup_forward_64, WARPGROUP_BYTES(64))                                                             \
-    X(warpgroup_forward_128, WARPGROUP_BYTES(128))                                                           \
-    X(warpgroup_query_backward_64, WARPGROUP_BYTES(64))                                                      \
-    X(warpgroup_query_backward_128, WARPGROUP_BYTES(128))                                                    \
-    X(warpgroup_key_backward_64, WARPGROUP_KEY_BYTES(64))                                                    \
-    X(warpgroup_key_backward_128, WARPGROUP_KEY_BYTES(128))
+    X(warpgroup_forward_64, WARPGROUP_FORWARD_BYTES(64))                                                     \
+    X(warpgroup_forward_128, WARPGROUP_FORWARD_BYTES(128))                                                   \
+    X(warpgroup_backward_64, WARPGROUP_BACK_BYTES(64))                                                       \
+    X(warpgroup_backward_128, WARPGROUP_BACK_BYTES(128))
 /* Pieces of 16 bytes of x, its gradient in fp32, and the skipped gradient, for a thread's columns of a row. */
 #define NORM_PIECES(number_bytes) (2 + 4 / (number_bytes))
-/* Four tiles of 64 rows in bf16, and 1,024 bytes to align them. By keys: also two of a block's own rows, and two numbers in fp32 for
- * each of 128 queries. */
-#define WARPGROUP_BYTES(width) (4 * 64 * (width)*2 + 1024)
-#define WARPGROUP_KEY_BYTES(width) (WARPGROUP_BYTES(width) + 2 * WARPGROUP_ROWS * (width)*2 + 2 * 128 * 4)
+/* The forward: five tiles of 128 rows in bf16, and 1,024 bytes to align them. */
+#define WARPGROUP_FORWARD_BYTES(width) (5 * 128 * (width)*2 + 1024)
+/* The backward: two tiles of a block's own rows in bf16; three of queries and three of their gradients; two of slopes; two numbers in
+ * fp32 for each query of two steps; and 1,024 bytes to align them. */
+#define WARPGROUP_STEP(width) (8192 / (width)) /* queries, so that a warp's part is WARPGROUP_PART numbers */
+#define WARPGROUP_BACK_BYTES(width)                                                                          \
+    (2 * WARPGROUP_ROWS * (width)*2 + 3 * WARPGROUP_STEP(width) * 2 * (width)*2 +                            \
+     2 * WARPGROUP_STEP(width) * WARPGROUP_ROWS * 2 + 2 * WARPGROUP_STEP(width) * 2 * 4 + 16 + 1024)
 
 enum {
     WARP = 32,
@@ -95,6 +99,8 @@ enum {
     FLASH_WIDE_BYTES = 87040,      /* its shared memory: every GPU gives 99 KiB if asked, without that 48 */
     WARPGROUP_THREADS = 256,       /* of a block of warpgroup kernels: two warpgroups, */
     WARPGROUP_ROWS = 128,          /* with 64 queries or keys each */
+    WARPGROUP_PART = 16 * 64,      /* backward: a warp's part of the gradients of a step's queries: 16 of them, 64 columns */
+    WARPGROUP_DOT_ROWS = 16,       /* of a thread of warpgroup_dots */
     FLASH_MULTIPLE = 8,            /* of which the width of a head must be a multiple: 16 bytes */
     HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
@@ -240,8 +246,11 @@ struct cross_entropy_argument {
  * forward: writes mixed and lse; grid: queries / QUERIES_PER_BLOCK, heads, batch.
  * dots: mixed times its gradient, by head; a warp per row and head.
  * query_backward: the grid of forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch.
- * The flash and warpgroup kernels: the same grids with other numbers of queries or keys per block (attention.c). Their
- * query_backward computes the dots itself, also for their key_backward. */
+ * The flash kernels and warpgroup_forward: the same grids with other numbers of queries or keys per block (attention.c). Their
+ * query_backward computes the dots itself, also for their key_backward.
+ * warpgroup_dots: dots, bases, norms and maxima; grid: batch * (length / WARPGROUP_DOT_ROWS), heads of all kinds; 8 columns of a
+ * thread. warpgroup_backward: as many blocks as run at once, which add to sums. warpgroup_finish makes the queries' gradients of them;
+ * 8 columns of a thread. Sums, maxima and the item begin with zeros. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */
@@ -250,6 +259,12 @@ struct attention_argument {
     void *qkv_gradient;         /* layout of qkv */
     uint32_t batch, length, heads, kv_heads, width;
     float scale;
+    /* The backward by warpgroups (attention.c takes them from scratch): */
+    void *scratch;
+    int32_t *sums;         /* [batch][heads][steps][warps][WARPGROUP_PART]: of the queries' gradients */
+    uint32_t *item;        /* of a block of keys, the next that no block has taken */
+    uint32_t *maxima;      /* [batch][kv_heads][2]: bits of the largest number of a key, and of the largest norm of a value */
+    float *bases, *norms;  /* [batch][heads][length]: lse with base 2; the norm of the output's gradient */
 };
 #define attention_forward_argument attention_argument
 #define attention_dots_argument attention_argument

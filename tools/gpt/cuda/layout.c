@@ -25,6 +25,7 @@ static void *take(struct arena *arena, uint64_t count, uint64_t element_bytes) {
 struct planning {
     const struct gpt_config *config;
     struct cuda_memory *memory;
+    zero_dtype type;
     uint64_t rows, number_bytes;
     struct arena device, pinned;
 };
@@ -119,6 +120,14 @@ static void plan_head(struct planning *p) {
     m->pinned_logits = take(&p->pinned, p->config->vocab, p->number_bytes);
 }
 
+/* In bf16, where there are kernels of warpgroups. */
+static uint64_t attention_floats(const struct planning *p) {
+    const struct gpt_config *c = p->config;
+    uint32_t tile = gpt_cuda_head(c, p->type);
+    if (p->type != ZERO_BF16 || (tile != 64 && tile != HEAD_WIDTH_MAX)) return 0;
+    return cuda_attention_floats(tile, p->rows / c->context * c->heads, c->context);
+}
+
 static void plan_scratch(struct planning *p) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
@@ -128,7 +137,7 @@ static void plan_scratch(struct planning *p) {
     uint64_t widest = larger(qkv, projection_outputs(c, PROJECT_WIDEN));
     for (int i = 0; i < 2; i++) m->gradient[i] = take_numbers(p, p->rows * c->width);
     m->normed = take_numbers(p, p->rows * c->width);
-    m->normed_gradient = take_floats(p, p->rows * c->width);
+    m->normed_gradient = take_floats(p, larger(p->rows * c->width, attention_floats(p)));
     m->inner = c->outputs == GPT_OUTPUTS_KEPT ? NULL : take_numbers(p, p->rows * c->inner);
     m->inner_gradient = take_numbers(p, p->rows * c->inner);
     m->mixed_gradient = take_numbers(p, p->rows * query);
@@ -175,6 +184,7 @@ static struct planning planning_of(struct cuda_memory *m, const struct gpt_confi
     return (struct planning){.config = config,
                              .memory = m,
                              .rows = (uint64_t)batch * config->context,
+                             .type = type,
                              .number_bytes = type == ZERO_F32 ? 4 : 2,
                              .device = {0, m->device},
                              .pinned = {0, m->pinned}};

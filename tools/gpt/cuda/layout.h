@@ -59,7 +59,7 @@ struct cuda_memory {
     /* scratch */
     void *gradient[2]; /* [rows][width]: of the residual stream; of its value between attention and MLP */
     void *normed;      /* [rows][width] */
-    float *normed_gradient;              /* [rows][width]: a sum over products, which nothing rounds */
+    float *normed_gradient; /* [rows][width]: a sum over products, which nothing rounds; in between, scratch of attention */
     void *inner;                         /* [rows][inner]; NULL if all are kept in any case */
     void *inner_gradient;                /* [rows][inner] */
     void *mixed_gradient, *qkv_gradient; /* [rows][query], [rows][qkv] */
@@ -82,6 +82,18 @@ static inline uint32_t cuda_norm_threads(uint64_t columns, uint64_t widest) {
 static inline uint32_t cuda_norm_parts_most(uint64_t rows, uint64_t columns, uint64_t widest) {
     uint64_t most = NORM_THREADS / cuda_norm_threads(columns, widest);
     return (uint32_t)(rows < most ? rows : most ? most : 1);
+}
+
+/* The scratch of attention's backward by warpgroups (struct attention_argument), for `sequences` times heads in tiles of width `tile`:
+ * its sums, what begins with zeros behind them, and all of it, in numbers of 4 bytes. */
+static inline uint64_t cuda_attention_sums(uint32_t tile, uint64_t sequences, uint64_t length) {
+    uint64_t step = WARPGROUP_STEP(tile);
+    return sequences * ((length + step - 1) / step) * (WARPGROUP_THREADS / WARP) * WARPGROUP_PART;
+}
+static inline uint64_t cuda_attention_zeros(uint64_t sequences) { return 1 + 2 * sequences; }
+static inline uint64_t cuda_attention_floats(uint32_t tile, uint64_t sequences, uint64_t length) {
+    return cuda_attention_sums(tile, sequences, length) + cuda_attention_zeros(sequences) +
+           2 * sequences * length;
 }
 
 /* The number of recomputed segments; 0: no recomputation. */

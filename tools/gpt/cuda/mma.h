@@ -34,6 +34,17 @@ MMA_OF(f16, "f16")
 LOAD_OF(load_matrices, "")
 LOAD_OF(load_turned, ".trans")
 
+/* Stores four matrices of 8 rows of 16 bytes, turned: lane 8 i + k gives the address of row k of matrix i; from[i]: column g of
+ * matrix i, at rows 2t and 2t + 1. */
+static __device__ inline void store_turned(void *row, const uint32_t (&from)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(row)),
+                 "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+                 : "memory");
+#endif
+}
+
 /* Copies 16 or 4 aligned bytes from global to shared memory, or writes zeros. The data is there after this thread has
  * called copies_done. */
 static __device__ inline void copy_16(void *to, const void *from, bool there) {

@@ -10,8 +10,6 @@ constexpr int WARPGROUP = 4 * WARP;
 constexpr int GROUP_ROWS = WARPGROUP_ROWS / (WARPGROUP_THREADS / WARPGROUP); /* of a warpgroup */
 constexpr int TILE_ROWS = 64;                                                /* of the other kind */
 
-static __device__ uint32_t warpgroup_index(void) { return threadIdx.x / WARPGROUP; }
-
 /* ---- tiles ----
  *
  * Lines of 128 bytes: 64 columns of a row. The eight groups of 16 bytes of a line are swizzled: group i of line r is at place
@@ -21,20 +19,24 @@ static __device__ uint32_t warpgroup_index(void) { return threadIdx.x / WARPGROU
 constexpr uint32_t LINE_BYTES = 128, LINES = 8;
 
 /* What a product is told: an address, bytes from 64 numbers of a line to the next 64 (there are no more), bytes from eight lines to
- * the next, and the swizzle of 128 bytes. The last 4 bits of addresses and bytes are left out. */
-static __device__ uint64_t operand_at(uint32_t address) {
-    uint64_t next = 1, lines = LINES * LINE_BYTES >> 4;
-    return (address & 0x3ffff) >> 4 | next << 16 | lines << 32 | UINT64_C(1) << 62;
+ * the next, and the swizzle of 128 bytes. The last 4 bits of addresses and bytes are left out. In two steps, of which the first does
+ * not depend on the step of a sum: */
+static __device__ uint32_t operand_of(const __nv_bfloat16 *at) {
+    return (shared_address(at) & 0x3ffff) >> 4 | 1 << 16;
 }
+static __device__ uint64_t operand(uint32_t first, uint32_t bytes) {
+    return (uint64_t)(LINES * LINE_BYTES >> 4 | 1u << 30) << 32 | (first + (bytes >> 4));
+}
+/* 16 columns, or 16 rows, of step `k`. */
+template <int ROWS> static __device__ uint64_t columns_of(uint32_t first, int k) {
+    return operand(first, k / 4 * ROWS * LINE_BYTES + k % 4 * 32);
+}
+static __device__ uint64_t rows_of(uint32_t first, int k) { return operand(first, k * 16 * LINE_BYTES); }
+
+static __device__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 /* Rows of D columns, 64 columns after another. */
 template <int D, int ROWS = TILE_ROWS> struct swizzled { __nv_bfloat16 columns[D / 64][ROWS][64]; };
-
-/* 16 columns of the rows from `row` on, which is a multiple of 8: those of step `k` of a sum over the columns. */
-template <int D, int ROWS>
-static __device__ uint64_t step_of(const swizzled<D, ROWS> &tile, uint32_t row, int k) {
-    return operand_at(shared_address(tile.columns[k / 4][row]) + k % 4 * 16 * sizeof(__nv_bfloat16));
-}
 
 /* The offset of 8 numbers, from `column` on, in their row. */
 static __device__ uint32_t swizzled_column(uint32_t row, uint32_t column) {
@@ -56,16 +58,6 @@ static __device__ void fill_swizzled(swizzled<D, ROWS> &to, rows<__nv_bfloat16> 
         bool there = first + row + each < end && column < width;
         copy_16(&line[each][place], there ? at : from.first, there);
     }
-}
-
-/* Keys and values from `key` on. */
-template <int D> struct key_tile { swizzled<D> keys, values; };
-
-template <int D>
-static __device__ void fill_keys(key_tile<D> &to, const head<__nv_bfloat16> &h, const attention_argument &a,
-                                 uint32_t key) {
-    fill_swizzled(to.keys, h.key, key, a.length, a.width);
-    fill_swizzled(to.values, h.value, key, a.length, a.width);
 }
 
 /* The first place for eight lines. */
@@ -92,44 +84,35 @@ template <int K> static __device__ void hold_factor(factor_of<1, K> &factor) {
     for (int k = 0; k < K / 16; k++) hold(factor[0][k]);
 }
 
-/* scores = own tile^T, with the warpgroup's own rows in registers */
-template <int D>
-static __device__ void begin_score(sums_of<1, TILE_ROWS> &scores, factor_of<1, D> &own,
-                                   const swizzled<D> &tile) {
-    hold_factor<D>(own);
+/* scores = own tile^T: 64 rows from `row` on, N of the tile from `other` on */
+template <int D, int N, int OWN, int ROWS>
+static __device__ void begin_scores(sums_of<1, N> &scores, const swizzled<D, OWN> &own, uint32_t row,
+                                    const swizzled<D, ROWS> &tile, uint32_t other = 0) {
+    uint32_t left = operand_of(own.columns[0][row]), right = operand_of(tile.columns[0][other]);
     warpgroup_begin();
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
-        warpgroup_multiply<false>(part_of<TILE_ROWS>(scores, 0), own[0][k], step_of(tile, 0, k), k > 0);
-    warpgroup_commit();
-}
-
-/* The same with those of all warpgroups in shared memory. */
-template <int D>
-static __device__ void begin_score(sums_of<1, TILE_ROWS> &scores, const swizzled<D, WARPGROUP_ROWS> &own,
-                                   const swizzled<D> &tile) {
-    warpgroup_begin();
 #pragma unroll
-    for (int k = 0; k < D / 16; k++)
-        warpgroup_multiply<false>(part_of<TILE_ROWS>(scores, 0),
-                                  step_of(own, warpgroup_index() * GROUP_ROWS, k), step_of(tile, 0, k),
-                                  k > 0);
+        for (int n = 0; n < N / 64; n++)
+            warpgroup_multiply<false>(part_of<N>(scores, n * 8), columns_of<OWN>(left, k),
+                                      columns_of<ROWS>(right + n * (64 * LINE_BYTES >> 4), k), k > 0);
     warpgroup_commit();
 }
 
-/* sums += weights tile */
-template <int D>
-static __device__ void begin_mix(sums_of<1, D> &sums, factor_of<1, TILE_ROWS> &weights,
-                                 const swizzled<D> &tile) {
+/* sums += weights tile, from `row` on */
+template <int D, int K, int ROWS>
+static __device__ void begin_mix(sums_of<1, D> &sums, factor_of<1, K> &weights,
+                                 const swizzled<D, ROWS> &tile, uint32_t row = 0) {
+    uint32_t first = operand_of(tile.columns[0][row]);
     hold_all<D>(sums);
-    hold_factor<TILE_ROWS>(weights);
+    hold_factor<K>(weights);
     warpgroup_begin();
 #pragma unroll
-    for (int k = 0; k < TILE_ROWS / 16; k++)
+    for (int k = 0; k < K / 16; k++)
 #pragma unroll
         for (int n = 0; n < D / 64; n++)
             warpgroup_multiply<true>(part_of<D>(sums, n * 8), weights[0][k],
-                                     operand_at(shared_address(tile.columns[n][k * 16])), true);
+                                     rows_of(first + n * (ROWS * LINE_BYTES >> 4), k), true);
     warpgroup_commit();
 }
 

@@ -1,45 +1,76 @@
-/* Attention's forward for sm_90a, in tiles of width D = 64 or 128. A warpgroup has 64 queries, in registers. Keys and values come in
- * tiles of 64 rows, two of each: one is filled while the warpgroups multiply by the other. Otherwise as flash_forward.cu. */
+/* Attention's forward for sm_90a, in tiles of width D = 64 or 128. A warpgroup has 64 queries. Keys and values come in tiles of 128 rows,
+ * two of each: one is filled while the warpgroups multiply by the other. Wide tiles have fewer barriers, maxima across lanes and new
+ * scales of the sums. Queries are in shared memory, because registers hold more scores. Otherwise as flash_forward.cu. */
 #include "tools/gpt/cuda/softmax.h"
 #include "tools/gpt/cuda/warpgroup.h"
 
+constexpr int KEY_ROWS = 128;
+
+template <int D> struct forward_memory {
+    swizzled<D, WARPGROUP_ROWS> queries;
+    struct {
+        swizzled<D, KEY_ROWS> keys, values;
+    } tiles[2];
+};
+
+template <int D>
+static __device__ void fill_tiles(forward_memory<D> &to, uint32_t at, const head<__nv_bfloat16> &h,
+                                  const attention_argument &a, uint32_t key) {
+    fill_swizzled(to.tiles[at].keys, h.key, key, a.length, a.width);
+    fill_swizzled(to.tiles[at].values, h.value, key, a.length, a.width);
+}
+
+/* Hides from the warp's queries, from `first` on, the keys that come later. */
+static __device__ void hide_after(sums_of<1, KEY_ROWS> &scores, uint32_t first, uint32_t key) {
+    int last = (int)(first + lane_row()) - (int)(key + lane_column());
+#pragma unroll
+    for (int n = 0; n < KEY_ROWS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (n * 8 + i % 2 - i / 2 * 8 > last) scores[0][n][i] = -INFINITY;
+}
+
+/* As to_factor, in the registers of the scores: two blocks have enough of them at once. */
+template <typename T, int N> static __device__ factor_of<1, N> &weights_of(sums_of<1, N> &scores) {
+    factor_of<1, N> &weights = reinterpret_cast<factor_of<1, N> &>(scores);
+    to_factor<T, 1, N>(weights, scores);
+    return weights;
+}
+
 template <typename T, int D> static __device__ void forward(const attention_argument &a) {
-    static_assert(2 * sizeof(key_tile<D>) + LINES * LINE_BYTES == WARPGROUP_BYTES(D),
+    static_assert(sizeof(forward_memory<D>) + LINES * LINE_BYTES == WARPGROUP_FORWARD_BYTES(D),
                   "as the host launches it");
     DYNAMIC_SHARED(unsigned char, memory);
-    key_tile<D> *tiles = aligned<key_tile<D>>(memory);
+    forward_memory<D> &m = *aligned<forward_memory<D>>(memory);
     head<T> h = find<T>(a, blockIdx.z, blockIdx.y);
     uint32_t begin =
         (gridDim.x - 1 - blockIdx.x) * WARPGROUP_ROWS; /* blocks with the most keys start first */
-    uint32_t first = begin + warp_index() * WARP_ROWS<1>, group = begin + warpgroup_index() * GROUP_ROWS;
-    uint32_t end = begin + WARPGROUP_ROWS < a.length ? begin + WARPGROUP_ROWS : a.length, now = 0;
-    factor_of<1, D> queries;
+    uint32_t warp = uniform(warp_index()), first = begin + warp * WARP_ROWS<1>;
+    uint32_t end = begin + WARPGROUP_ROWS < a.length ? begin + WARPGROUP_ROWS : a.length;
     softmax_state<1> state;
     sums_of<1, D> sums = {};
-    float scale = a.scale * LOG2_E, inverse[1][2];
+    float inverse[1][2];
     for (int i = 0; i < 2; i++) state.most[0][i] = -INFINITY, state.total[0][i] = 0;
-    take_rows<1, D>(queries, h.query, first, a.length, a.width);
-    fill_keys(tiles[0], h, a, 0);
-    for (uint32_t key = 0; key < end; key += TILE_ROWS, now ^= 1) {
+    fill_swizzled(m.queries, h.query, begin, a.length, a.width);
+    fill_tiles(m, 0, h, a, 0);
+    for (uint32_t key = 0, now = 0; key < end; key += KEY_ROWS, now ^= 1) {
         copies_done_for_products();
         __syncthreads();
-        if (key >= group + GROUP_ROWS) break; /* the warpgroup's queries come before these keys, the last */
-        sums_of<1, TILE_ROWS> scores;
-        factor_of<1, TILE_ROWS> weights;
-        begin_score<D>(scores, queries, tiles[now].keys);
-        if (key + TILE_ROWS < end) fill_keys(tiles[now ^ 1], h, a, key + TILE_ROWS);
+        sums_of<1, KEY_ROWS> scores;
+        begin_scores<D, KEY_ROWS>(scores, m.queries, warp / 4 * GROUP_ROWS, m.tiles[now].keys);
+        if (key + KEY_ROWS < end) fill_tiles(m, now ^ 1, h, a, key + KEY_ROWS);
         warpgroup_wait<0>();
-        hold_all<TILE_ROWS>(scores), hold_factor<D>(queries);
-        if (key + TILE_ROWS > first + 1) hide<1, TILE_ROWS>(scores, first, key);
-        renew<1, TILE_ROWS, D>(state, scores, sums, scale);
-        to_factor<T, 1, TILE_ROWS>(weights, scores);
-        begin_mix<D>(sums, weights, tiles[now].values);
+        hold_all<KEY_ROWS>(scores);
+        if (key + KEY_ROWS > first + 1) hide_after(scores, first, key);
+        renew<1, KEY_ROWS, D>(state, scores, sums, a.scale * LOG2_E);
+        factor_of<1, KEY_ROWS> &weights = weights_of<T, KEY_ROWS>(scores);
+        begin_mix<D, KEY_ROWS>(sums, weights, m.tiles[now].values);
         warpgroup_wait<0>();
-        hold_all<D>(sums), hold_factor<TILE_ROWS>(weights);
+        hold_all<D>(sums), hold_factor<KEY_ROWS>(weights);
     }
     finish<1>(state, inverse);
     write_rows<1, D>(h.mixed, first, a.length, a.width, sums, inverse);
-    write_lse<1>(state, (float *)h.lse, first, a.length, scale);
+    write_lse<1>(state, (float *)h.lse, first, a.length, a.scale * LOG2_E);
 }
 
 KERNEL(warpgroup_forward_64_bf16, WARPGROUP_THREADS, attention_argument, a) { forward<__nv_bfloat16, 64>(a); }

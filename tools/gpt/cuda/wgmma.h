@@ -81,4 +81,14 @@ static __device__ inline void warpgroup_multiply(float (&d)[8][4], uint64_t a, u
                  : "memory");
 }
 
+/* The compiler does not move them. */
+static __device__ inline float load_now(const float *at) {
+    float x;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(x) : "l"(at));
+    return x;
+}
+static __device__ inline void add_now(int32_t *to, int32_t x) {
+    asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
 #endif
