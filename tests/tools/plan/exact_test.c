@@ -358,8 +358,6 @@ static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage
     int first = v->drive ? ZERO_NVME : v->off_device ? ZERO_CPU : ZERO_DEVICE;
     for (int state = first; state < ZERO_TIERS; state++)
         for (int params = 0; params < (stage == 3 ? ZERO_TIERS : 1); params++) {
-            /* Both types of a variant meet each tier of the state and each of the parameters, and not each pair. */
-            if (v->name && stage == 3 && (v - variants + state + params + type) % 2) continue;
             bool resident = (!v->name || v->state) && state == ZERO_NVME && params == ZERO_DEVICE &&
                             (micro_steps == 2 || v->state);
             configure(config, v, micro_steps, type, resident);
