@@ -50,6 +50,7 @@ static struct {
     uint32_t at_barrier, votes, votes_of_last;
     struct emulator_place barrier;
     uint16_t ready[THREADS_MAX], waits_for_block[THREADS_MAX];
+    uint32_t place[THREADS_MAX][3]; /* threadIdx of each */
     uint32_t ready_count;
     struct warp warp[WARPS_MAX];
     void *scheduler;                  /* its stack pointer, while a thread runs */
@@ -162,11 +163,8 @@ static void *fresh_stack(uint32_t thread) {
 }
 
 static void enter(uint32_t thread) {
-    const uint32_t *n = block.shape->threads;
     block.running = thread;
-    emulator_here.thread[0] = thread % n[0];
-    emulator_here.thread[1] = thread / n[0] % n[1];
-    emulator_here.thread[2] = thread / n[0] / n[1];
+    memcpy(emulator_here.thread, block.place[thread], sizeof block.place[thread]);
     emulator_here.lane = thread % WARP;
     if (!block.stack_pointer[thread]) block.stack_pointer[thread] = fresh_stack(thread);
     change_stack(&block.scheduler, block.stack_pointer[thread]);
@@ -178,7 +176,8 @@ static void run_block(uint64_t *random) {
     memset(block.stack_pointer, 0, sizeof block.stack_pointer);
     for (uint32_t k = 0; k < block.threads; k++) make_ready(k);
     while (block.ready_count) {
-        uint32_t pick = (uint32_t)(emulator_random(random) % block.ready_count), thread = block.ready[pick];
+        uint32_t pick = (uint32_t)((emulator_random(random) >> 32) * block.ready_count >> 32);
+        uint32_t thread = block.ready[pick];
         block.ready[pick] = block.ready[--block.ready_count];
         enter(thread);
     }
@@ -203,6 +202,15 @@ static void place_block(uint64_t index) {
     emulator_here.block[2] = (uint32_t)(index / n[0] / n[1]);
 }
 
+static void place_threads(const uint32_t n[3]) {
+    block.threads = n[0] * n[1] * n[2];
+    for (uint32_t t = 0; t < block.threads; t++) {
+        block.place[t][0] = t % n[0];
+        block.place[t][1] = t / n[0] % n[1];
+        block.place[t][2] = t / n[0] / n[1];
+    }
+}
+
 /* NULL: the launch has no dynamic shared memory. It begins among the window's first bytes. */
 enum { WINDOW_SKIPPED = 1024 };
 static void *window_of(size_t shared_bytes) {
@@ -219,7 +227,7 @@ void emulator_launch(const struct emulated_kernel *kernel, const struct emulator
         if (stacks == MAP_FAILED) abort();
     }
     block.kernel = kernel, block.argument = argument, block.shape = shape;
-    block.threads = shape->threads[0] * shape->threads[1] * shape->threads[2];
+    place_threads(shape->threads);
     memcpy(emulator_here.threads, shape->threads, sizeof shape->threads);
     memcpy(emulator_here.blocks, shape->blocks, sizeof shape->blocks);
     void *window = window_of(shape->shared_bytes);

@@ -147,7 +147,7 @@ expect "refused" "$dir/sanitized.md" '^\| refused \| skipped: compute-sanitizer 
 
 # The project's rows of long contexts, timed products, timed attention and outputs that are kept or not, at small sizes; and where the GPU's memory does not hold them.
 cp tests/bench/gpt_cuda_bench "$dir/bin/"
-small="--layers 1 --width 32 --heads 1 --vocab 40 --batch 1 --context 40 --warm-up 0 --steps 3"
+small="--layers 1 --width 32 --heads 1 --vocab 40 --batch 1 --context 40 --warm-up 0 --steps 2"
 grep -E 'context [48]k|(products|attention) timed|outputs kept' tools/gpu-check.runs | grep -v python: | sed "s/--peak/$small --peak/" >"$dir/gpu-check.runs"
 # The second proposal is the fastest; so are warpgroups.
 export FAKE_CUDA_TIMES=flash_forward_64_bf16=7,warpgroup_forward_64_bf16=5,flash_key_backward_64_bf16=9,warpgroup_backward_64_bf16=8

@@ -70,14 +70,17 @@ static double frequency(const struct gpt_config *c, int pair, int head) {
 
 static void rotate(const struct model *m, double *x, int rows, int heads, int length) {
     double length_of = m->c->rope.kind == GPT_ROPE_YARN ? m->c->rope.attention : 1;
-    for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++)
-            for (int i = 0; i < m->head / 2; i++) {
+    for (int i = 0; i < m->head / 2; i++) {
+        double turns = frequency(m->c, i, m->head);
+        for (int r = 0; r < rows; r++) {
+            double angle = r % length * turns, c = cos(angle) * length_of, s = sin(angle) * length_of;
+            for (int h = 0; h < heads; h++) {
                 double *p = x + (r * heads + h) * m->head + i, *q = p + m->head / 2, a = *p, b = *q;
-                double angle = r % length * frequency(m->c, i, m->head);
-                *p = (a * cos(angle) - b * sin(angle)) * length_of;
-                *q = (b * cos(angle) + a * sin(angle)) * length_of;
+                *p = a * c - b * s;
+                *q = b * c + a * s;
             }
+        }
+    }
 }
 
 static void attend(const struct model *m, const double *query, const double *key, const double *value,
