@@ -7,6 +7,7 @@
 #endif
 
 #include "engine/base/float_env.h"
+#include "engine/base/race.h"
 #include "kernels/average.h"
 #include "kernels/cast.h"
 #include "kernels/state_format.h"
@@ -97,6 +98,9 @@ static void update_range(const struct optimizer *optimizer, enum kernel_isa isa,
                          const struct optimizer_args *args, uint64_t first, uint64_t count) {
     struct step s;
     open_step(&s, isa, args, first, count);
+    race_read(s.gradient, count * sizeof(float));
+    race_write(s.master, count * sizeof(float));
+    for (int k = 0; k < OPTIMIZER_STATES_MAX; k++) race_write(s.state[k], count * sizeof(float));
     optimizer->update[isa](s.master, s.state[0], s.state[1], s.gradient, args->gradient_scale, args->scalars,
                            count);
     close_step(&s, isa, args, first, count);

@@ -9,6 +9,7 @@
 #include "engine/base/convert.h"
 #include "engine/base/float_env.h"
 #include "engine/base/limits.h"
+#include "engine/base/race.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -84,17 +85,17 @@ INLINE void sum_block(const struct ordered *sum, uint64_t first, uint64_t count)
 
 typedef void (*block_fn)(const struct ordered *sum, uint64_t first, uint64_t count);
 
-static void block_base(const struct ordered *sum, uint64_t first, uint64_t count) {
+RACE_UNWATCHED static void block_base(const struct ordered *sum, uint64_t first, uint64_t count) {
     sum_block(sum, first, count);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void block_avx2(const struct ordered *sum, uint64_t first,
-                                                       uint64_t count) {
+RACE_UNWATCHED __attribute__((target("avx2"))) static void
+block_avx2(const struct ordered *sum, uint64_t first, uint64_t count) {
     sum_block(sum, first, count);
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl"))) static void
+RACE_UNWATCHED __attribute__((target("avx512f,avx512bw,avx512vl"))) static void
 block_avx512(const struct ordered *sum, uint64_t first, uint64_t count) {
     sum_block(sum, first, count);
 }
@@ -109,6 +110,13 @@ static block_fn best_block(void) {
 static block_fn best_block(void) { return block_base; }
 #endif
 
+static void watch_block(const struct ordered *sum, uint64_t first, uint64_t count) {
+    uint32_t bytes = dtype_bytes(sum->dtype), target_bytes = dtype_bytes(sum->target_dtype);
+    for (uint32_t rank = 0; rank < sum->input_count; rank++)
+        race_read((const char *)sum->inputs[rank] + first * bytes, count * bytes);
+    race_write((char *)sum->target + first * target_bytes, count * target_bytes);
+}
+
 void ordered_sum(const struct ordered *sum) {
     /* volatile: forces the call through a pointer that float_env.h needs. */
     block_fn volatile block = best_block();
@@ -117,6 +125,7 @@ void ordered_sum(const struct ordered *sum) {
     for (uint64_t first = 0; first < sum->count; first += NORM_BLOCK_ELEMENTS) {
         uint64_t left = sum->count - first;
         uint64_t count = left < NORM_BLOCK_ELEMENTS ? left : NORM_BLOCK_ELEMENTS;
+        watch_block(sum, first, count);
         block(sum, first, count);
         if (sum->written)
             sum->written(sum->written_user, (const char *)sum->target + first * target_bytes, first, count);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/base/race.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
@@ -141,7 +142,8 @@ static void values(void *user, const char *param, uint64_t first, uint64_t count
     for (uint64_t i = 0; i < count; i++) out[i] = value(first + i);
 }
 
-static void check_values(const float *param, uint64_t count) {
+RACE_UNWATCHED static void check_values(const float *param, uint64_t count) {
+    race_read(param, count * sizeof *param);
     uint64_t wrong = 0;
     for (uint64_t i = 0; i < count; i++) wrong += param[i] != value(i);
     CHECK_INT(wrong, 0);

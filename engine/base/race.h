@@ -1,0 +1,30 @@
+/* For loops over elements, which would take most of the time under the thread sanitizer: they are compiled without it, and their caller
+ * says which bytes they read and write. The same races are found. In other builds this does nothing. */
+#ifndef ZERO_ENGINE_BASE_RACE_H
+#define ZERO_ENGINE_BASE_RACE_H
+
+#include <stdint.h>
+
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+/* The sanitizer's own (compiler-rt, lib/tsan/rtl/tsan_interface.h). */
+void __tsan_read_range(void *first, unsigned long bytes);
+void __tsan_write_range(void *first, unsigned long bytes);
+
+#define RACE_UNWATCHED __attribute__((no_sanitize("thread")))
+static inline void race_read(const void *first, uint64_t bytes) {
+    if (first) __tsan_read_range((void *)first, bytes);
+}
+static inline void race_write(void *first, uint64_t bytes) {
+    if (first) __tsan_write_range(first, bytes);
+}
+#else
+#define RACE_UNWATCHED
+static inline void race_read(const void *first, uint64_t bytes) { (void)first, (void)bytes; }
+static inline void race_write(void *first, uint64_t bytes) { (void)first, (void)bytes; }
+#endif
+
+#endif
