@@ -1,5 +1,5 @@
-/* For loops over elements, which would take most of the time under the thread sanitizer: they are compiled without it, and their caller
- * says which bytes they read and write. The same races are found. In other builds this does nothing. */
+/* Under the thread sanitizer, loops over elements would take most of the time. They are compiled without it, and their caller names the
+ * bytes that they read and write, so the same races are found. In other builds these functions do nothing. */
 #ifndef ZERO_ENGINE_BASE_RACE_H
 #define ZERO_ENGINE_BASE_RACE_H
 

@@ -81,7 +81,7 @@ static __device__ inline void warpgroup_multiply(float (&d)[8][4], uint64_t a, u
                  : "memory");
 }
 
-/* The compiler does not move them. */
+/* A load, and an addition in memory without a result, which the compiler leaves where they stand. */
 static __device__ inline float load_now(const float *at) {
     float x;
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(x) : "l"(at));
