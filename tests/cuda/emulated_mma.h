@@ -29,8 +29,8 @@ static inline const shown *show(const shown &mine) {
     return &board[thread_index() - lane()];
 }
 
-/* For loops over whole arrays of a known size: the address sanitizer would look at each number, for most of the time of a test. */
-#define WHOLE_ARRAYS __attribute__((no_sanitize("address")))
+/* For loops over whole arrays of a known size: sanitizers would look at each number, for most of the time of a test. */
+#define WHOLE_ARRAYS __attribute__((no_sanitize("address", "null", "pointer-overflow")))
 
 /* f32_from_bf16, which a compiler would not inline there. */
 WHOLE_ARRAYS static inline float widen_bf16(uint16_t bf16) {
@@ -39,6 +39,17 @@ WHOLE_ARRAYS static inline float widen_bf16(uint16_t bf16) {
     memcpy(&x, &bits, sizeof x);
     return x;
 }
+
+/* f32_from_f16 of every number: mostly of zeros, and of few others. */
+struct half_numbers {
+    float wide[1 << 16];
+    half_numbers() {
+        for (uint32_t i = 0; i < 1 << 16; i++) wide[i] = f32_from_f16((uint16_t)i);
+    }
+};
+inline half_numbers halves;
+
+WHOLE_ARRAYS static inline float widen_f16(uint16_t f16) { return halves.wide[f16]; }
 
 /* Of two neighbours in 32 bits, the first and the second. */
 template <float (*Widen)(uint16_t)> WHOLE_ARRAYS void widen(float *to, uint32_t bits) {
@@ -204,7 +215,7 @@ static inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
     emulation::mma<emulation::widen_bf16>(d, a, b0, b1);
 }
 static inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    emulation::mma<f32_from_f16>(d, a, b0, b1);
+    emulation::mma<emulation::widen_f16>(d, a, b0, b1);
 }
 
 #include "tests/cuda/emulated_wgmma.h"

@@ -28,17 +28,13 @@ struct late_products {
 };
 inline late_products late[THREADS_MAX]; /* by thread of the block that runs */
 
-/* `from`: in dynamic shared memory, as operand::read has found. */
-WHOLE_ARRAYS static inline void widen_eight(float *to, const uint16_t *from) {
-    for (uint32_t i = 0; i < 8; i++) to[i] = widen_bf16(from[i]);
-}
-
 /* Lines of 128 bytes, eight of them in a pattern that begins at a multiple of 1,024 bytes. Bits 0 to 13: where the operand begins, 32
  * to 45: bytes from eight lines to the next, 62 and 63: the swizzle, 1 for 128 bytes; offsets without their last 4 bits. Bits 16 to
  * 29 are for lines that are longer than 64 numbers. */
 struct operand {
     enum { LINE = 128, LINES = 8 };
-    uint32_t start, stride;
+    uint32_t start, stride, first, end; /* the block's shared memory: bytes `first` to `end` of its window */
+    uintptr_t window;
     explicit operand(uint64_t bits) {
         start = (uint32_t)(bits & 0x3fff) << 4;
         stride = (uint32_t)(bits >> 32 & 0x3fff) << 4;
@@ -47,23 +43,28 @@ struct operand {
                           (unsigned long long)bits);
         if (start % (LINES * LINE) >= LINE)
             emulator_fail("operand %#llx begins in the middle of eight lines", (unsigned long long)bits);
+        uintptr_t shared = reinterpret_cast<uintptr_t>(emulator_here.dynamic_shared);
+        first = (uint32_t)(shared % EMULATOR_WINDOW), end = first + emulator_here.dynamic_bytes;
+        window = shared - first;
     }
     /* Eight numbers of a line, from number `along`, a multiple of 8, to the next: no swizzle takes them apart. */
-    void read(uint32_t line, uint32_t along, float *to) const {
-        uintptr_t shared = reinterpret_cast<uintptr_t>(emulator_here.dynamic_shared);
+    WHOLE_ARRAYS const uint16_t *eight(uint32_t line, uint32_t along) const {
         uint32_t address = start + line / LINES * stride + line % LINES * LINE + along * 2;
         address ^= (address / LINE % LINES) << 4;
-        uint32_t first = (uint32_t)(shared % EMULATOR_WINDOW);
-        if (address < first || address + COPIED_BYTES > first + emulator_here.dynamic_bytes)
-            emulator_fail("a product reads byte %u of shared memory, the block has bytes %u to %u", address,
-                          first, first + emulator_here.dynamic_bytes);
+        if (address < first || address + COPIED_BYTES > end)
+            emulator_fail("a product reads byte %u of shared memory, the block has bytes %u to %u", address, first,
+                          end);
         const copied &c = last_copy[address / COPIED_BYTES];
         if (fences[c.thread] < c.fences)
             emulator_fail(
                 "a product reads byte %u of shared memory, which thread %u copied without a fence for "
                 "products",
                 address, c.thread);
-        widen_eight(to, reinterpret_cast<const uint16_t *>(shared - first + address));
+        return reinterpret_cast<const uint16_t *>(window + address);
+    }
+    WHOLE_ARRAYS void read(uint32_t line, uint32_t along, float *to) const {
+        const uint16_t *from = eight(line, along);
+        for (uint32_t i = 0; i < 8; i++) to[i] = widen_bf16(from[i]);
     }
 };
 
@@ -91,17 +92,16 @@ static inline left_rows rows_of_shared(uint64_t a) {
 }
 
 /* Two columns of the right operand. A line is a column; turned, a row. */
-static inline void read_columns(const operand &b, uint32_t column, bool turned, float (&right)[2][16]) {
+WHOLE_ARRAYS static inline void read_columns(const operand &b, uint32_t column, bool turned, float (&right)[2][16]) {
     for (uint32_t n = 0; n < 2 && !turned; n++)
         for (uint32_t k = 0; k < 16; k += 8) b.read(column + n, k, &right[n][k]);
     for (uint32_t k = 0; k < 16 && turned; k++) {
-        float eight[8];
-        b.read(k, column / 8 * 8, eight);
-        for (uint32_t n = 0; n < 2; n++) right[n][k] = eight[column % 8 + n];
+        const uint16_t *two = b.eight(k, column / 8 * 8) + column % 8;
+        right[0][k] = widen_bf16(two[0]), right[1][k] = widen_bf16(two[1]);
     }
 }
 
-static inline void multiply_late(const late_product &p) {
+WHOLE_ARRAYS static inline void multiply_late(const late_product &p) {
     left_rows left = p.a ? rows_of_registers(p.a) : rows_of_shared(p.shared_a);
     operand b(p.b);
     float right[2][16];
