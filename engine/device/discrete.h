@@ -9,7 +9,7 @@
 void *discrete_allocate(uint64_t bytes); /* zeroed, whole pages; NULL when the system refuses */
 void discrete_release(void *memory, uint64_t bytes);
 
-/* Between discrete_enter and discrete_leave, all threads may touch the memory. */
+/* Between them the calling thread may touch the memory; on a processor without protection keys, all threads may. */
 void discrete_enter(void);
 void discrete_leave(void);
 
