@@ -23,7 +23,7 @@
 #include "tests/seeds.h"
 
 /* So many steps that each event of `train` is followed by a flush and a step. */
-enum { STEPS = 12, MIDDLE = 9000 };
+enum { STEPS = 6, MIDDLE = 9000 };
 
 /* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent, two groups in one region, one
  * that stays fp32 beside them. */
@@ -194,13 +194,13 @@ static zero_status train(struct plain *p, uint32_t rank, struct result *r) {
     zero_step_info info = {.struct_size = sizeof info};
     zero_status status = ZERO_OK;
     for (int step = 0; step < STEPS && !status; step++) {
-        if (step == 3) status = bad_step(p, rank, zero_engine_size(p->engine));
-        if (step == 7) status = meddle(p->engine);
+        if (step == 1) status = bad_step(p, rank, zero_engine_size(p->engine));
+        if (step == 4) status = meddle(p->engine);
         if (!status) status = plain_step(p, 1, &info);
         double values[2] = {info.grad_norm, 1};
         if (!status) status = zero_engine_sum(p->engine, values, 2);
-        if (step % 5 == 2 && !status) status = plain_pass(p, ZERO_EVAL, 0);
-        if (step % 6 == 4 && !status) status = zero_engine_flush(p->engine);
+        if (step == 2 && !status) status = plain_pass(p, ZERO_EVAL, 0);
+        if (step == 3 && !status) status = zero_engine_flush(p->engine);
     }
     r->norm = info.grad_norm;
     r->skipped = info.skipped_total;

@@ -29,7 +29,7 @@ struct toy_setup toy_setup_default(void) {
     return (struct toy_setup){.ranks = 2,
                               .micro_steps = 1,
                               .depth = 1,
-                              .steps = seeds_divisor() > 1 ? 5 : 20,
+                              .steps = seeds_divisor() > 1 ? 5 : 10,
                               .threshold = 10,
                               .mode = "auto",
                               .offload = "none",

@@ -185,7 +185,7 @@ static void overflows_are_said(uint64_t first, uint64_t count) {
 
 int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
-             count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(600);
+             count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(300);
     seeds(first, count);
     quantized(first, count / 3);
     planted_bugs_are_caught(first, count / 3);
