@@ -241,7 +241,7 @@ static bool ends(const char *at, const char *end) {
 
 static struct gpt_config attends(void) {
     struct gpt_config config = llama; /* without GELU, whose slope's end depends on the GPU */
-    config.width = 32;
+    config.width = 16, config.heads = 2, config.kv_heads = 1;
     config.times_products = false, config.attention = GPT_ATTENTION_TIMED;
     return config;
 }
