@@ -199,8 +199,8 @@ static zero_status train(struct plain *p, uint32_t rank, struct result *r) {
         if (!status) status = plain_step(p, 1, &info);
         double values[2] = {info.grad_norm, 1};
         if (!status) status = zero_engine_sum(p->engine, values, 2);
-        if (step == 2 && !status) status = plain_pass(p, ZERO_EVAL, 0);
-        if (step == 3 && !status) status = zero_engine_flush(p->engine);
+        if (step == 1 && !status) status = plain_pass(p, ZERO_EVAL, 0);
+        if ((step == 2 || step == 4) && !status) status = zero_engine_flush(p->engine);
     }
     r->norm = info.grad_norm;
     r->skipped = info.skipped_total;
