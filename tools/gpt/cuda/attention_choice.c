@@ -26,7 +26,7 @@ static bool fits(const struct gpt *gpt) {
 /* ---- a problem ---- */
 
 /* Two blocks of queries and of keys, of which one is not full; three tiles of the other kind. */
-enum { LENGTH = 150, HEADS = 1, KV_HEADS = 1 };
+enum { LENGTH = 150, HEADS = 2, KV_HEADS = 1 };
 
 struct problem {
     CUdeviceptr memory; /* qkv, the output's gradient; for each way, what its passes write; at `bytes` scratch */
