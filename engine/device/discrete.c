@@ -10,18 +10,17 @@ struct extent {
     uint64_t bytes;
 };
 
-/* A protection key bars each thread from the memory by a register, where the processor has keys (pkeys(7)). Elsewhere mprotect changes
- * all of the memory, twice for each piece of work. */
-static int key = -1;
+/* The memory has a protection key (pkeys(7)): a register of each thread says whether the thread may touch it. Without such keys mprotect
+ * closes the memory to all threads, and opens it for each piece of work. */
+static int key = -1; /* none */
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static _Thread_local uint32_t key_depth; /* of enter without leave */
 
 static void key_open(void) { key = pkey_alloc(0, PKEY_DISABLE_ACCESS); }
 
-/* Without keys. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static struct extent *extents;
-static uint32_t inside; /* threads between enter and leave */
+static uint32_t inside; /* without a key: threads between enter and leave */
 
 static void protect_all(int protection) {
     for (const struct extent *e = extents; e; e = e->next) mprotect(e->memory, e->bytes, protection);
