@@ -6,7 +6,10 @@
 #include "tests/check.h"
 #include "tests/kernels/random.h"
 
-enum { KERNELS_MAX = 64 };
+enum {
+    KERNELS_MAX = 64,
+    MANY = 1 << 20, /* numbers that several threads fill in */
+};
 
 static struct {
     struct cuda_driver driver;
@@ -78,12 +81,15 @@ void pair_upload(const struct pair *pair) {
 }
 
 void pair_fill(const struct pair *pair, enum dtype dtype, uint64_t *seed) {
-    uint32_t bytes = dtype_bytes(dtype);
-    for (uint64_t i = 0; i + bytes <= pair->bytes; i += bytes) {
-        uint32_t bits = random_f32_bits(seed) >> (32 - 8 * bytes);
-        if (dtype == DTYPE_U8) bits = (uint32_t)random_u64(seed);
-        memcpy(pair->host + i, &bits, bytes);
+    uint64_t bytes = dtype_bytes(dtype), count = pair->bytes / bytes, start = *seed;
+#pragma omp parallel for if (count >= MANY)
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t state = start + i * RANDOM_STEP;
+        uint32_t bits = dtype == DTYPE_U8 ? (uint32_t)random_u64(&state)
+                                          : random_f32_bits(&state) >> (32 - 8 * bytes);
+        memcpy(pair->host + i * bytes, &bits, bytes);
     }
+    *seed = start + count * RANDOM_STEP;
     pair_upload(pair);
 }
 

@@ -70,7 +70,7 @@ static struct optimizer_step_argument argument_of(const struct run *r, uint64_t 
                  .out_dtype = f->out,
                  .average = count % 2 ? at(&r->average, side) : NULL,
                  .average_share = count % 3 ? 0.1f : 0.75f,
-                 .threads = 2},
+                 .threads = count > 1 << 20 ? 16 : 2},
         .scalars = *scalars,
         .optimizer = r->optimizer};
     if (f->split)

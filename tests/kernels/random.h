@@ -5,8 +5,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#define RANDOM_STEP UINT64_C(0x9e3779b97f4a7c15) /* what one number adds to the state */
+
 static inline uint64_t random_u64(uint64_t *state) {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    uint64_t z = (*state += RANDOM_STEP);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
