@@ -36,9 +36,9 @@ skipped() { sed -E 's/.*"skipped": ([01]).*/\1/' "$1/metrics.jsonl" | tr -d '\n'
 bf16=', "bf16": {"enabled": true}'
 train wide 0 "" 200
 wide=$(weights)
-if grep -qw avx512_bf16 /proc/cpuinfo; then
-    near_fp32 bf16 "$bf16"
-    one_hash "$bf16"
+if has_bf16; then
+    in_bf16 near_fp32 bf16 "$bf16"
+    in_bf16 one_hash "$bf16"
 else
     config 0 "$bf16" >c.json
     expect 1 "$zero" train c.json --data text --steps 1 --run run --overwrite

@@ -26,7 +26,7 @@ all_equal() {
 micro=', "gradient_accumulation_steps": 2'
 all_equal "GPT-2" config "" 2
 all_equal "Llama, micro-steps" llama_config "$micro, \"gradient_accumulation_mode\": \"every\"" 2
-! grep -qw avx512_bf16 /proc/cpuinfo || all_equal "GPT-2 in bf16" config ', "bf16": {"enabled": true}' 2
+in_bf16 all_equal "GPT-2 in bf16" config ', "bf16": {"enabled": true}' 2
 
 # Hugging Face's word; what is planned is what is measured.
 deeper config | sed 's/"n_layer"/"gradient_checkpointing": true, "n_layer"/' >c.json

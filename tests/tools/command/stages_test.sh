@@ -36,8 +36,7 @@ for mode in last every; do
 done
 all_equal "2 ranks, Llama" 2 "" llama_config
 all_equal "3 ranks, Llama, 2 micro-steps" 3 ', "gradient_accumulation_steps": 2, "gradient_accumulation_mode": "last"' llama_config
-! grep -q -m1 avx512_bf16 /proc/cpuinfo ||
-    all_equal "2 ranks, Llama in bf16" 2 ', "bf16": {"enabled": true}' llama_config
+in_bf16 all_equal "2 ranks, Llama in bf16" 2 ', "bf16": {"enabled": true}' llama_config
 
 # What a step moves is in metrics.jsonl, with an endurance the drive's life too: of that step or, as a refresh goes on beside
 # the host, of the next.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A run from its start to the hash of its weights: what it prints and writes, its data, and a failure of one rank.
 source "$(dirname "$0")/lib.sh" "$1"
+unset ONEDNN_MAX_CPU_ISA
 text 400 >text
 config 3 ', "data": {"path": ["text"], "order": "shuffled", "eval": 0.1}, "steps_per_print": 5' >c.json
 
