@@ -11,8 +11,10 @@
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/fake_internal.h"
 
+enum { EVENT_LISTS = 1024 };
+
 static struct stream *streams;
-static struct event *events;
+static struct event *events[EVENT_LISTS]; /* by address */
 static uint64_t random_state, draw_every, least_rank; /* least_rank: of a stream for which no call waits */
 
 void streams_open(uint64_t seed) {
@@ -113,16 +115,20 @@ void stream_enqueue(struct stream *stream, bool (*ready)(void *), void (*run)(vo
 
 /* ---- events ---- */
 
+static struct event **list_of(const struct event *event) {
+    return &events[(uintptr_t)event / 64 % EVENT_LISTS];
+}
+
 struct event *event_create(const struct CUctx_st *context) {
-    struct event *e = fake_allocate(sizeof *e);
+    struct event *e = fake_allocate(sizeof *e), **list = list_of(e);
     e->context = context;
-    e->next = events;
-    events = e;
+    e->next = *list;
+    *list = e;
     return e;
 }
 
 void event_destroy(struct event *event) {
-    struct event **link = &events;
+    struct event **link = list_of(event);
     while (*link != event) link = &(*link)->next;
     *link = event->next;
     mark_drop(event->mark);
@@ -130,7 +136,7 @@ void event_destroy(struct event *event) {
 }
 
 bool event_valid(const struct event *event) {
-    for (const struct event *e = events; e; e = e->next)
+    for (const struct event *e = *list_of(event); e; e = e->next)
         if (e == event) return true;
     return false;
 }
