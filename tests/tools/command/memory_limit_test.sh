@@ -7,9 +7,9 @@ config 3 | sed 's/"n_layer": 2, "n_embd": 32, "n_head": 2/"n_layer": 4, "n_embd"
 
 # The group of this process: the part of its path and the file of its limit.
 if group=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup) && [[ $group ]]; then
-    folder=/sys/fs/cgroup/memory$group/zero-test-$$ file=memory.limit_in_bytes
+    folder=/sys/fs/cgroup/memory$group/${work##*/} file=memory.limit_in_bytes
 else
-    folder=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/zero-test-$$ file=memory.max
+    folder=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/${work##*/} file=memory.max
 fi
 if ! mkdir "$folder" 2>why || ! echo 300000000 >"$folder/$file" 2>why; then
     rmdir "$folder" 2>/dev/null
