@@ -4,8 +4,6 @@
 #include "tools/gpt/cuda/mma.h"
 #include "tools/gpt/cuda/number.h"
 
-static constexpr float LOG2_E = 1.4426950408889634f;
-
 static constexpr float GELU_A = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 static constexpr float GELU_B = 0.044715f;
 

@@ -4,7 +4,6 @@
 #include "tools/gpt/cuda/mma.h"
 #include "tools/gpt/cuda/number.h"
 
-static constexpr float LOG2_E = 1.4426950408889634f;
 static constexpr uint32_t WARPS = LOSS_THREADS / WARP, QUARTERS = 4;
 
 struct running {

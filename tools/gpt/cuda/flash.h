@@ -9,7 +9,6 @@
 #include "tools/gpt/cuda/mma.h"
 
 constexpr int TILE_PAD = 8; /* puts the rows of a tile into different banks, at multiples of 16 bytes */
-constexpr float LOG2_E = 1.4426950408889634f;
 
 template <typename T, int N, int D> using tile = T[N][D + TILE_PAD];
 template <int R, int N> using sums_of = float[R][N / 8][4];       /* d of mma.h, for 16 R rows of N columns */

@@ -9,6 +9,8 @@
 #include "engine/device/cuda/entry.h"
 #include "tools/gpt/cuda/kernels.h"
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
 __device__ inline float wide(float x) { return x; }
 __device__ inline float wide(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float wide(__half x) { return __half2float(x); }
