@@ -1,6 +1,6 @@
 /* The choice among cuBLASLt's algorithms for the products of a GPT: by time for each shape, the same text gives the same
  * bits, and a text that is not for this GPU, library or model is refused. Runs on the stand-ins of tests/cuda alone, whose
- * proposals differ in bits and whose clock FAKE_CUBLASLT_TIMES sets. */
+ * proposals differ in bits and whose clock FAKE_CUBLASLT_TIMES sets. The stand-in refuses a product that reaches behind an array. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "tests/check.h"
 #include "tests/gpt/checks.h"
 #include "tests/gpt/cuda_device.h"
+#include "tools/gpt/cuda/cublaslt.h"
 
 enum { BATCH = 2 };
 
@@ -372,6 +373,55 @@ static void no_choice_on_the_host(void) {
     fixture_close(&f);
 }
 
+/* ---- memory ---- */
+
+enum { SIDE = 16, BEHIND = 128 }; /* of square matrices in bf16; numbers from one place to the next that is as well aligned */
+
+enum { A, B, ADD, C, OF_END, ARRAYS }; /* OF_END: the bias, or the input of GELU's slope */
+
+/* Array `late` begins so late in its memory that the product would reach behind it; ARRAYS: none does. The stand-in refuses that, for it
+ * is built without the address sanitizer. */
+static void behind_an_array(struct cublaslt *library, enum product_end end, int late) {
+    char *memory[ARRAYS], *array[ARRAYS];
+    struct zero_error error;
+    error_clear(&error);
+    for (int i = 0; i < ARRAYS; i++) {
+        uint64_t behind = i == OF_END && end == PRODUCT_BIAS ? SIDE * SIDE : BEHIND;
+        memory[i] = device.allocate(device.user, SIDE * SIDE * sizeof(uint16_t));
+        array[i] = memory[i] + (i == late ? behind * sizeof(uint16_t) : 0);
+    }
+    struct product p = {.type = ZERO_BF16,
+                        .m = SIDE,
+                        .n = SIDE,
+                        .k = SIDE,
+                        .alpha = 1,
+                        .a = {array[A], SIDE, false},
+                        .b = {array[B], SIDE, false},
+                        .add = end == PRODUCT_PLAIN ? array[ADD] : NULL,
+                        .c = array[C],
+                        .ldc = SIDE,
+                        .end = end,
+                        .bias = end == PRODUCT_BIAS ? array[OF_END] : NULL,
+                        .aux = end == PRODUCT_GELU_BACKWARD ? array[OF_END] : NULL};
+    cublaslt_multiply(library, &p, device.stream, &error);
+    CHECK_STRING(error.message, late == ARRAYS ? "" : "cuBLASLt: a product: CUBLAS_STATUS_EXECUTION_FAILED");
+    for (int i = 0; i < ARRAYS; i++) device.release(device.user, memory[i]);
+}
+
+static void behind_each_array(void) {
+    static const enum product_end ends[] = {PRODUCT_PLAIN, PRODUCT_BIAS, PRODUCT_GELU_BACKWARD};
+    struct cublaslt *library;
+    struct zero_error error;
+    error_clear(&error);
+    void *workspace = device.allocate(device.user, CUBLASLT_WORKSPACE_BYTES);
+    if (!CHECK(!cublaslt_open((CUdeviceptr)(uintptr_t)workspace, &library, &error))) return;
+    for (int i = 0; i < 3; i++)
+        for (int late = 0; late <= ARRAYS; late++)
+            if (late != (ends[i] == PRODUCT_PLAIN ? OF_END : ADD)) behind_an_array(library, ends[i], late);
+    cublaslt_close(library);
+    device.release(device.user, workspace);
+}
+
 int main(void) {
     cuda_device_open(&cuda);
     device = cuda_device_of(&cuda);
@@ -387,6 +437,7 @@ int main(void) {
     attention_by_warpgroups();
     attention_by_default();
     no_choice_on_the_host();
+    behind_each_array();
     cuda_device_close(&cuda);
     return check_end();
 }

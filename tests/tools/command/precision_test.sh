@@ -2,6 +2,7 @@
 # Mixed precision as a user sees it: each type ends in one hash on every stage and tier, near fp32's loss; fp16 goes on from
 # overflows; what cannot be computed is refused with a sentence.
 source "$(dirname "$0")/lib.sh" "$1"
+unset ONEDNN_MAX_CPU_ISA # weights in bf16 must differ from those in fp32 by the type alone
 text >text
 
 on_drive='"device": "nvme", "nvme_path": "swap"'
@@ -37,8 +38,8 @@ bf16=', "bf16": {"enabled": true}'
 train wide 0 "" 200
 wide=$(weights)
 if has_bf16; then
-    in_bf16 near_fp32 bf16 "$bf16"
-    in_bf16 one_hash "$bf16"
+    near_fp32 bf16 "$bf16"
+    one_hash "$bf16"
 else
     config 0 "$bf16" >c.json
     expect 1 "$zero" train c.json --data text --steps 1 --run run --overwrite
