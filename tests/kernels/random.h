@@ -20,7 +20,7 @@ static inline float random_uniform(uint64_t *state) {
 }
 
 /* Bits of a number of type fp32: one in eight special (zeros, denormals, the largest, inf, quiet and
- * signalling NaN), the others with any exponent or, half of them, one near 1. */
+ * signalling NaN), the others with any exponent or, half of them, one near 1. Draws one number. */
 static inline uint32_t random_f32_bits(uint64_t *state) {
     static const uint32_t special[] = {0x00000000, 0x00000001, 0x007fffff, 0x00800000,
                                        0x3f800000, 0x7f7fffff, 0x7f800000, 0x7fc00000,

@@ -32,7 +32,7 @@ exit "$status"
 END
 chmod +x bin/scontrol bin/srun
 export PATH=$work/bin:$PATH SLURM_JOB_NODELIST='localhost,other'
-export SLURM_JOB_ID=$((RANDOM * 32768 + RANDOM)) # tcp.sbatch makes the port of it; every sandbox has the same process numbers
+export SLURM_JOB_ID=$((RANDOM * 32768 + RANDOM)) # gives tcp.sbatch its port; copies of this test run beside it
 text >text
 config 3 >c.json
 expect 0 "$zero" train c.json --data text --steps 3 --ranks 4
