@@ -69,9 +69,9 @@ struct memory_task {
     bool failed;
 };
 
-/* The memory streams of AdamW in fp32: reads one array, reads and writes three. */
-static void update(float *restrict p, float *restrict m, float *restrict v, const float *restrict g,
-                   size_t elements) {
+/* The memory streams of AdamW in fp32: reads one array, reads and writes three. Sanitizers do not watch the loop, which is timed. */
+__attribute__((no_sanitize("address", "undefined"))) static void
+update(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, size_t elements) {
     for (size_t i = 0; i < elements; i++) {
         m[i] = 0.9f * m[i] + g[i];
         v[i] = 0.99f * v[i] + g[i] * g[i];
