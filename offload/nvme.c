@@ -188,20 +188,27 @@ static zero_status open_directories(struct nvme *nvme, struct zero_error *error)
 }
 
 /* Paths on one filesystem share its free space. */
+static bool has_space(const struct nvme *nvme, uint32_t index, uint64_t *out_needed, uint64_t *out_free) {
+    *out_needed = 0;
+    *out_free = swap_free_bytes(nvme->directory[index].handle);
+    for (uint32_t k = 0; k < nvme->count; k++)
+        if (nvme->directory[k].device == nvme->directory[index].device &&
+            !swap_file_there(&nvme->directory[k], nvme->o.nvme.keep, share(nvme, k)))
+            *out_needed += share(nvme, k);
+    return *out_needed <= *out_free;
+}
+
 static zero_status check_space(const struct nvme *nvme, struct zero_error *error) {
-    for (uint32_t i = 0; i < nvme->count; i++) {
-        uint64_t needed = 0, free_bytes = swap_free_bytes(nvme->directory[i].handle);
-        for (uint32_t k = 0; k < nvme->count; k++)
-            if (nvme->directory[k].device == nvme->directory[i].device &&
-                !swap_file_there(&nvme->directory[k], nvme->o.nvme.keep, share(nvme, k)))
-                needed += share(nvme, k);
-        if (needed > free_bytes)
-            return error_set(
-                error, ZERO_E_IO,
-                "tier nvme: %s has too little space: needs %s, %s free; make room, add a path on "
-                "another drive, or use more ranks on other nodes",
-                nvme->directory[i].path, swap_size(needed).chars, swap_size(free_bytes).chars);
-    }
+    uint64_t needed, free_bytes;
+    uint32_t tries = 0;
+    for (uint32_t i = 0; i < nvme->count; i++)
+        while (!has_space(nvme, i, &needed, &free_bytes))
+            if (!swap_try_again(&tries))
+                return error_set(
+                    error, ZERO_E_IO,
+                    "tier nvme: %s has too little space: needs %s, %s free; make room, add a path on "
+                    "another drive, or use more ranks on other nodes",
+                    nvme->directory[i].path, swap_size(needed).chars, swap_size(free_bytes).chars);
     return ZERO_OK;
 }
 

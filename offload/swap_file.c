@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ALIGNMENT_DEFAULT = 4096, NAME_TRIES_MAX = 100, LOCK_TRIES_MAX = 200 };
+enum { ALIGNMENT_DEFAULT = 4096, NAME_TRIES_MAX = 100, TRIES_MAX = 200, TRY_SLEEP_NS = 10 * 1000 * 1000 };
 
 struct swap_size swap_size(uint64_t bytes) {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -53,6 +53,12 @@ zero_status swap_directory_open(const char *path, struct swap_directory *out, st
 }
 
 void swap_directory_close(struct swap_directory *directory) { close(directory->handle); }
+
+bool swap_try_again(uint32_t *tries) {
+    if (++*tries >= TRIES_MAX) return false;
+    nanosleep(&(struct timespec){.tv_nsec = TRY_SLEEP_NS}, NULL);
+    return true;
+}
 
 uint64_t swap_free_bytes(int handle) {
     struct statvfs found;
@@ -135,9 +141,13 @@ static zero_status take_space(struct swap_file *file, struct zero_error *error) 
     if (!file->bytes) return ZERO_OK; /* no block of the extent is in this file */
     zero_status status = check_limit(file, error);
     if (status) return status;
+    uint32_t tries = 0;
     int result;
-    do result = fallocate(file->handle, 0, 0, (off_t)file->bytes);
-    while (result != 0 && errno == EINTR);
+    bool full;
+    do {
+        result = fallocate(file->handle, 0, 0, (off_t)file->bytes);
+        full = result != 0 && (errno == ENOSPC || errno == EDQUOT);
+    } while ((result != 0 && errno == EINTR) || (full && swap_try_again(&tries)));
     file->allocated = result == 0;
     if (result != 0 && errno == EOPNOTSUPP) result = ftruncate(file->handle, (off_t)file->bytes);
     if (result == 0) return ZERO_OK;
@@ -168,13 +178,12 @@ bool swap_file_there(const struct swap_directory *directory, const char *name, u
            S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
 }
 
-/* Retries, because the kernel may still hold a file that the ring of a killed process had registered. 0, or errno. */
+/* 0, or errno. */
 static int lock(int handle) {
-    int number = EWOULDBLOCK;
-    for (int tries = 0; number == EWOULDBLOCK && tries < LOCK_TRIES_MAX; tries++) {
-        if (tries) nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-        number = flock(handle, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    }
+    uint32_t tries = 0;
+    int number;
+    do number = flock(handle, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    while (number == EWOULDBLOCK && swap_try_again(&tries));
     return number;
 }
 
@@ -256,7 +265,11 @@ void swap_file_remove(const struct swap_directory *directory, const char *name) 
     unlinkat(directory->handle, name, 0);
 }
 
+/* A ring that registered the file releases it later, and a child process may have it open. So lock and space are given back here. */
 void swap_file_close(struct swap_file *file) {
-    flock(file->handle, LOCK_UN); /* a ring that registered the file releases it later */
+    struct stat found;
+    bool nameless = fstat(file->handle, &found) == 0 && !found.st_nlink;
+    if (nameless && ftruncate(file->handle, 0) != 0) {} /* then the last one that closes the file gives the space back */
+    flock(file->handle, LOCK_UN);
     close(file->handle);
 }

@@ -33,6 +33,10 @@ struct swap_file {
 zero_status swap_directory_open(const char *path, struct swap_directory *out, struct zero_error *error);
 void swap_directory_close(struct swap_directory *directory);
 
+/* The kernel holds the files of a killed process for a moment, if its ring had registered them. Sleeps before another try for what
+ * such a file may take: its lock, its space. False: two seconds of tries are over. *tries: 0 at first. */
+bool swap_try_again(uint32_t *tries);
+
 /* The bytes that this user may still write there. */
 uint64_t swap_free_bytes(int handle);
 
