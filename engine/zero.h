@@ -112,8 +112,9 @@ typedef struct zero_runtime {
     /* NULL: by device.type. For the engine's own tests: an opened struct device, which the engine owns from now on, also after a
      * failure. */
     void *device;
-    /* With nvme.shadow, where an earlier run has left a shadow in nvme_path. 1: commit makes files of another size anew, and a fill or
-     * a load writes over the shadow. 0: commit refuses files of another size, and see zero_engine_discard_shadow. */
+    /* With nvme.shadow, where an earlier run has left a shadow in nvme_path. 1: commit makes files anew that have another size, or that
+     * some of the nvme_paths lack, and a fill or a load writes over the shadow. 0: commit refuses such files, and see
+     * zero_engine_discard_shadow. */
     int discard_shadow;
     /* NULL, or a function that is called about every 100 ms while this rank waits for others, from init to destroy, on any thread
      * of the engine. If it returns anything but 0, all ranks fail with ZERO_E_INTERRUPTED. */

@@ -180,7 +180,11 @@ static zero_status make_file(struct probe *p, struct zero_error *error) {
     if (bytes > free_bytes)
         return error_set(error, ZERO_E_IO, "%s has too little space: needs %s, %s free", p->o->path,
                          swap_size(bytes).chars, swap_size(free_bytes).chars);
-    return swap_file_create(&p->directory, bytes, false, &p->file, error);
+    zero_status status = swap_file_create(&p->directory, bytes, false, &p->file, error);
+    if (status) return status;
+    status = swap_file_take(&p->file, error);
+    if (status) swap_file_close(&p->file);
+    return status;
 }
 
 static zero_status make_memory(struct probe *p, struct zero_error *error) {

@@ -149,7 +149,7 @@ static void nvme_close(struct tier *tier) {
     struct nvme *nvme = (struct nvme *)tier;
     for (uint32_t i = 0; i < nvme->lanes; i++) lane_close(nvme->lane[i]);
     for (uint32_t i = 0; i < nvme->files && *nvme->kept && !nvme->written; i++)
-        if (!nvme->file[i].found) swap_file_remove(&nvme->directory[i], nvme->kept);
+        if (!nvme->file[i].kept_bytes) swap_file_remove(&nvme->directory[i], nvme->kept);
     for (uint32_t i = 0; i < nvme->files; i++) swap_file_close(&nvme->file[i]);
     for (uint32_t i = 0; i < nvme->directories; i++) swap_directory_close(&nvme->directory[i]);
     pthread_cond_destroy(&nvme->some_finished);
@@ -187,14 +187,61 @@ static zero_status open_directories(struct nvme *nvme, struct zero_error *error)
     return ZERO_OK;
 }
 
-/* Paths on one filesystem share its free space. */
+static zero_status open_files(struct nvme *nvme, struct zero_error *error) {
+    const struct tier_nvme_options *o = &nvme->o.nvme;
+    const struct swap_kept kept = {o->keep, o->kept_step, o->discard};
+    bool said = false;
+    if (o->keep) snprintf(nvme->kept, sizeof nvme->kept, "%s", o->keep);
+    for (; nvme->files < nvme->count; nvme->files++) {
+        uint32_t i = nvme->files;
+        struct swap_file *file = &nvme->file[i];
+        zero_status status =
+            o->keep ? swap_file_keep(&nvme->directory[i], share(nvme, i), &kept, file, error)
+                    : swap_file_create(&nvme->directory[i], share(nvme, i), o->named_files, file, error);
+        if (status) return status;
+        if (file->alignment > nvme->base.alignment) nvme->base.alignment = file->alignment;
+        if (!file->direct && !said)
+            log_line(nvme->o.log, ZERO_LOG_WARN,
+                     "tier nvme: the filesystem of %s has no direct I/O; transfers go through the page cache",
+                     file->path);
+        said |= !file->direct;
+    }
+    if (nvme->o.bytes % nvme->base.alignment)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "tier nvme: an extent of %" PRIu64 " bytes, which is no multiple of %" PRIu32,
+                         nvme->o.bytes, nvme->base.alignment);
+    return ZERO_OK;
+}
+
+/* Looks whether all of the extent was kept, or nothing. A part is emptied if the user asked for it (`discard`). */
+static zero_status look_at_kept(struct nvme *nvme, struct zero_error *error) {
+    const struct swap_file *there = NULL, *missing = NULL;
+    nvme->base.found = true;
+    for (uint32_t i = 0; i < nvme->count; i++) {
+        const struct swap_file *file = &nvme->file[i];
+        nvme->base.found &= file->kept_bytes == file->bytes;
+        if (file->kept_bytes)
+            there = file;
+        else if (file->bytes)
+            missing = file;
+    }
+    if (!there || !missing || nvme->o.nvme.discard) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_IO,
+        "tier nvme: the kept file %s is in %s and not in %s: name all nvme_paths of the run that "
+        "made it, or remove it, or discard it (zero_runtime.discard_shadow, zero train --discard-shadow)",
+        nvme->kept, there->path, missing->path);
+}
+
+/* Paths on one filesystem share its free space, and what the files there have already. */
 static bool has_space(const struct nvme *nvme, uint32_t index, uint64_t *out_needed, uint64_t *out_free) {
     *out_needed = 0;
     *out_free = swap_free_bytes(nvme->directory[index].handle);
     for (uint32_t k = 0; k < nvme->count; k++)
-        if (nvme->directory[k].device == nvme->directory[index].device &&
-            !swap_file_there(&nvme->directory[k], nvme->o.nvme.keep, share(nvme, k)))
-            *out_needed += share(nvme, k);
+        if (nvme->directory[k].device == nvme->directory[index].device) {
+            *out_needed += nvme->file[k].bytes;
+            *out_free += swap_file_held(&nvme->file[k]);
+        }
     return *out_needed <= *out_free;
 }
 
@@ -212,42 +259,17 @@ static zero_status check_space(const struct nvme *nvme, struct zero_error *error
     return ZERO_OK;
 }
 
-static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
-    const struct tier_nvme_options *o = &nvme->o.nvme;
-    const struct swap_kept kept = {o->keep, o->kept_step, o->discard};
-    bool said = false;
-    nvme->base.found = nvme->o.nvme.keep != NULL;
-    if (o->keep) snprintf(nvme->kept, sizeof nvme->kept, "%s", o->keep);
-    for (; nvme->files < nvme->count; nvme->files++) {
-        uint32_t i = nvme->files;
-        struct swap_file *file = &nvme->file[i];
-        zero_status status = nvme->o.nvme.keep
-                                 ? swap_file_keep(&nvme->directory[i], share(nvme, i), &kept, file, error)
-                                 : swap_file_create(&nvme->directory[i], share(nvme, i),
-                                                    nvme->o.nvme.named_files, file, error);
-        if (status) return status;
-        if (file->alignment > nvme->base.alignment) nvme->base.alignment = file->alignment;
-        if (!file->direct && !said)
-            log_line(nvme->o.log, ZERO_LOG_WARN,
-                     "tier nvme: the filesystem of %s has no direct I/O; transfers go through the page cache",
-                     file->path);
-        said |= !file->direct;
-        nvme->base.found &= file->found;
+/* Files that were kept and do not fit are emptied, but not before there is space for the new ones. */
+static zero_status take_space(struct nvme *nvme, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < nvme->count && !status && !nvme->base.found; i++)
+        if (nvme->file[i].kept_bytes) status = swap_file_empty(&nvme->file[i], error);
+    for (uint32_t i = 0; i < nvme->count && !status; i++) {
+        status = swap_file_take(&nvme->file[i], error);
         struct stat size;
-        if (fstat(file->handle, &size) == 0) nvme->base.allocated += (uint64_t)size.st_size;
+        if (fstat(nvme->file[i].handle, &size) == 0) nvme->base.allocated += (uint64_t)size.st_size;
     }
-    for (uint32_t i = 0; i < nvme->count && nvme->o.nvme.keep; i++)
-        if (nvme->file[i].found != nvme->file[0].found)
-            return error_set(error, ZERO_E_IO,
-                             "tier nvme: the kept file %s is in %s and not in %s: name all nvme_paths of the "
-                             "run that made it, or remove it",
-                             nvme->o.nvme.keep, nvme->file[nvme->file[i].found ? i : 0].path,
-                             nvme->file[nvme->file[i].found ? 0 : i].path);
-    if (nvme->o.bytes % nvme->base.alignment)
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "tier nvme: an extent of %" PRIu64 " bytes, which is no multiple of %" PRIu32,
-                         nvme->o.bytes, nvme->base.alignment);
-    return ZERO_OK;
+    return status;
 }
 
 /* Logs a remark once, even if it applies to several paths. */
@@ -358,8 +380,10 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
     if (options->bytes) {
         status = check_options(nvme, error);
         if (!status) status = open_directories(nvme, error);
+        if (!status) status = open_files(nvme, error);
+        if (!status) status = look_at_kept(nvme, error);
         if (!status) status = check_space(nvme, error);
-        if (!status) status = create_files(nvme, error);
+        if (!status) status = take_space(nvme, error);
         if (!status) status = make_works(nvme, error);
         if (!status) status = open_lanes(nvme, error);
         if (!status && !nvme->base.found) status = take_blocks(nvme, error);

@@ -136,9 +136,20 @@ static zero_status check_limit(const struct swap_file *file, struct zero_error *
                      swap_size(file->bytes).chars, file->path, swap_size(limit.rlim_cur).chars);
 }
 
-static zero_status take_space(struct swap_file *file, struct zero_error *error) {
+uint64_t swap_file_held(const struct swap_file *file) {
+    struct stat found;
+    return fstat(file->handle, &found) == 0 ? (uint64_t)found.st_blocks * 512 : 0;
+}
+
+zero_status swap_file_empty(struct swap_file *file, struct zero_error *error) {
+    if (ftruncate(file->handle, 0) != 0) return fail(error, "empty the kept file in", file->path, errno);
+    file->kept_bytes = 0;
+    return ZERO_OK;
+}
+
+zero_status swap_file_take(struct swap_file *file, struct zero_error *error) {
     file->allocated = true;
-    if (!file->bytes) return ZERO_OK; /* no block of the extent is in this file */
+    if (file->kept_bytes == file->bytes) return ZERO_OK; /* 0: no block of the extent is in this file */
     zero_status status = check_limit(file, error);
     if (status) return status;
     uint32_t tries = 0;
@@ -164,18 +175,8 @@ zero_status swap_file_create(const struct swap_directory *directory, uint64_t by
     if (named || (file.handle < 0 && lacks_nameless(errno))) file.handle = create_named(directory->handle);
     if (file.handle < 0) return fail(error, "create a file in", directory->path, errno);
     make_direct(&file);
-    zero_status status = take_space(&file, error);
-    if (status)
-        close(file.handle);
-    else
-        *out = file;
-    return status;
-}
-
-bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes) {
-    struct stat found;
-    return name && fstatat(directory->handle, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-           S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
+    *out = file;
+    return ZERO_OK;
 }
 
 /* 0, or errno. */
@@ -218,8 +219,7 @@ static zero_status open_locked(const struct swap_directory *directory, const cha
     }
 }
 
-/* Checks a kept file, which may hold the only copy of a training. The file is emptied only if the user asked for it
- * (`discard`). A file that others can reach is refused. */
+/* Checks a kept file, which may hold the only copy of a training. A file that others can reach is refused. */
 static zero_status look_at_kept(struct swap_file *file, const struct swap_kept *kept,
                                 struct zero_error *error) {
     const char *name = kept->name;
@@ -231,16 +231,14 @@ static zero_status look_at_kept(struct swap_file *file, const struct swap_kept *
             error, ZERO_E_IO,
             "tier nvme: %s in %s is not private to this user; remove it, or name another nvme_path", name,
             file->path);
-    file->found = (uint64_t)found.st_size == file->bytes;
-    if (file->found || !found.st_size) return ZERO_OK;
-    if (kept->discard && ftruncate(file->handle, 0) == 0) return ZERO_OK;
+    file->kept_bytes = (uint64_t)found.st_size;
+    if (!file->kept_bytes || file->kept_bytes == file->bytes || kept->discard) return ZERO_OK;
     if (kept->step) snprintf(step, sizeof step, ", at step %" PRIu64, kept->step);
     return error_set(error, ZERO_E_IO,
                      "tier nvme: %s in %s has %s, of a run with another model or configuration%s, where this "
                      "one needs %s; use that run's configuration, or name another nvme_path, or discard the "
                      "file (zero_runtime.discard_shadow, zero train --discard-shadow)",
-                     name, file->path, swap_size((uint64_t)found.st_size).chars, step,
-                     swap_size(file->bytes).chars);
+                     name, file->path, swap_size(file->kept_bytes).chars, step, swap_size(file->bytes).chars);
 }
 
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes,
@@ -250,10 +248,6 @@ zero_status swap_file_keep(const struct swap_directory *directory, uint64_t byte
     if (status) return status;
     status = look_at_kept(&file, kept, error);
     make_direct(&file);
-    bool empty = !status && !file.found;
-    if (empty) status = take_space(&file, error);
-    file.allocated |= file.found;
-    if (status && empty) swap_file_remove(directory, kept->name);
     if (status)
         close(file.handle);
     else

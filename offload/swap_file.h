@@ -1,6 +1,8 @@
 /* The file of one path. It is nameless, so that nothing stays behind however the process ends (unless the file is
- * kept). All of its space is reserved at creation. Transfers are direct if the filesystem supports it. Everything is
- * opened relative to the directory's handle. */
+ * kept). All of its space is taken before the first transfer. Transfers are direct if the filesystem supports it.
+ * Everything is opened relative to the directory's handle.
+ *
+ *   create, keep ---> [empty] ---> take ---> transfers ---> close */
 #ifndef ZERO_OFFLOAD_SWAP_FILE_H
 #define ZERO_OFFLOAD_SWAP_FILE_H
 
@@ -25,7 +27,7 @@ struct swap_file {
     uint32_t alignment; /* alignment of a transfer's offset, size and memory; 1 through the page cache */
     bool direct;        /* transfers bypass the page cache */
     bool allocated;     /* the filesystem has reserved its blocks */
-    bool found;         /* an earlier process kept the file, with the same size */
+    uint64_t kept_bytes; /* the size of what an earlier process kept in the file */
 };
 
 /* Makes the directory with mode 0700 if it is missing; its parent must exist. Follows a symbolic link only if the
@@ -40,25 +42,30 @@ bool swap_try_again(uint32_t *tries);
 /* The bytes that this user may still write there. */
 uint64_t swap_free_bytes(int handle);
 
-/* Creates a file of mode 0600 that reads as zeros. `named`: behave as if the filesystem had no O_TMPFILE. ZERO_E_IO. */
+/* Creates a file of mode 0600, of `bytes` once its space is taken. `named`: behave as if the filesystem had no O_TMPFILE. ZERO_E_IO. */
 zero_status swap_file_create(const struct swap_directory *directory, uint64_t bytes, bool named,
                              struct swap_file *out, struct zero_error *error);
 
 struct swap_kept {
     const char *name;
     uint64_t step; /* that it keeps, for the sentence that refuses it; 0: unknown */
-    bool discard;  /* it may be made anew */
+    bool discard;  /* the caller may empty it */
 };
 
-/* Opens the kept file `kept->name`, or makes it, full of zeros. The file stays after close. ZERO_E_IO, also if
- * another process has the file open, if it does not belong to this user alone, or if it has another size (with
- * `kept->discard` it is then made anew). */
+/* Opens the kept file `kept->name` as it is, or makes it, empty. The file stays after close. ZERO_E_IO, also if another
+ * process has the file open, if it does not belong to this user alone, or if it has another size (`kept->discard`
+ * permits that). */
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes,
                            const struct swap_kept *kept, struct swap_file *out, struct zero_error *error);
 /* Removes a kept file that this process holds open. */
 void swap_file_remove(const struct swap_directory *directory, const char *name);
-/* True if the file `name` exists with this size. `name` NULL: false. */
-bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes);
+
+/* The space that the file has already, in bytes. */
+uint64_t swap_file_held(const struct swap_file *file);
+/* Drops what was kept, and its space. ZERO_E_IO. */
+zero_status swap_file_empty(struct swap_file *file, struct zero_error *error);
+/* Takes the file's space. It reads as zeros, but for what was kept. ZERO_E_IO. */
+zero_status swap_file_take(struct swap_file *file, struct zero_error *error);
 
 void swap_file_close(struct swap_file *file);
 

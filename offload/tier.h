@@ -31,7 +31,7 @@ struct tier_nvme_options {
      * and a file that exists is used with its content. Only one tier at a time may have it open. */
     const char *keep;
     uint64_t kept_step; /* that the file keeps, for the sentence that refuses it; 0: unknown */
-    bool discard;       /* for `keep`: makes a file of another size anew; false: refuses it */
+    bool discard;       /* for `keep`: makes files anew that have another size, or that not all paths have; false: refuses them */
     bool no_uring;      /* use the thread pool, as if the system refused io_uring */
     bool named_files;   /* create and unlink files, as if the filesystem had no O_TMPFILE */
 };

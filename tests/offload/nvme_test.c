@@ -269,6 +269,87 @@ static void keeps_what_was_written(const char *directory) {
     CHECK_INT(unlink(in_the_way), 0);
 }
 
+/* Opens kept files, and checks that all of the extent is 0 (`before` 0) or was kept (`before` its bytes); then writes `after`. */
+static void keeps(const struct tier_options *options, uint8_t before, uint8_t after) {
+    struct zero_error error;
+    struct tier *tier;
+    if (!CHECK_INT(try_open(options, &tier, &error), ZERO_OK)) {
+        fprintf(stderr, "%s\n", error.message);
+        return;
+    }
+    uint8_t *expected = page_alloc(options->bytes), *memory = page_alloc(options->bytes);
+    CHECK_INT(tier->found, before != 0);
+    memset(expected, before, options->bytes);
+    CHECK_INT(tier_perform(tier, false, 0, options->bytes, memory, &error), ZERO_OK);
+    CHECK_BYTES(memory, expected, options->bytes);
+    memset(memory, after, options->bytes);
+    CHECK_INT(tier_perform(tier, true, 0, options->bytes, memory, &error), ZERO_OK);
+    tier->ops->close(tier);
+    free(expected), free(memory);
+}
+
+static void remove_kept(const char *directory) {
+    char path[320];
+    snprintf(path, sizeof path, "%s/kept", directory);
+    CHECK_INT(unlink(path), 0);
+}
+
+/* `discard` makes anew what otherwise would be refused, and nothing else. */
+static void discards_what_does_not_fit(const char *directory) {
+    char name[3][300];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name[i], sizeof name[i], "%s/%d", directory, i);
+        CHECK_INT(mkdir(name[i], 0700), 0);
+    }
+    const char *first[] = {name[0], name[1]}, *other[] = {name[0], name[2]};
+    struct tier_options old = options_for(first, 2), moved = options_for(other, 2),
+                        larger = options_for(first, 2);
+    larger.bytes += old.nvme.block_bytes; /* only the first path's file has another size */
+    old.nvme.keep = moved.nvme.keep = larger.nvme.keep = "kept";
+    keeps(&old, 0, 1);
+    refused(&moved, ZERO_E_IO, "the kept file kept is in ", "and not in ");
+    refused(&larger, ZERO_E_IO, "of a run with another model or configuration", "--discard-shadow");
+    keeps(&old, 1, 2);
+    old.nvme.discard = moved.nvme.discard = larger.nvme.discard = true;
+    keeps(&old, 2, 3); /* it fits */
+    keeps(&larger, 0, 4);
+    keeps(&old, 0, 5);
+    keeps(&moved, 0, 6);
+    old.bytes = UINT64_C(1) << 60;
+    refused(&old, ZERO_E_IO, "too little space", "needs 1.0 EiB");
+    keeps(&moved, 6, 7); /* what was refused has emptied nothing */
+    for (int i = 0; i < 3; i++) remove_kept(name[i]), CHECK_INT(rmdir(name[i]), 0);
+}
+
+/* An extent of two blocks on three paths. */
+static void keeps_fewer_blocks_than_paths(const char *directory) {
+    char name[3][300];
+    const char *paths[3];
+    for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "%s/%d", directory, i), paths[i] = name[i];
+    struct tier_options options = options_for(paths, 3);
+    options.bytes = 2 * options.nvme.block_bytes;
+    options.nvme.keep = "kept";
+    keeps(&options, 0, 1);
+    keeps(&options, 1, 2);
+    for (int i = 0; i < 3; i++) remove_kept(name[i]), CHECK_INT(rmdir(name[i]), 0);
+}
+
+/* A drive that has no room for the old and the new files. */
+static void discards_before_it_counts(const struct tier_options *options) {
+    struct tier_options old = *options;
+    old.nvme.keep = "kept";
+    old.bytes = EXTENT / 2;
+    keeps(&old, 0, 1);
+    struct tier_options new = old;
+    new.bytes = EXTENT;
+    refused(&new, ZERO_E_IO, "has 512.0 KiB, of a run with another model or configuration",
+            "--discard-shadow");
+    keeps(&old, 1, 2);
+    new.nvme.discard = true;
+    keeps(&new, 0, 3);
+    remove_kept(options->nvme.paths[0]);
+}
+
 /* A process that holds the whole drive until it is killed. `twin`: it is forked when the tier is open, and the tier is closed here. */
 static pid_t start_holder(const struct tier_options *options, bool twin) {
     struct zero_error error;
@@ -317,6 +398,7 @@ static void a_small_tmpfs(const char *directory) {
     options.bytes = 2 * EXTENT;
     refused(&options, ZERO_E_IO, "needs 2.0 MiB, 1.0 MiB free", directory);
     options.bytes = EXTENT;
+    discards_before_it_counts(&options);
     the_space_is_free_again(&options);
     options.nvme.no_uring = true;
     the_space_is_free_again(&options);
@@ -452,6 +534,8 @@ int main(void) {
     in_child(without_locks, directory);
     a_refusal_leaves_nothing(directory);
     keeps_what_was_written(directory);
+    discards_what_does_not_fit(directory);
+    keeps_fewer_blocks_than_paths(directory);
     one_run_at_a_time(directory);
     bad_paths(directory);
     links(directory);
