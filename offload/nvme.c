@@ -69,6 +69,18 @@ static void start(struct nvme *nvme, struct lane_work *work) {
         if (lane_holds(nvme->lane[i], work->offset, work->bytes)) lane_post(nvme->lane[i], work);
 }
 
+/* Starts a request. `repeat`: its memory is one block, which is written to each block. */
+static struct tier_work *begin(struct nvme *nvme, const struct tier_request *r, bool repeat) {
+    struct tier_work *work = take_work(nvme);
+    work->lanes.write = r->write;
+    work->lanes.repeat = repeat;
+    work->lanes.offset = r->offset;
+    work->lanes.bytes = r->bytes;
+    work->lanes.memory = r->memory;
+    start(nvme, &work->lanes);
+    return work;
+}
+
 static zero_status nvme_post(struct tier *tier, const struct tier_request *r, struct tier_work **out_work,
                              struct zero_error *error) {
     struct nvme *nvme = (struct nvme *)tier;
@@ -82,15 +94,8 @@ static zero_status nvme_post(struct tier *tier, const struct tier_request *r, st
         return error_set(error, ZERO_E_ORDER,
                          "tier nvme: %" PRIu32 " requests are in flight, the most it was opened for",
                          nvme->posted);
-    struct tier_work *work = take_work(nvme);
     nvme->written |= r->write;
-    work->lanes.write = r->write;
-    work->lanes.repeat = false;
-    work->lanes.offset = r->offset;
-    work->lanes.bytes = r->bytes;
-    work->lanes.memory = r->memory;
-    start(nvme, &work->lanes);
-    *out_work = work;
+    *out_work = begin(nvme, r, false);
     return ZERO_OK;
 }
 
@@ -310,8 +315,35 @@ static zero_status open_lanes(struct nvme *nvme, struct zero_error *error) {
     return ZERO_OK;
 }
 
+static zero_status perform(struct nvme *nvme, const struct tier_request *r, bool repeat,
+                           struct zero_error *error) {
+    struct tier_work *work = begin(nvme, r, repeat);
+    bool done = false;
+    zero_status status = ZERO_OK;
+    while (!done) {
+        nvme_wait(&nvme->base, UINT64_MAX);
+        status = nvme_test(&nvme->base, work, &done, error);
+    }
+    return status;
+}
+
+/* Writes what was kept in its own place again. `block`: memory for a block. */
+static zero_status write_again(struct nvme *nvme, void *block, struct zero_error *error) {
+    struct tier_request r = {.memory = block};
+    zero_status status = ZERO_OK;
+    for (; r.offset < nvme->o.bytes && !status; r.offset += r.bytes) {
+        uint64_t left = nvme->o.bytes - r.offset;
+        r.bytes = left < nvme->o.nvme.block_bytes ? left : nvme->o.nvme.block_bytes;
+        r.write = false;
+        status = perform(nvme, &r, false, error);
+        r.write = true;
+        if (!status) status = perform(nvme, &r, false, error);
+    }
+    return status;
+}
+
 /* Space that the filesystem has reserved reads as zeros until it is written. Where the filesystem cannot reserve space, one
- * write of the whole extent takes it, from one block of zeros and on all paths at the same time. */
+ * write of the whole extent takes it, from one block of zeros and on all paths at the same time; what was kept is read first. */
 static zero_status take_blocks(struct nvme *nvme, struct zero_error *error) {
     bool reserved = true;
     for (uint32_t i = 0; i < nvme->count; i++) reserved &= nvme->file[i].allocated;
@@ -320,24 +352,15 @@ static zero_status take_blocks(struct nvme *nvme, struct zero_error *error) {
                  swap_size(nvme->o.bytes).chars, nvme->count, nvme->count > 1 ? "s" : "");
         return ZERO_OK;
     }
-    void *zeros;
-    if (posix_memalign(&zeros, CHUNK_ALIGN_BYTES, nvme->o.nvme.block_bytes) != 0)
-        return error_set(error, ZERO_E_MEMORY, "tier nvme: no memory for a block of zeros");
-    memset(zeros, 0, nvme->o.nvme.block_bytes);
-    struct tier_work *work = take_work(nvme);
-    work->lanes.write = work->lanes.repeat = true;
-    work->lanes.offset = 0;
-    work->lanes.bytes = nvme->o.bytes;
-    work->lanes.memory = zeros;
+    void *block;
+    if (posix_memalign(&block, CHUNK_ALIGN_BYTES, nvme->o.nvme.block_bytes) != 0)
+        return error_set(error, ZERO_E_MEMORY, "tier nvme: no memory for a block");
+    memset(block, 0, nvme->o.nvme.block_bytes);
+    const struct tier_request zeros = {.write = true, .bytes = nvme->o.bytes, .memory = block};
     uint64_t began = clock_now_ns();
-    start(nvme, &work->lanes);
-    bool done = false;
-    zero_status status = ZERO_OK;
-    while (!done) {
-        nvme_wait(&nvme->base, UINT64_MAX);
-        status = nvme_test(&nvme->base, work, &done, error);
-    }
-    free(zeros);
+    zero_status status =
+        nvme->base.found ? write_again(nvme, block, error) : perform(nvme, &zeros, true, error);
+    free(block);
     if (!status)
         log_line(nvme->o.log, ZERO_LOG_INFO,
                  "tier nvme: took %s on %" PRIu32 " path%s by writing it once in %.1f s",
@@ -386,13 +409,13 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
         if (!status) status = take_space(nvme, error);
         if (!status) status = make_works(nvme, error);
         if (!status) status = open_lanes(nvme, error);
-        if (!status && !nvme->base.found) status = take_blocks(nvme, error);
+        if (!status) status = take_blocks(nvme, error);
     }
     if (status) {
         nvme_close(&nvme->base);
         return status;
     }
-    nvme->base.written_bytes = 0; /* counts only requests */
+    nvme->base.read_bytes = nvme->base.written_bytes = 0; /* they count only requests */
     nvme->o.nvme.keep = NULL;     /* was borrowed only during open */
     nvme->o.nvme.buffers = NULL;
     *out_tier = &nvme->base;

@@ -148,10 +148,11 @@ zero_status swap_file_empty(struct swap_file *file, struct zero_error *error) {
 }
 
 zero_status swap_file_take(struct swap_file *file, struct zero_error *error) {
-    file->allocated = true;
-    if (file->kept_bytes == file->bytes) return ZERO_OK; /* 0: no block of the extent is in this file */
     zero_status status = check_limit(file, error);
     if (status) return status;
+    bool kept = file->kept_bytes == file->bytes; /* or no block of the extent is in this file */
+    file->allocated = kept && swap_file_held(file) >= file->bytes;
+    if (file->allocated) return ZERO_OK;
     uint32_t tries = 0;
     int result;
     bool full;
@@ -160,7 +161,8 @@ zero_status swap_file_take(struct swap_file *file, struct zero_error *error) {
         full = result != 0 && (errno == ENOSPC || errno == EDQUOT);
     } while ((result != 0 && errno == EINTR) || (full && swap_try_again(&tries)));
     file->allocated = result == 0;
-    if (result != 0 && errno == EOPNOTSUPP) result = ftruncate(file->handle, (off_t)file->bytes);
+    /* The filesystem cannot reserve space, or it counts what the file has already. The caller writes all of the file. */
+    if (result != 0 && (errno == EOPNOTSUPP || kept)) result = ftruncate(file->handle, (off_t)file->bytes);
     if (result == 0) return ZERO_OK;
     return error_set(error, ZERO_E_IO,
                      "tier nvme: cannot take the space for a file in %s: %s; needs %s, %s free", file->path,

@@ -26,7 +26,7 @@ struct swap_file {
     uint64_t bytes;
     uint32_t alignment; /* alignment of a transfer's offset, size and memory; 1 through the page cache */
     bool direct;        /* transfers bypass the page cache */
-    bool allocated;     /* the filesystem has reserved its blocks */
+    bool allocated;     /* the filesystem has reserved all its blocks */
     uint64_t kept_bytes; /* the size of what an earlier process kept in the file */
 };
 
@@ -64,7 +64,8 @@ void swap_file_remove(const struct swap_directory *directory, const char *name);
 uint64_t swap_file_held(const struct swap_file *file);
 /* Drops what was kept, and its space. ZERO_E_IO. */
 zero_status swap_file_empty(struct swap_file *file, struct zero_error *error);
-/* Takes the file's space. It reads as zeros, but for what was kept. ZERO_E_IO. */
+/* Takes the file's space, also where what was kept has holes. It reads as zeros, but for what was kept. ZERO_E_IO. If
+ * the file is not `allocated` then, only writing all of it takes its space. */
 zero_status swap_file_take(struct swap_file *file, struct zero_error *error);
 
 void swap_file_close(struct swap_file *file);

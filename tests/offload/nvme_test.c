@@ -289,7 +289,7 @@ static void keeps(const struct tier_options *options, uint8_t before, uint8_t af
 }
 
 static void remove_kept(const char *directory) {
-    char path[320];
+    char path[1000];
     snprintf(path, sizeof path, "%s/kept", directory);
     CHECK_INT(unlink(path), 0);
 }
@@ -332,6 +332,70 @@ static void keeps_fewer_blocks_than_paths(const char *directory) {
     keeps(&options, 0, 1);
     keeps(&options, 1, 2);
     for (int i = 0; i < 3; i++) remove_kept(name[i]), CHECK_INT(rmdir(name[i]), 0);
+}
+
+/* A kept file of the right size whose second half is a hole: a copy, or what a kill left of a first start. Without `reserves` the
+ * filesystem cannot reserve space. */
+static void fills_holes(const struct tier_options *shared, bool reserves) {
+    struct tier_options options = *shared;
+    const char *directory = options.nvme.paths[0];
+    struct zero_error error;
+    struct tier *tier;
+    uint8_t *bytes = page_alloc(EXTENT), *memory = page_alloc(EXTENT);
+    char path[320];
+    struct stat found;
+    options.nvme.keep = "kept";
+    memset(bytes, 5, EXTENT / 2);
+    snprintf(path, sizeof path, "%s/kept", directory);
+    int file = open(path, O_CREAT | O_WRONLY, 0600);
+    CHECK_INT(write(file, bytes, EXTENT / 2), EXTENT / 2);
+    CHECK_INT(ftruncate(file, EXTENT), 0);
+    if (CHECK_INT(try_open(&options, &tier, &error), ZERO_OK)) {
+        CHECK(tier->found);
+        CHECK_INT(fstat(file, &found), 0);
+        CHECK(found.st_blocks * 512 >= EXTENT);
+        CHECK_INT(occurrences(lines, "by writing it once"), !reserves);
+        CHECK_INT(tier->read_bytes + tier->written_bytes, 0);
+        CHECK_INT(tier_perform(tier, false, 0, EXTENT, memory, &error), ZERO_OK);
+        CHECK_BYTES(memory, bytes, EXTENT);
+        tier->ops->close(tier);
+    }
+    CHECK_INT(close(file), 0), CHECK_INT(unlink(path), 0);
+    free(bytes), free(memory);
+}
+
+static void where_nothing_can_be_reserved(const char *directory) {
+    if (!CHECK(forbid(__NR_fallocate, EOPNOTSUPP))) return;
+    const char *paths[] = {directory, directory};
+    struct tier_options options = options_for(paths, 2);
+    opens_and_works(&options);
+    CHECK_INT(occurrences(lines, "by writing it once"), 1);
+    options = options_for(&directory, 1);
+    fills_holes(&options, false);
+}
+
+/* Some filesystems ask for space for the whole file, also for what it has. */
+static void where_reserving_asks_for_more(const char *directory) {
+    if (!CHECK(forbid(__NR_fallocate, ENOSPC))) return;
+    struct tier_options options = options_for(&directory, 1);
+    refused(&options, ZERO_E_IO, "cannot take the space for a file in ", "No space left on device");
+    fills_holes(&options, false);
+}
+
+/* A hole needs space, too. */
+static void counts_holes(const struct tier_options *shared) {
+    struct tier_options options = *shared;
+    const char *directory = options.nvme.paths[0];
+    char path[320], other[320];
+    options.nvme.keep = "kept";
+    snprintf(path, sizeof path, "%s/kept", directory);
+    snprintf(other, sizeof other, "%s/other", directory);
+    int file = open(path, O_CREAT | O_WRONLY, 0600), filler = open(other, O_CREAT | O_WRONLY, 0600);
+    CHECK_INT(ftruncate(file, EXTENT), 0);
+    CHECK_INT(fallocate(filler, 0, 0, EXTENT / 2), 0);
+    refused(&options, ZERO_E_IO, "too little space: needs 1.0 MiB, 512.0 KiB free", directory);
+    CHECK_INT(close(file), 0), CHECK_INT(close(filler), 0);
+    CHECK_INT(unlink(path), 0), CHECK_INT(unlink(other), 0);
 }
 
 /* A drive that has no room for the old and the new files. */
@@ -398,6 +462,8 @@ static void a_small_tmpfs(const char *directory) {
     options.bytes = 2 * EXTENT;
     refused(&options, ZERO_E_IO, "needs 2.0 MiB, 1.0 MiB free", directory);
     options.bytes = EXTENT;
+    counts_holes(&options);
+    fills_holes(&options, true);
     discards_before_it_counts(&options);
     the_space_is_free_again(&options);
     options.nvme.no_uring = true;
@@ -526,6 +592,8 @@ int main(void) {
     in_child(with_little_memlock, directory);
     in_child(a_small_tmpfs, directory);
     in_child(with_a_file_limit, directory);
+    in_child(where_nothing_can_be_reserved, directory);
+    in_child(where_reserving_asks_for_more, directory);
     the_pool_is_said_once(directory);
     io_uring_is_not_worth_a_word(directory);
     the_page_cache_is_said_once(directory);
