@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,10 +31,16 @@ static zero_status fail(struct zero_error *error, const char *what, const char *
     return error_set(error, ZERO_E_IO, "tier nvme: cannot %s %s: %s", what, path, strerror(number));
 }
 
-/* True for a symbolic link of another user (not root). A directory that others can write to may have such a link. */
+/* True for a symbolic link of another user (not root). A directory that others can write to may have such a link. With "/" or "/." at
+ * the end lstat would look at the link's target. */
 static bool link_of_stranger(const char *path) {
+    char name[PATH_MAX];
     struct stat link;
-    return lstat(path, &link) == 0 && S_ISLNK(link.st_mode) && link.st_uid != geteuid() && link.st_uid != 0;
+    snprintf(name, sizeof name, "%s", path);
+    for (size_t n = strlen(name);
+         n > 1 && (name[n - 1] == '/' || (name[n - 1] == '.' && name[n - 2] == '/'));)
+        name[--n] = 0;
+    return lstat(name, &link) == 0 && S_ISLNK(link.st_mode) && link.st_uid != geteuid() && link.st_uid != 0;
 }
 
 zero_status swap_directory_open(const char *path, struct swap_directory *out, struct zero_error *error) {

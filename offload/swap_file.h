@@ -30,8 +30,8 @@ struct swap_file {
     uint64_t kept_bytes; /* the size of what an earlier process kept in the file */
 };
 
-/* Makes the directory with mode 0700 if it is missing; its parent must exist. Follows a symbolic link only if the
- * link belongs to this user or to root. */
+/* Makes the directory with mode 0700 if it is missing; its parent must exist. If `path` is itself a symbolic link, follows it only if
+ * the link belongs to this user or to root. */
 zero_status swap_directory_open(const char *path, struct swap_directory *out, struct zero_error *error);
 void swap_directory_close(struct swap_directory *directory);
 
