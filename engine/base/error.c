@@ -55,6 +55,6 @@ zero_status error_set(struct zero_error *error, zero_status code, const char *fo
 }
 
 zero_status error_pass(struct zero_error *to, const struct zero_error *from) {
-    if (to->code == ZERO_OK) *to = *from;
+    if (to && to->code == ZERO_OK) *to = *from;
     return from->code;
 }

@@ -25,7 +25,7 @@ zero_status error_set(struct zero_error *error, zero_status code, const char *fo
     __attribute__((format(printf, 3, 4)));
 zero_status error_set_v(struct zero_error *error, zero_status code, const char *format, va_list args);
 
-/* Copies the first failure of `from` into `to`, if `to` has none; returns from->code. */
+/* Copies the first failure of `from` into `to`, if `to` has none; returns from->code. `to` may be NULL. */
 zero_status error_pass(struct zero_error *to, const struct zero_error *from);
 
 #endif

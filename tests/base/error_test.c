@@ -18,6 +18,7 @@ static void first_failure_is_kept(void) {
     CHECK_INT(error_pass(&copy, &error), ZERO_E_IO);
     CHECK_STRING(copy.message, "write of 3 bytes failed");
     CHECK_INT(error_set(NULL, ZERO_E_ARGUMENT, "no place to write"), ZERO_E_ARGUMENT);
+    CHECK_INT(error_pass(NULL, &error), ZERO_E_IO);
 }
 
 static void every_code_has_a_name(void) {

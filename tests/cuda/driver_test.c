@@ -76,6 +76,25 @@ static void pinned(const char *node, const char *registers, bool by_driver, int 
     unsetenv("FAKE_CUDA_NODE"), unsetenv("FAKE_CUDA_REGISTERS");
 }
 
+/* A GPU that has failed gives nothing, and takes back what it gave. */
+static void released_after_a_failure(void) {
+    struct device *device = NULL;
+    struct zero_error error;
+    uint64_t ticket;
+    error_clear(&error);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
+    void *memory = device->ops->allocate(device, PINNED_BYTES, DEVICE_MEMORY),
+         *pinned = device->ops->allocate(device, PINNED_BYTES, DEVICE_PINNED);
+    CHECK(memory && pinned);
+    CHECK_INT(device->ops->copy(device, DEVICE_IN, memory, pinned, 2 * PINNED_BYTES, &ticket, &error),
+              ZERO_E_INTERNAL);
+    CHECK(!device->ops->allocate(device, PINNED_BYTES, DEVICE_MEMORY));
+    device->ops->release(device, memory, PINNED_BYTES, DEVICE_MEMORY);
+    device->ops->release(device, pinned, PINNED_BYTES, DEVICE_PINNED);
+    CHECK_INT(device->allocated[DEVICE_MEMORY] + device->allocated[DEVICE_PINNED], 0);
+    device->ops->close(device);
+}
+
 int main(void) {
     struct device *device = NULL;
     struct zero_error error;
@@ -99,5 +118,6 @@ int main(void) {
     pinned("0", "1", false, MPOL_PREFERRED);
     pinned("-1", "1", false, MPOL_DEFAULT);
     pinned("0", "0", true, MPOL_DEFAULT);
+    released_after_a_failure();
     return check_end();
 }
