@@ -103,6 +103,16 @@ static zero_status test_host(struct executor *e, struct item *item, bool *out_do
 
 /* ---- work of the device ---- */
 
+/* A device may still have to write the norm of a gradient that was dropped: it clears the norm after that. */
+static zero_status clear_norm(struct executor *e, struct item *item, uint32_t region) {
+    struct device *device = e->o.device;
+    if (device->discrete)
+        return device->ops->clear(device, DEVICE_REDUCE, &e->norm[region], sizeof e->norm[region],
+                                  &item->ticket, &e->error);
+    e->norm[region] = 0;
+    return ZERO_OK;
+}
+
 static zero_status clear_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
@@ -110,11 +120,14 @@ static zero_status clear_shard(struct executor *e, struct item *item) {
     void *shard = buffer_is_ring(op->write[0].kind)
                       ? item_address(e, item, op->write[0], item->task->write[0])
                       : own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
-    e->norm[op->region] = 0;
     e->normed[op->region] = true;
-    if (lent_region(e, op->write[0]))
+    if (lent_region(e, op->write[0])) {
+        e->norm[op->region] = 0;
         return lent_clear(lent_region(e, op->write[0]), LENT_GRADS, dtype_bytes(reduced)), ZERO_OK;
+    }
     item->awaits = AWAITS_DEVICE;
+    zero_status status = clear_norm(e, item, op->region);
+    if (status) return status;
     return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard,
                                    item_part(&e->o.shape, op, item->index).count * dtype_bytes(reduced),
                                    &item->ticket, &e->error);

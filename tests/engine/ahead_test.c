@@ -3,7 +3,8 @@
  *
  *   sim   one rank; no work of the device is done during the pass, the gathers' and reductions' included
  *   cuda  one rank, on the stand-in; the host's stream stands still: its own, the engine's, or the legacy default stream
- *   nccl  two ranks with a GPU each, on the stand-in; both hosts' streams stand still */
+ *   nccl  two ranks with a GPU each, on the stand-in; both hosts' streams stand still; then with passes that are cancelled:
+ *         the ranks meet over TCP, as an agreement of threads would wait for the streams */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,6 +18,7 @@
 #include "engine/inside.h"
 #include "kernels/work.h"
 #include "tests/check.h"
+#include "tests/engine/tcp_ranks.h"
 #include "tests/engine/toy_model.h"
 
 enum { UNITS = 5, STEPS = 3, RANKS_MAX_HERE = 2, HANGS_AFTER_S = 240 };
@@ -24,9 +26,9 @@ enum { UNITS = 5, STEPS = 3, RANKS_MAX_HERE = 2, HANGS_AFTER_S = 240 };
 static const uint64_t counts[UNITS] = {3000, 5000, 700, 5000, 4100};
 
 struct run {
-    uint32_t stage, ranks;
+    uint32_t stage, ranks, port;
     bool narrow;       /* bf16 */
-    const char *extra; /* more of the configuration, after a comma; or NULL */
+    bool cancels;      /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
     void (*open)(struct run *, uint32_t rank, zero_runtime *);
     void (*stop)(zero_engine *, bool still); /* NULL: nothing stands still */
     zero_local *local;
@@ -74,13 +76,14 @@ static void must(zero_status status, const char *what) {
     if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s: %s\n", what, zero_last_error());
 }
 
-static void one_pass(struct rank *r, uint32_t step) {
+/* Of the units from `first` on. */
+static void one_pass(struct rank *r, uint32_t first, uint32_t step) {
     must(zero_micro_begin(r->engine, ZERO_TRAIN), "zero_micro_begin");
-    for (uint32_t u = 0; u < UNITS; u++) {
+    for (uint32_t u = first; u < UNITS; u++) {
         must(zero_forward_begin(r->unit[u]), "zero_forward_begin");
         must(zero_forward_end(r->unit[u]), "zero_forward_end");
     }
-    for (uint32_t u = UNITS; u-- > 0;) {
+    for (uint32_t u = UNITS; u-- > first;) {
         must(zero_backward_begin(r->unit[u]), "zero_backward_begin");
         CHECK(!r->slot[u].add);
         enqueue_backward(r, u, step);
@@ -111,7 +114,11 @@ static void train(struct rank *r) {
     for (uint32_t step = 0; step < STEPS; step++) {
         must(zero_engine_flush(r->engine), "zero_engine_flush");
         if (run->stop) run->stop(r->engine, true);
-        one_pass(r, step);
+        if (run->cancels) {
+            one_pass(r, 0, step);
+            must(zero_micro_cancel(r->engine), "zero_micro_cancel");
+        }
+        one_pass(r, run->cancels, step);
         if (run->stop) run->stop(r->engine, false);
         must(zero_engine_step(r->engine, &info), "zero_engine_step");
         if (r->rank == 0) run->norm[step] = info.grad_norm;
@@ -128,8 +135,12 @@ static void *run_rank(void *argument) {
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"gradient_clipping\": 1.0, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": "
-             "{\"stage\": %u, \"stage3_param_persistence_threshold\": 0}, \"bf16\": {\"enabled\": %s}%s}",
-             run->stage, run->narrow ? "true" : "false", run->extra ? run->extra : "");
+             "{\"stage\": %u, \"stage3_param_persistence_threshold\": 0}, \"bf16\": {\"enabled\": %s}}",
+             run->stage, run->narrow ? "true" : "false");
+    if (run->open && run->cancels) {
+        runtime = tcp_runtime(r->rank, run->ranks, run->port);
+        runtime.local_rank = r->rank;
+    }
     if (run->open) run->open(r->run, r->rank, &runtime);
     r->engine = zero_engine_init_with(json, &runtime);
     if (!CHECK(r->engine)) fprintf(stderr, "%s\n", zero_last_error());
@@ -141,6 +152,7 @@ static void *run_rank(void *argument) {
 static void start(struct run *run) {
     static struct rank ranks[RANKS_MAX_HERE];
     run->local = zero_local_create(run->ranks);
+    run->port = tcp_free_port();
     memset(ranks, 0, sizeof ranks);
     for (uint32_t i = 0; i < run->ranks; i++) {
         ranks[i].run = run, ranks[i].rank = i;
@@ -207,7 +219,7 @@ static void compare(struct run device) {
     struct run host = device;
     for (host.stage = 0; host.stage <= 3; host.stage++)
         for (int narrow = 0; narrow < 2; narrow++) {
-            host.narrow = narrow, host.open = NULL, host.stop = NULL, host.extra = NULL;
+            host.narrow = narrow, host.open = NULL, host.stop = NULL;
             start(&host);
             device.stage = host.stage, device.narrow = narrow;
             start(&device);
@@ -241,6 +253,7 @@ int main(int argc, char **argv) {
     if (!strcmp(on, "nccl")) {
         setenv("FAKE_CUDA_DEVICES", "2", 1);
         compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream});
+        compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true});
     }
     return check_end();
 }
