@@ -238,7 +238,9 @@ zero_dtype zero_engine_dtype(const zero_engine *engine);
  * On a GPU, begin returns when this stream has been made to wait for the gathered parameters, and end when the engine has recorded
  * what was enqueued: the host may run ahead of the GPU, and reads slots only by work on this stream. (Begin waits itself where threads
  * share one GPU, or state or parameters are in host memory or on a drive.) A gather that fails later is a failure of a later call,
- * and the stream goes on, so that a host that waits for its stream does not hang; what it then computes is void. */
+ * and the stream goes on, so that a host that waits for its stream does not hang; what it then computes is void.
+ * Any call may make the engine's GPU the calling thread's current one, and leaves it so: a host that also computes on another GPU makes
+ * that one current again (cudaSetDevice). */
 int zero_engine_cuda(const zero_engine *engine, void **out_stream);
 
 /* ---- declaring the model: local, the same on all ranks, before commit ---- */
