@@ -40,9 +40,9 @@ zero_status watch_start(struct watch *watch, struct comm *comm, const struct wat
  * rank is absent, too, then after a longer limit the message names no rank. */
 static void check_deadline(struct watch *watch, uint64_t begin_ns) {
     struct comm *comm = watch->comm;
-    uint64_t now_ns = clock_now_ns(), grace_ns = (uint64_t)(comm->timeout_s * 2e9);
     int32_t rank = control_staying(watch->control);
-    if (!deadline_passed(comm->timeout_s, begin_ns, rank < 0 ? now_ns - grace_ns : now_ns)) return;
+    uint64_t now_ns = clock_now_ns(), grace_ns = rank < 0 ? (uint64_t)(comm->timeout_s * 2e9) : 0;
+    if (!deadline_passed(comm->timeout_s, begin_ns + grace_ns, now_ns)) return;
     char who[32] = "a rank";
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
     comm_raise(
