@@ -40,15 +40,15 @@ static void read_group(const char *folder, char *group, const char *name, struct
     }
 }
 
-/* A line of /proc/self/cgroup: "4:memory:/path" of version 1, "0::/path" of version 2. */
+/* A line of /proc/self/cgroup: "4:memory:/path" of version 1, "0::/path" of version 2. A path may have colons, too. */
 static void read_membership(const char *root, char *line, struct host_memory *memory) {
-    char folder[PATH_BYTES], *group = strrchr(line, ':');
+    char folder[PATH_BYTES], *controllers = strchr(line, ':');
+    char *group = controllers ? strchr(controllers + 1, ':') : NULL;
     line[strcspn(line, "\n")] = 0;
     if (!group) return;
     *group++ = 0;
     bool unified = strcmp(line, "0:") == 0;
-    const char *controllers = strchr(line, ':');
-    if (!unified && (!controllers || !strstr(controllers, "memory"))) return;
+    if (!unified && !strstr(controllers, "memory")) return;
     if (strcmp(group, "/") == 0) *group = 0;
     int length = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, unified ? "" : "/memory");
     if (length < PATH_BYTES)

@@ -63,6 +63,19 @@ static void a_container_sees_its_group_as_the_root(void) {
     CHECK_INT(read_root("container").bytes, gib);
 }
 
+/* containerd names its groups so. */
+static void a_path_may_have_colons(void) {
+    put("colons/proc/meminfo", "MemTotal: 16777216 kB\n");
+    put("colons/proc/self/cgroup", "0::/pods/pod.slice:cri-containerd:f00\n");
+    put("colons/sys/fs/cgroup/pods/memory.max", "3221225472\n");
+    CHECK_INT(read_root("colons").bytes, 3 * gib);
+    put("colons/sys/fs/cgroup/pods/pod.slice:cri-containerd:f00/memory.max", "2147483648\n");
+    CHECK_INT(read_root("colons").bytes, 2 * gib);
+    put("colons/proc/self/cgroup", "11:memory:/pods/pod.slice:cri-containerd:f00\n");
+    put("colons/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
+    CHECK_INT(read_root("colons").bytes, gib);
+}
+
 static void nothing_known_is_no_limit(void) {
     struct host_memory memory = read_root("nothing");
     struct zero_error error;
@@ -95,6 +108,7 @@ int main(void) {
     version_2_counts_all_groups_above();
     version_1_has_a_tree_of_its_own();
     a_container_sees_its_group_as_the_root();
+    a_path_may_have_colons();
     nothing_known_is_no_limit();
     ranks_with_one_limit_are_one_group();
     too_much_is_refused_with_both_numbers();
