@@ -129,7 +129,7 @@ typedef struct zero_runtime {
     int cuda_default_stream;
     /* Where processes meet over TCP: the job's secret, a text of 16 to 4096 bytes, the same on all ranks. NULL: that of the environment
      * variable ZERO_JOB_SECRET, or of the file, which only its owner may read, that ZERO_JOB_SECRET_FILE names. Without a secret any
-     * program that reaches rank 0's port may take part. */
+     * program that reaches rank 0's port may take part. One rank alone ignores it; threads, MPI and a plan refuse it. */
     const char *secret;
     /* Where the host cuts its layers itself (tensor parallel, pipeline parallel, or both): which piece this rank computes, and the
      * number of pieces. 0 and 0: the model is whole. The ranks above are all ranks of the job, in any order. Each model rank has equally

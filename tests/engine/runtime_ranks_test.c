@@ -74,12 +74,25 @@ static void an_older_host(void) {
     zero_engine_destroy(engine);
 }
 
-static void one_rank_needs_no_address(void) {
-    zero_runtime runtime = {.struct_size = sizeof runtime, .size = 1};
+static void one_rank(zero_runtime runtime) {
+    runtime.struct_size = sizeof runtime;
     zero_engine *engine = zero_engine_init_with(json, &runtime);
-    CHECK(engine);
+    if (!CHECK(engine)) {
+        fprintf(stderr, "%s\n", zero_last_error());
+        return;
+    }
     CHECK_INT(zero_engine_size(engine), 1);
     zero_engine_destroy(engine);
+}
+
+static void one_rank_needs_no_address(void) { one_rank((zero_runtime){.size = 1}); }
+
+/* A trainer gives the same at any number of ranks. */
+static void one_rank_may_have_a_secret(void) {
+    zero_runtime runtime = tcp_runtime(0, 1, 29500);
+    runtime.secret = "the secret of this job";
+    one_rank(runtime);
+    one_rank((zero_runtime){.secret = "the secret of this job"});
 }
 
 struct machine {
@@ -142,6 +155,7 @@ int main(void) {
     mistakes();
     an_older_host();
     one_rank_needs_no_address();
+    one_rank_may_have_a_secret();
     /* A launcher's variables are not read. */
     setenv("WORLD_SIZE", "3", 1), setenv("RANK", "two", 1);
     tcp_processes(2, 200, train, NULL);
