@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 
@@ -12,12 +13,13 @@ enum { CONTROL_TAG = 1 };
 /* ---- the process ---- */
 
 /* MPI belongs to the whole process, and so do these variables. */
-static atomic_bool process_ours;          /* the engine initialized MPI */
+static atomic_int process_ours;           /* the process in which the engine initialized MPI, or 0 */
 static atomic_uint process_comms;         /* comms that are open or have failed */
 static _Atomic uint64_t process_openings; /* the last comm's number */
 
 static void finalise_at_exit(void) {
     int finalised = 0;
+    if (atomic_load(&process_ours) != getpid()) return; /* forked: MPI is the parent's */
     libmpi.MPI_Finalized(&finalised);
     if (!finalised && !atomic_load(&process_comms)) libmpi.MPI_Finalize();
 }
@@ -35,7 +37,7 @@ static zero_status init_mpi(struct zero_error *error) {
         if (libmpi.MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
             return error_set(error, ZERO_E_PEER,
                              "comm mpi: MPI_Init_thread failed: start the program with mpirun");
-        if (!atomic_exchange(&process_ours, true)) atexit(finalise_at_exit);
+        if (!atomic_exchange(&process_ours, getpid())) atexit(finalise_at_exit);
     }
     libmpi.MPI_Query_thread(&level);
     if (level < MPI_THREAD_MULTIPLE)

@@ -3,7 +3,9 @@
  * count them as messages of the second comm, whose own messages of the same numbers it would never deliver. */
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/comm/comm.h"
@@ -67,6 +69,16 @@ static void open_and_meet(struct rank *rank, struct comm_group **out_group) {
         exit(check_end());
 }
 
+/* A forked child ends as a program does, and does not finalize its parent's MPI. */
+static void fork_and_end(void) {
+    int status = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) alarm(AWAIT_MS / 1000), exit(0);
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK_INT(status, 0);
+}
+
 int main(void) {
     struct rank rank = {0};
     struct comm_group *group;
@@ -87,5 +99,6 @@ int main(void) {
     comm_group_close(group);
     comm_close(rank.comm);
     CHECK(!rank.failed);
+    fork_and_end();
     return check_end();
 }

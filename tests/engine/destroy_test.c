@@ -379,6 +379,30 @@ static void without_cpu_time(void) {
 
 static void a_peer_that_stands_still(void) { tcp_processes(RANKS, TEST_S, stands_still, NULL); }
 
+/* A program's exit may destroy its engines, also in a child that it has forked. */
+static void destroy_in_a_child(const struct rank *rank) {
+    int status = -1;
+    pid_t child = fork();
+    if (!child) alarm(SOON_MS / 1000), zero_engine_destroy(rank->engine), _exit(0);
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK_INT(status, 0);
+}
+
+/* The rank is the parent's, and goes on. */
+static void forks(const zero_runtime *runtime, void *user) {
+    static struct rank rank;
+    rank.runtime = *runtime;
+    if (!open_rank(&rank)) return;
+    if (!runtime->rank) destroy_in_a_child(&rank);
+    train(&rank, 1);
+    if (!runtime->rank) destroy_in_a_child(&rank);
+    CHECK_INT(plain_step(&rank.plain, 1, NULL), ZERO_OK);
+    destroy_soon(&rank);
+    CHECK_INT(atomic_load(&rank.errors), 0);
+}
+
+static void in_a_forked_child(void) { tcp_processes(2, TEST_S, forks, NULL); }
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -391,7 +415,8 @@ static const struct {
              {"a_drive_that_is_stuck", a_drive_that_is_stuck},
              {"a_peer_that_died", a_peer_that_died},
              {"a_peer_that_stands_still", a_peer_that_stands_still},
-             {"without_cpu_time", without_cpu_time}};
+             {"without_cpu_time", without_cpu_time},
+             {"in_a_forked_child", in_a_forked_child}};
 
 int main(int argc, char **argv) {
     alarm(TEST_S);
