@@ -174,22 +174,21 @@ static zero_status tell(struct joining *j, const struct comm_call *call, struct 
     return comm_run(j->ranks->world, call) ? error_pass(error, comm_error(j->ranks->comm)) : ZERO_OK;
 }
 
-/* The sentence of the first rank that failed, on all ranks. */
+/* The sentence of the first rank that failed, on all ranks. `message` has room for it, and outlives this rank. */
 static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status code, struct zero_error *mine,
-                                struct zero_error *error) {
-    char message[sizeof mine->message];
-    memcpy(message, mine->message, sizeof message);
+                                char *message, struct zero_error *error) {
+    memcpy(message, mine->message, sizeof mine->message);
     struct comm_call call = {.kind = COMM_BROADCAST,
                              .dtype = DTYPE_U8,
                              .target_dtype = DTYPE_U8,
-                             .count = sizeof message,
+                             .count = sizeof mine->message,
                              .root = rank,
                              .what = "why the configuration is wrong",
                              .target = message};
     zero_status status = tell(j, &call, error);
     if (status) return status;
     if (rank == j->ranks->rank) return error_pass(error, mine);
-    message[sizeof message - 1] = 0; /* it came from another rank */
+    message[sizeof mine->message - 1] = 0; /* it came from another rank */
     return error_set(error, code, "rank %" PRIu32 ": %.900s", rank, message);
 }
 
@@ -200,7 +199,8 @@ static const char *device_word(bool discrete) { return discrete ? "a GPU" : "the
 static zero_status agree_config(struct joining *j, uint64_t cpus, struct zero_error *mine,
                                 uint32_t *out_sharers, struct zero_error *error) {
     char *text = mine->code ? NULL : config_print(j->config);
-    struct reading *all = outliving_message(j->ranks->outliving, (j->ranks->size + 1) * sizeof *all);
+    struct reading *all =
+        outliving_message(j->ranks->outliving, (j->ranks->size + 1) * sizeof *all + sizeof mine->message);
     if (!all) {
         error_set(error, ZERO_E_MEMORY, "no memory to compare configurations");
         comm_fail(j->ranks->comm, error);
@@ -209,11 +209,12 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, struct zero_er
     }
     if (!text && !mine->code) error_set(mine, ZERO_E_MEMORY, "no memory to compare configurations");
     uint64_t hash = text ? hash_string(HASH_START + (uint64_t)j->host->discard_shadow, text) : 0;
+    char *message = (char *)(all + j->ranks->size + 1);
     all[0] = (struct reading){mine->code, hash, cpus, j->run->discrete, j->host->memory.group};
     struct comm_call call = comm_rows(all, sizeof *all, "the configuration's hash");
     zero_status status = tell(j, &call, error);
     for (uint32_t r = 0; r < j->ranks->size && !status; r++)
-        if (all[r + 1].code) status = tell_failure(j, r, (zero_status)all[r + 1].code, mine, error);
+        if (all[r + 1].code) status = tell_failure(j, r, (zero_status)all[r + 1].code, mine, message, error);
     for (uint32_t r = 0; r < j->ranks->size && !status; r++)
         if (all[r + 1].hash != all[1].hash)
             status = error_set(

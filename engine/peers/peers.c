@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ranks/local_ranks.h"
 #include "engine/ranks/model_ranks.h"
 
 /* ---- the exchange ---- */
@@ -33,9 +34,10 @@ static zero_status tell(struct ranks *ranks, uint32_t model, uint64_t bytes, str
     return error_set(error, ZERO_E_DIVERGED, "model rank %" PRIu32 " sent a model that is none", model);
 }
 
-/* The first of a model rank's data ranks tells; the others have declared the same, which the commit checks later. */
+/* The first of a model rank's data ranks tells; the others have declared the same, which the commit checks later. What is told
+ * when a call fails outlives this rank. */
 static zero_status exchange(struct peers *peers, struct ranks *ranks, struct zero_error *error) {
-    uint64_t *bytes = malloc((ranks->size + 1) * sizeof *bytes);
+    uint64_t *bytes = outliving_message(ranks->outliving, (ranks->size + 1) * sizeof *bytes);
     struct declared *own = peers->rank[ranks->model_rank];
     if (!bytes) return no_memory(ranks, error);
     bytes[0] = own->bytes;
@@ -49,8 +51,8 @@ static zero_status exchange(struct peers *peers, struct ranks *ranks, struct zer
         if (!status) status = tell(ranks, m, size, told, error);
         if (told != own) free(peers->rank[m]), peers->rank[m] = told;
         if (m == ranks->model_rank) own = told;
+        if (status) outliving_take(ranks->outliving, told), peers->rank[m] = NULL;
     }
-    free(bytes);
     return status;
 }
 

@@ -83,9 +83,14 @@ struct outliving *outliving_create(void) {
 
 void outliving_destroy(struct outliving *outliving) { free(outliving); }
 
-void *outliving_message(struct outliving *outliving, uint64_t bytes) {
+void outliving_take(struct outliving *outliving, void *message) {
     free(outliving->message);
-    return outliving->message = calloc(1, bytes);
+    outliving->message = message;
+}
+
+void *outliving_message(struct outliving *outliving, uint64_t bytes) {
+    outliving_take(outliving, calloc(1, bytes));
+    return outliving->message;
 }
 
 /* A tier without an address belongs to this rank alone: peers do not reach it. Its transfers to and from the memory of the

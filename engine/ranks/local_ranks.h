@@ -19,8 +19,11 @@ struct local_world *local_world_of(const zero_local *local);
 struct outliving *outliving_create(void);
 void outliving_destroy(struct outliving *outliving); /* nothing is in it; NULL is allowed */
 
-/* Zeroed; replaces the message before it. NULL: no memory. */
+/* Zeroed; replaces the message before it, whose call has ended. NULL: no memory. */
 void *outliving_message(struct outliving *outliving, uint64_t bytes);
+
+/* The same with memory of malloc, which it takes over; or with NULL. */
+void outliving_take(struct outliving *outliving, void *message);
 
 /* The rank leaves: takes its tiers and its device over. Closes them at once unless peers use them. `local`: NULL where ranks
  * are processes. */

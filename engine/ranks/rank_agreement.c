@@ -32,6 +32,8 @@ zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherw
 
 zero_status ranks_least(struct ranks *ranks, uint64_t *values, uint32_t count, const char *what,
                         struct zero_error *error) {
+    const struct zero_error *failed = comm_error(ranks->comm);
+    if (failed->code) return error_pass(error, failed); /* the last message is in use */
     uint64_t *all = outliving_message(ranks->outliving, (ranks->size + 1) * count * sizeof *all);
     if (!all) return error_set(error, ZERO_E_MEMORY, "no memory to compare %s", what);
     memcpy(all, values, count * sizeof *all);

@@ -13,7 +13,7 @@ enum { SUM_VALUES_MAX = 64 };
 zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherwise, const char *what,
                           struct zero_error *error);
 
-/* Each value becomes the least of all ranks' values. */
+/* Each value becomes the least of all ranks' values. Also called after a failure, which it then returns. */
 zero_status ranks_least(struct ranks *ranks, uint64_t *values, uint32_t count, const char *what,
                         struct zero_error *error);
 
