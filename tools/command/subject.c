@@ -62,37 +62,22 @@ static void read_generation(struct subject *s) {
 
 /* ---- a checkpoint ---- */
 
-/* Writes the checkpoint's model block, and where documents end, as a configuration. */
-static char *configuration(const struct manifest *m, uint64_t batch, uint64_t seed) {
-    char *text = NULL;
-    size_t length;
-    const char *end = manifest_config(m, "data.document_end");
-    FILE *f = open_memstream(&text, &length);
-    if (!f) return NULL;
-    fprintf(f, BEGIN ", \"data\": {\"document_end\": %s}, \"model\": {", batch, seed, end ? end : "-1");
-    weights_print_model(f, m, true, " ", NULL);
-    fputs("}}", f);
-    fclose(f);
-    return text;
-}
-
 static zero_status read_checkpoint(struct subject *s, const struct checkpoint *c, uint64_t batch,
                                    uint64_t seed, struct zero_error *error) {
     const struct manifest *m = &c->manifest;
+    const char *end = manifest_config(m, "data.document_end");
+    char begin[256];
     snprintf(s->path, sizeof s->path, "%s", c->path);
     if (!manifest_config(m, "model.vocab_size"))
         return error_set(error, ZERO_E_ARGUMENT,
                          "%s is not a GPT's checkpoint: its configuration has no model block", c->path);
     for (uint32_t i = 0; i < m->notes.count; i++)
         take_note(s, m->notes.entry[i].key, m->notes.entry[i].value);
-    char *json = configuration(m, batch, seed);
-    if (!json) return error_set(error, ZERO_E_MEMORY, "no memory for the model's configuration");
-    zero_status status = config_read(json, &s->config, error);
-    if (!status) status = config_resolve(&s->config, 1, error);
+    snprintf(begin, sizeof begin, BEGIN ", \"data\": {\"document_end\": %s}", batch, seed, end ? end : "-1");
+    zero_status status = weights_block_config(m, begin, &s->config, error);
     if (!status) s->model = weights_model(&s->config.model);
     s->model.documents = s->config.data.document_end >= 0;
     s->model.document_end = (int32_t)s->config.data.document_end;
-    free(json);
     return status;
 }
 

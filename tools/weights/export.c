@@ -28,36 +28,61 @@ struct export {
     enum dtype dtype;            /* of the files */
     uint32_t kind;               /* of trained parameters: manifest_kind */
     const struct family *family; /* NULL: the checkpoint's model is no GPT */
+    bool configured;             /* the checkpoint's configuration describes its model */
 };
 
 #define LLAMA_FIRST "model.embed_tokens.weight"
 
 /* The values that transformers expects in a directory of each architecture. */
 static const struct family {
-    const char *type;       /* model_type, as JSON */
     const char *first;      /* the name of the first parameter */
     const char *class, *of; /* of: the prefix of all parameters except the head */
     const char *vocabulary; /* set only for the architecture's own vocabulary, which has this end of text */
     const char *more;       /* config.json's members beside the model block: the training used no dropout */
-} families[] = {{"\"gpt2\"", "wte.weight", "GPT2LMHeadModel", "transformer.", "50257",
-                 ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
-                {"\"llama\"", LLAMA_FIRST, "LlamaForCausalLM", "", "32000", ""},
-                {"\"mistral\"", LLAMA_FIRST, "MistralForCausalLM", "", "32000", ""},
-                {"\"qwen2\"", LLAMA_FIRST, "Qwen2ForCausalLM", "", "", ""},
-                {"\"qwen3\"", LLAMA_FIRST, "Qwen3ForCausalLM", "", "", ""}};
+} families[GPT_ARCHITECTURES] = {
+    [GPT_GPT2] = {"wte.weight", "GPT2LMHeadModel", "transformer.", "50257",
+                  ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
+    [GPT_LLAMA] = {LLAMA_FIRST, "LlamaForCausalLM", "", "32000", ""},
+    [GPT_MISTRAL] = {LLAMA_FIRST, "MistralForCausalLM", "", "32000", ""},
+    [GPT_QWEN2] = {LLAMA_FIRST, "Qwen2ForCausalLM", "", "", ""},
+    [GPT_QWEN3] = {LLAMA_FIRST, "Qwen3ForCausalLM", "", "", ""}};
 
-/* The family of the configuration's model, if the parameters have its names; else the first family whose names they have: a host program
- * that saves a model of its own has a model block of defaults. */
-static const struct family *family_of(const struct manifest *m) {
-    const char *type = manifest_config(m, "model.model_type");
-    const struct family *found = NULL;
-    if (!m->params || !manifest_config(m, "model.vocab_size")) return NULL;
-    for (size_t i = sizeof families / sizeof *families; i-- > 0;) {
-        if (strcmp(m->param[0].name, families[i].first) != 0) continue;
-        found = &families[i];
-        if (type && strcmp(type, found->type) == 0) break;
+/* ---- the model ---- */
+
+static bool has_param(const struct manifest *m, const struct gpt_param *p) {
+    for (uint32_t i = 0; i < m->params; i++) {
+        const struct manifest_param *own = &m->param[i];
+        if (strcmp(own->name, p->name) != 0) continue;
+        return own->dims == p->dims && memcmp(own->shape, p->shape, p->dims * sizeof *p->shape) == 0;
     }
-    return found;
+    return false;
+}
+
+/* True if the parameters, in any order, are those of the configuration's model. A host program that saves a model of its own has a model
+ * block of defaults. */
+static bool is_configured(const struct manifest *m, struct gpt_config *out_model) {
+    struct config config;
+    struct gpt_param p;
+    struct zero_error ignored;
+    uint32_t params = 0;
+    error_clear(&ignored);
+    if (!manifest_config(m, "model.vocab_size")) return false;
+    bool good = !weights_block_config(m, "{\"train_micro_batch_size_per_gpu\": 1", &config, &ignored);
+    *out_model = weights_model(&config.model);
+    config_free(&config);
+    good = good && !gpt_config_problem(out_model);
+    while (good && gpt_param_at(out_model, params, &p)) params++, good = has_param(m, &p);
+    return good && params == m->params;
+}
+
+/* Of a model that the configuration does not describe: the first family that has its first parameter. */
+static const struct family *family_of(const struct manifest *m, bool *out_configured) {
+    struct gpt_config model;
+    *out_configured = is_configured(m, &model);
+    if (*out_configured) return &families[model.architecture];
+    for (size_t i = 0; m->params && i < GPT_ARCHITECTURES; i++)
+        if (strcmp(m->param[0].name, families[i].first) == 0) return &families[i];
+    return NULL;
 }
 
 /* ---- the layout ---- */
@@ -216,11 +241,17 @@ static void print_token_ids(const struct export *x, FILE *f) {
     if (!own && !noted) fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
 }
 
-static zero_status write_config(struct export *x, struct zero_error *error) {
+static zero_status write_config(struct export *x, struct zero_error *left, struct zero_error *error) {
     const struct manifest *m = &x->checkpoint.manifest;
     char *text = NULL;
     size_t length;
-    FILE *f = x->family ? open_memstream(&text, &length) : NULL;
+    if (x->family && !x->configured)
+        error_set(left, ZERO_E_CONFIG,
+                  "no config.json is written, because the checkpoint's model block does not describe these "
+                  "weights: copy the model's own "
+                  "config.json to %s",
+                  x->out);
+    FILE *f = x->configured ? open_memstream(&text, &length) : NULL;
     if (!f) return ZERO_OK;
     fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"dtype\": \"%s\"%s", x->family->class,
             torch_name(x->dtype), x->family->more);
@@ -236,7 +267,7 @@ static zero_status write_all(struct export *x, struct zero_error *left, struct z
     if (!status) status = checkpoint_walk(&x->checkpoint, write_piece, x, error);
     for (uint32_t i = 0; i < x->files && !status; i++) status = storage_sync(&x->file[i], error);
     if (!status) status = write_index(x, error);
-    if (!status) status = write_config(x, error);
+    if (!status) status = write_config(x, left, error);
     if (!status) status = source_copy(x->storage, &x->checkpoint.manifest, x->partial, left, error);
     return status;
 }
@@ -307,7 +338,7 @@ zero_status weights_export(const char *checkpoint, const char *out, const struct
     zero_status status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
     if (!status) status = choose_kind(&x, options->average, error);
     if (!status) {
-        x.family = family_of(&x.checkpoint.manifest);
+        x.family = family_of(&x.checkpoint.manifest, &x.configured);
         x.dtype =
             options->dtype == DTYPES ? compute_dtype(&x.checkpoint.manifest) : (enum dtype)options->dtype;
         status = run(&x, options->file_bytes, left, error);

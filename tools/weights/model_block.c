@@ -1,5 +1,6 @@
-/* Prints the model block of a checkpoint's configuration in the form that it had in the file: the manifest has
+/* Prints and reads the model block of a checkpoint's configuration in the form that it had in the file: the manifest has
  * "model.rope_scaling.factor", the file has nested blocks. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/weights/weights.h"
@@ -57,4 +58,21 @@ void weights_print_model(FILE *out, const struct manifest *manifest, bool first,
         else
             fprintf(out, "\"%s\": %s", leaf, manifest->config.entry[i].value);
     }
+}
+
+zero_status weights_block_config(const struct manifest *manifest, const char *begin, struct config *out,
+                                 struct zero_error *error) {
+    char *text = NULL;
+    size_t length;
+    *out = (struct config){0};
+    FILE *f = open_memstream(&text, &length);
+    if (!f) return error_set(error, ZERO_E_MEMORY, "no memory for the model's configuration");
+    fprintf(f, "%s, \"model\": {", begin);
+    weights_print_model(f, manifest, true, " ", NULL);
+    fputs("}}", f);
+    fclose(f);
+    zero_status status = config_read(text, out, error);
+    if (!status) status = config_resolve(out, 1, error);
+    free(text);
+    return status;
 }

@@ -54,6 +54,11 @@ struct gpt_config weights_model(const struct config_model *model);
 void weights_print_model(FILE *out, const struct manifest *manifest, bool first, const char *indent,
                          bool (*keeps)(const struct manifest *manifest, const char *key));
 
+/* Reads the configuration of which `begin` is the JSON text up to the model block, and the block is the checkpoint's; resolved for one
+ * rank. The caller frees it, also after a failure. */
+zero_status weights_block_config(const struct manifest *manifest, const char *begin, struct config *out,
+                                 struct zero_error *error);
+
 /* Writes the weights as OUT/step_00000000, a checkpoint without optimizer state, and makes it the latest. `left`: a
  * warning if an old leftover there could not be removed; the caller clears it. */
 zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,
@@ -70,9 +75,10 @@ struct weights_export {
 };
 
 /* Writes the weights of a checkpoint into a new directory `out`, whose parents it makes: model.safetensors, or several
- * files with an index, and config.json if the checkpoint is a GPT's. Copies the tokenizer's and the generation's files
- * from the directory that the model came from. `left`: a warning if that directory is gone; the caller clears it. The
- * model is never in memory as a whole. */
+ * files with an index, and config.json if the checkpoint's model block describes a GPT with these parameters. Copies the
+ * tokenizer's and the generation's files from the directory that the model came from. `left`: a warning if that directory
+ * is gone, or if the parameters are a GPT's and the model block is not; the caller clears it. The model is never in memory
+ * as a whole. */
 zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
                            struct zero_error *left, struct zero_error *error);
 
