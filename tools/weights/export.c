@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/convert.h"
 #include "engine/base/dtype.h"
@@ -306,9 +307,34 @@ static enum dtype compute_dtype(const struct manifest *m) {
     return DTYPE_F32;
 }
 
+static zero_status set_out(struct export *x, const char *out, struct zero_error *error) {
+    size_t length = strlen(out);
+    while (length > 1 && out[length - 1] == '/') length--;
+    snprintf(x->out, sizeof x->out, "%.*s", (int)length, out);
+    if (snprintf(x->partial, sizeof x->partial, "%.*s.partial", (int)length, out) < (int)sizeof x->partial)
+        return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
+}
+
+static void count_entry(void *user, const char *name) { ++*(uint32_t *)user; }
+
+/* The last step is a rename, which can replace an empty directory, but not the current one. */
+static zero_status check_out(struct export *x, struct zero_error *error) {
+    const char *slash = strrchr(x->out, '/'), *name = slash ? slash + 1 : x->out;
+    struct stat found;
+    uint32_t entries = 0;
+    if (lstat(x->out, &found) != 0) return ZERO_OK;
+    bool replaceable = strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && S_ISDIR(found.st_mode) &&
+                       x->storage->ops->list(x->storage, x->out, count_entry, &entries) == 0 && entries == 0;
+    if (replaceable) return ZERO_OK;
+    return error_set(error, ZERO_E_IO,
+                     "%s already exists: give the name of a new directory, or of an empty one", x->out);
+}
+
 static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error *left,
                        struct zero_error *error) {
     zero_status status = lay_out(x, file_bytes, error);
+    if (!status) status = check_out(x, error);
     if (!status) status = storage_make_parents(x->storage, x->out, error);
     if (status) return status;
     status = storage_check(x->storage->ops->make_directory(x->storage, x->partial), "make the directory",
@@ -332,10 +358,8 @@ static zero_status choose_kind(struct export *x, bool average, struct zero_error
 zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
                            struct zero_error *left, struct zero_error *error) {
     struct export x = {.storage = storage_posix()};
-    snprintf(x.out, sizeof x.out, "%s", out);
-    if (snprintf(x.partial, sizeof x.partial, "%s.partial", out) >= (int)sizeof x.partial)
-        return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
-    zero_status status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
+    zero_status status = set_out(&x, out, error);
+    if (!status) status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
     if (!status) status = choose_kind(&x, options->average, error);
     if (!status) {
         x.family = family_of(&x.checkpoint.manifest, &x.configured);

@@ -74,11 +74,11 @@ struct weights_export {
     bool average;        /* the averaged weights; those of frozen parameters are their weights */
 };
 
-/* Writes the weights of a checkpoint into a new directory `out`, whose parents it makes: model.safetensors, or several
- * files with an index, and config.json if the checkpoint's model block describes a GPT with these parameters. Copies the
- * tokenizer's and the generation's files from the directory that the model came from. `left`: a warning if that directory
- * is gone, or if the parameters are a GPT's and the model block is not; the caller clears it. The model is never in memory
- * as a whole. */
+/* Writes the weights of a checkpoint into a new or empty directory `out`, whose parents it makes: model.safetensors, or
+ * several files with an index, and config.json if the checkpoint's model block describes a GPT with these parameters.
+ * Copies the tokenizer's and the generation's files from the directory that the model came from. `left`: a warning if that
+ * directory is gone, or if the parameters are a GPT's and the model block is not; the caller clears it. The model is never
+ * in memory as a whole. */
 zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
                            struct zero_error *left, struct zero_error *error);
 

@@ -109,10 +109,10 @@ ln -s "$work/treasure" imports/.step_00000007.saving
 expect 0 "$zero" ckpt import exported imports
 says err "imports/.step_00000007.saving: it is a symbolic link"
 expect 0 "$zero" ckpt verify imports
-ln -s "$work/treasure" out.partial
-expect 1 "$zero" ckpt export base/checkpoints out
-says err "out.partial"
-rm out.partial
+ln -s "$work/treasure" model.partial
+expect 1 "$zero" ckpt export base/checkpoints model
+says err "model.partial"
+rm model.partial
 ln -s "$work/treasure" out_link
 expect 1 "$zero" ckpt export base/checkpoints out_link
 says err "out_link"

@@ -1,6 +1,8 @@
-/* Exports of checkpoints that a host program saved: config.json is written only where it is true. */
+/* Exports of checkpoints that a host program saved: config.json is written only where it is true. What OUT may be is known
+ * before the first byte is written. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/dtype.h"
@@ -119,10 +121,39 @@ static void exports(const struct host *host) {
     if (weights) weights_close(weights);
 }
 
+/* ---- the directory's name ---- */
+
+static void goes(const char *out, const char *refused) {
+    struct zero_error left, error;
+    CHECK_INT(export(place("gpt2"), out, &left, &error), refused ? ZERO_E_IO : ZERO_OK);
+    if (refused)
+        CHECK_CONTAINS(error.message, refused);
+    else
+        CHECK_STRING(error.message, "");
+}
+
+static void directories(void) {
+    goes(place("new/"), NULL);
+    CHECK_INT(access(place("new/model.safetensors"), F_OK), 0);
+    CHECK_INT(mkdir(place("empty"), 0700), 0);
+    goes(place("empty//"), NULL);
+    CHECK_INT(access(place("empty/model.safetensors"), F_OK), 0);
+    goes(place("new"), "new already exists: ");
+    goes(place("new/"), "new already exists: ");
+    goes(place("new/model.safetensors"), "model.safetensors already exists: ");
+    CHECK_INT(symlink("nowhere", place("link")), 0);
+    goes(place("link"), "link already exists: ");
+    CHECK_INT(mkdir(place("work"), 0700) || chdir(place("work")), 0);
+    goes(".", ". already exists: ");
+    goes("../work/./", ". already exists: ");
+    goes("/", "/ already exists: ");
+}
+
 int main(void) {
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         fprintf(stderr, "host %s\n", hosts[i].name);
         exports(&hosts[i]);
     }
+    directories();
     return check_end();
 }
