@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "engine/base/dtype.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -159,6 +160,14 @@ static int import_weights(const char *const *operand, const struct arguments *ar
     return report(status, &error);
 }
 
+/* All files of an import or an export are open at once; each that is written holds up to three descriptors. */
+static void allow_open_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static const struct verb {
     const char *name;
     int operands;
@@ -196,6 +205,7 @@ static int run(int argc, char **argv) {
         return command_usage_error("ckpt", "%s", error.message);
     if (left) return command_usage_error("ckpt", "unexpected argument \"%s\"", left);
     if (arguments.file_mib > UINT64_MAX >> 21) return command_usage_error("ckpt", "--file-mib is too large");
+    allow_open_files();
     return verb->run(operand, &arguments);
 }
 

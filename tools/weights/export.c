@@ -109,9 +109,12 @@ static bool name_tensor(struct export *x, uint32_t i) {
 
 static zero_status lay_out(struct export *x, uint64_t file_bytes, struct zero_error *error) {
     const struct manifest *m = &x->checkpoint.manifest;
-    x->tensor = calloc(m->params + 1, sizeof *x->tensor);
-    x->name = calloc(m->params + 1, sizeof *x->name);
-    x->file_of = calloc(m->params + 1, sizeof *x->file_of);
+    if (!m->params)
+        return error_set(error, ZERO_E_ARGUMENT, "%s has no parameters: there is nothing to export",
+                         x->checkpoint.path);
+    x->tensor = calloc(m->params, sizeof *x->tensor);
+    x->name = calloc(m->params, sizeof *x->name);
+    x->file_of = calloc(m->params, sizeof *x->file_of);
     x->block = malloc(BLOCK_BYTES);
     x->narrow = malloc(NARROWED * sizeof *x->narrow);
     bool good = x->tensor && x->name && x->file_of && x->block && x->narrow;

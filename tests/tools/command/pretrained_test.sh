@@ -72,6 +72,12 @@ done
 says bf16/config.json '"dtype": "bfloat16"' && says fp16/config.json '"dtype": "float16"'
 (($(stat -c %s bf16/model.safetensors) * 10 < $(stat -c %s above/below/fp32/model.safetensors) * 6)) || fail "bf16 is not half"
 
+# More files than may be open at first, each with three descriptors.
+settings 0 ', "model": {"n_layer": 1, "n_embd": 512, "n_head": 2, "n_positions": 16, "vocab_size": 24}' >wide.json
+expect 0 "$zero" train wide.json --steps 1 --save-every 1 --run wide --quiet
+(ulimit -Sn 12 && expect 0 "$zero" ckpt export wide/checkpoints wide.out --file-mib 1)
+[[ -f wide.out/model-00009-of-00009.safetensors ]] || fail "no file 9 of 9"
+
 # What belongs to the model goes out with it: ids, tokenizer, generation.
 mkdir own && cp "$tiny"/tiny_gpt2/* own && echo '{"a": 1}' >own/tokenizer.json && echo '{"b": 2}' >own/generation_config.json
 sed -E '/"(bos|eos|pad)_token_id"/d; s/^\{/{"bos_token_id": 21, "eos_token_id": 22, "pad_token_id": 23,/' "$tiny/tiny_gpt2/config.json" >own/config.json

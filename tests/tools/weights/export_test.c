@@ -149,11 +149,23 @@ static void directories(void) {
     goes("/", "/ already exists: ");
 }
 
+static void no_parameters(void) {
+    struct manifest_file file = {0};
+    struct manifest empty = {.loss_scale = 1, .ranks = 1, .file = &file, .files = 1};
+    struct zero_error left, error;
+    error_clear(&error);
+    CHECK_INT(mkdir(place("none"), 0700), 0);
+    CHECK_INT(manifest_write(storage_posix(), place("none"), &empty, &error), ZERO_OK);
+    CHECK_INT(export(place("none"), place("none.out"), &left, &error), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "none has no parameters");
+}
+
 int main(void) {
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         fprintf(stderr, "host %s\n", hosts[i].name);
         exports(&hosts[i]);
     }
     directories();
+    no_parameters();
     return check_end();
 }
