@@ -785,9 +785,10 @@ zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count)
 zero_status zero_engine_save(zero_engine *engine, const char *dir);
 
 /* With "checkpoint": {"async": true} _save returns when the save has begun, and training goes on while it is written; a
- * later step, or this function, makes it complete. What reads or changes state between steps (_get, _put, _fill, _hash, _load,
- * _prune, the next _save) waits for it first. This one waits too, and says how the last save ended: with what _save
- * would have returned. A save that fails is logged. _destroy leaves an incomplete save behind as a crash would. */
+ * later step, or this function, makes it complete. The save goes to where `dir` was at the call, also if the host then
+ * changes its current directory. What reads or changes state between steps (_get, _put, _fill, _hash, _load, _prune, the
+ * next _save) waits for it first. This one waits too, and says how the last save ended: with what _save would have
+ * returned. A save that fails is logged. _destroy leaves an incomplete save behind as a crash would. */
 zero_status zero_engine_save_wait(zero_engine *engine);
 
 /* Goes on from a checkpoint, saved at any stage, on any tier and number of ranks, of the same model and

@@ -1,6 +1,7 @@
 /* Saving: every rank writes its shard to one file, through the plan's piece of memory; rank 0 makes the directory
  * before and publishes it after. The ranks agree between the phases, so that none goes on where one has failed,
  * and the manifest appears only when all files are durable. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,6 +164,16 @@ static void warn_of_left(struct save *s) {
     s->state->warned_of_left_over |= s->left.code != ZERO_OK;
 }
 
+/* A save in the background outlives the call, and so the host program's current directory. */
+static zero_status make_absolute(struct save *s, struct zero_error *error) {
+    char current[STORAGE_PATH_BYTES], relative[STORAGE_PATH_BYTES];
+    if (*s->root == '/' || !s->state->blueprint->o.config->checkpoint_async) return ZERO_OK;
+    if (!getcwd(current, sizeof current))
+        return storage_check(-errno, "find the current directory for", s->root, error);
+    memcpy(relative, s->root, sizeof relative);
+    return storage_join(current, relative, s->root, error);
+}
+
 /* Says: rank 0 a number that it left in the directory; every rank how many bytes it will write. */
 zero_status save_prepare(struct save *s, struct zero_error *error) {
     struct state *state = s->state;
@@ -171,6 +182,7 @@ zero_status save_prepare(struct save *s, struct zero_error *error) {
     if (!status) status = list_config(s, error);
     if (!status) status = list_pieces(s, error);
     if (!status) status = shard_bytes(&s->manifest, s->piece, s->pieces, &s->word[1], error);
+    if (!status) status = make_absolute(s, error);
     if (!status) status = steps_written(s->root, state->training->steps, s->written, error);
     if (status || state->ranks->rank) return status;
     s->word[0] = clock_now_ns() ^ (uint64_t)getpid() << 40;

@@ -371,6 +371,30 @@ static void completes_by_steps(zero_engine *engine, uint32_t rank, void *user) {
     CHECK(there > 0);
 }
 
+/* The program leaves the directory that the save's relative path began in. */
+static void goes_elsewhere(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    double sum = 1;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, 1);
+    CHECK_INT(engine_save(engine, slow(), "relative"), ZERO_OK);
+    CHECK_INT(zero_engine_sum(engine, &sum, 1), ZERO_OK); /* all ranks have begun */
+    if (!rank) CHECK_INT(chdir("/") || sem_post(drive.gate), 0);
+    if (!CHECK_INT(zero_engine_save_wait(engine), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+static void test_elsewhere(void) {
+    sem_t gate;
+    struct run run = plain_run(2);
+    sem_init(&gate, 0, 0);
+    drive.gate = &gate;
+    CHECK_INT(chdir(getenv("TEST_TMPDIR")), 0);
+    on(&run, true, goes_elsewhere);
+    CHECK(is_there("../relative/step_00000001/manifest.json"));
+    drive.gate = NULL;
+    sem_destroy(&gate);
+}
+
 /* ---- failures ---- */
 
 static void fails(zero_engine *engine, uint32_t rank, void *user) {
@@ -472,5 +496,6 @@ int main(void) {
     test_failures();
     test_leaving();
     test_plan();
+    test_elsewhere();
     return check_end();
 }
