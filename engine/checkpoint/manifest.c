@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/decimal.h"
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/json.h"
 #include "kernels/checksum.h"
@@ -104,7 +105,8 @@ static void print_entries(FILE *f, const char *name, const struct manifest_entri
 static void print_real(FILE *f, double value) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", value == 0 ? 0 : value);
-    for (char *c = text; *c; c++) fputc(*c == ',' ? '.' : *c, f);
+    decimal_point(text);
+    fputs(text, f);
 }
 
 static void print_counters(FILE *f, const struct manifest *m) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/decimal.h"
 #include "engine/config/value.h"
 
 const char *config_number_text(double number, char out[32]) {
@@ -12,9 +13,7 @@ const char *config_number_text(double number, char out[32]) {
         snprintf(out, 32, "%.*g", digits, number);
         if (strtod(out, NULL) == number) break;
     }
-    for (char *c = out; *c; c++) {
-        if (*c == ',') *c = '.';
-    }
+    decimal_point(out);
     return out;
 }
 
