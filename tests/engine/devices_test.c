@@ -152,7 +152,7 @@ static void ways(void) {
         s.tiers = CPU ", \"zero_quantized_gradients\": true", s.optimizer = stage % 2 ? SGD : LION;
         run("codes for gradients", s);
         s = setup(stage, 2);
-        s.interrupt = 1, s.cancels = 1 + stage, s.hold = 1;
+        s.interrupt = 1, s.cancels = 1 + stage, s.hold = 1 << 1;
         run("interrupted passes, a held unit", s);
         s = setup(stage, 2);
         s.free_order = 1, s.cancels = 5 + stage, s.recompute = 2;

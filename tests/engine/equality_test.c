@@ -1,5 +1,5 @@
 /* The bit-exact contract: stages, ranks, accumulation, prefetch depth, thresholds, tiers, evaluation and
- * skipped units against a serial oracle, byte for byte. */
+ * held and skipped units against a serial oracle, byte for byte. */
 #include <stdlib.h>
 
 #include "tests/check.h"
@@ -10,9 +10,12 @@ static void compare(const struct toy_setup *s) {
     toy_train(s, &got);
     toy_oracle(s, &expected);
     char what[256];
-    snprintf(what, sizeof what,
-             "stage %u, ranks %u, micro-steps %u, mode %s, depth %u, threshold %u, offload %s, skip %d",
-             s->stage, s->ranks, s->micro_steps, s->mode, s->depth, s->threshold, s->offload, s->skip_unit);
+    snprintf(
+        what, sizeof what,
+        "stage %u, ranks %u, micro-steps %u, mode %s, depth %u, threshold %u, offload %s, skip %d, held %x, "
+        "updates %d",
+        s->stage, s->ranks, s->micro_steps, s->mode, s->depth, s->threshold, s->offload, s->skip_unit,
+        s->hold, s->updates);
     int same = CHECK_STRING(got.error, "") && CHECK_INT(got.status, ZERO_OK) &&
                CHECK_BYTES(got.weights, expected.weights, sizeof got.weights);
     for (uint32_t i = 0; i < s->steps && same; i++)
@@ -60,6 +63,20 @@ static void other_memory(void) {
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
     CHECK_CONTAINS(got.error, "in.w");
+}
+
+/* One block is held, or two: their last backward of a pass is that of the first unit. */
+static void held_units(void) {
+    static const uint32_t held[] = {1 << 1, 1 << 2, 1 << 1 | 1 << 3};
+    struct toy_setup s = toy_setup_default();
+    s.clip = 0;
+    for (s.stage = 0; s.stage <= 3; s.stage++)
+        for (uint32_t k = 0; k < sizeof held / sizeof *held; k++)
+            for (s.updates = 0; s.updates < 2; s.updates++) {
+                s.hold = held[k], s.offload = s.stage % 2 ? "cpu" : "none";
+                s.micro_steps = 1 + k, s.mode = "last";
+                compare(&s);
+            }
 }
 
 static void skips_are_agreed(void) {
@@ -210,6 +227,7 @@ int main(void) {
     stages_and_ranks();
     schedules();
     other_memory();
+    held_units();
     skips_are_agreed();
     other_optimizers();
     matrices();

@@ -77,7 +77,7 @@ static void every_stage_has_the_same_weights(uint32_t bound) {
 /* In bf16 a gradient that is reduced in two parts is rounded twice. */
 static void every_stage_has_the_same_weights_in_bf16(void) {
     struct toy_setup s = toy_setup_default();
-    s.free_order = s.twice = s.hold = 1;
+    s.free_order = s.twice = 1, s.hold = 1 << 1;
     s.bound = 1;
     s.steps = 8;
     s.compute = ZERO_BF16;
@@ -113,7 +113,8 @@ static void tiers_and_meshes(void) {
             snprintf(text, sizeof text, rows[i].tiers, dir, dir);
             s.free_order = 1, s.bound = bound, s.stage = 3, s.ranks = 4, s.steps = 6;
             s.tiers = text, s.comm = rows[i].comm, s.shard_ranks = rows[i].shard_ranks;
-            s.hold = bound == 1, s.recompute = bound > 1, s.skip_unit = bound == 3 ? 2 : -1, s.evaluate = 1;
+            s.hold = (bound == 1) << 1, s.recompute = bound > 1, s.skip_unit = bound == 3 ? 2 : -1,
+            s.evaluate = 1;
             s.micro_steps = 1 + bound % 2, s.compute = bound == 2 ? ZERO_BF16 : ZERO_F32;
             toy_train(&s, &got);
             toy_oracle(&s, &declared);

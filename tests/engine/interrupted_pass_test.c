@@ -38,7 +38,7 @@ static void one_seed(uint64_t seed) {
     s.free_order = seed % 7 < 4;
     s.bound = (uint32_t)(seed / 7 % 4);
     if (s.bound == 1 && s.recompute) s.bound = 2; /* a forward inside a backward */
-    s.hold = s.recompute == 0;
+    s.hold = (s.recompute == 0) << 1;
     if (seed & 8) s.offload = "cpu";
     toy_train(&s, &got);
     toy_oracle(&s, &expected);

@@ -97,7 +97,7 @@ static void other_ways(void) {
     s.communication = NULL, s.stage = 3, s.free_order = 1;
     toy_oracle(&s, &expected);
     toy_train(&s, &got), equal(&s);
-    s.free_order = 0, s.hold = 1;
+    s.free_order = 0, s.hold = 1 << 1;
     toy_train(&s, &got), equal(&s);
     s.hold = 0, s.frozen = 1 << 0 | 1 << 5;
     s.extra = ", \"param_groups\": [{\"match\": [\"in.w\", \"b.w\"], \"frozen\": true}], \"debug\": "

@@ -177,7 +177,7 @@ static void ways(void) {
         s.tiers = CPU, s.micro_steps = 2, s.mode = "last";
         run("the same over micro-steps", s);
         s = setup(stage, 2);
-        s.interrupt = 1, s.cancels = 1 + stage, s.hold = 1;
+        s.interrupt = 1, s.cancels = 1 + stage, s.hold = 1 << 1;
         run("interrupted passes, a held unit", s);
         s = setup(stage, 2);
         s.free_order = 1, s.cancels = 5 + stage, s.recompute = 2;

@@ -179,8 +179,6 @@ static void spoil_gradient(struct rank *r) {
 
 /* ---- the model ---- */
 
-enum { HELD = 1 };
-
 /* The first unit of the segment that ends with `unit`; 0: none does. Units 1 ... TOY_BLOCKS are blocks. */
 static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
     if (!s->recompute || unit < 1 || unit > TOY_BLOCKS) return 0;
@@ -234,7 +232,8 @@ static zero_status declare(struct rank *r) {
     if (!status && r->setup->free_order)
         status = r->setup->bound ? zero_engine_free_order_within(r->engine, r->setup->bound)
                                  : zero_engine_free_order(r->engine);
-    if (!status && r->setup->hold) status = zero_unit_hold(r->unit[HELD]);
+    for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
+        if (r->setup->hold >> u & 1) status = zero_unit_hold(r->unit[u]);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
         if (r->setup->recompute > 1 && segment_of(r->setup, u))
             status = zero_engine_add_segment(r->unit[segment_of(r->setup, u)], r->unit[u]);
@@ -305,10 +304,10 @@ static zero_status each_micro(struct rank *r, uint32_t unit, uint32_t micro, uin
     return status;
 }
 
-static int held(const struct toy_setup *s, uint32_t unit) { return s->hold && unit == HELD; }
+static int held(const struct toy_setup *s, uint32_t unit) { return unit < TOY_UNITS && s->hold >> unit & 1; }
 
 static double forward(struct rank *r, uint32_t unit) {
-    if (held(r->setup, unit - 1)) forward(r, HELD); /* in the use of the unit behind it */
+    if (held(r->setup, unit - 1)) forward(r, unit - 1); /* in the use of the unit behind it */
     struct toy_arrays a = arrays(r);
     if (engine_running(r->engine)->discrete) a = brought(r, &a);
     if (zero_engine_dtype(r->engine) != ZERO_F32) a = widened(r, &a);
@@ -316,7 +315,7 @@ static double forward(struct rank *r, uint32_t unit) {
 }
 
 static void backward(struct rank *r, uint32_t unit) {
-    if (held(r->setup, unit + 1)) backward(r, HELD); /* in the use of the unit before it */
+    if (held(r->setup, unit + 1)) backward(r, unit + 1); /* in the use of the unit before it */
     struct toy_arrays there = arrays(r), a = engine_running(r->engine)->discrete ? brought(r, &there) : there,
                       wide = a;
     bool narrow = zero_engine_dtype(r->engine) != ZERO_F32;

@@ -56,7 +56,7 @@ struct toy_setup {
     int free_order;     /* passes are in any order: forwards run again in between, */
     uint32_t bound;   /* with so many units in use at once (a forward inside a backward: 2); 0: any number */
     int twice;        /* and with this, the whole backward */
-    int hold;         /* unit a is held, and computed in the uses of others. Without recomputation */
+    uint32_t hold;    /* bit u: unit u, a block, is held, and computed in the uses of others. Without recomputation */
     int interrupt;    /* an evaluation between the forward and the backward of every training pass */
     uint64_t cancels; /* seed of passes that are begun, cancelled and done again; 0: none */
     int flush;        /* before counters are read: no transfer is under way then */

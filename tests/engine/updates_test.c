@@ -87,7 +87,7 @@ static void others(void) {
     struct toy_setup s = setup();
     s.micro_steps = 2;
     for (s.stage = 0; s.stage <= 3; s.stage++) {
-        s.hold = 1, s.ranks = 3;
+        s.hold = 1 << 2, s.ranks = 3;
         same(s);
         s.hold = 0, s.ranks = 4, s.frozen = 1 << 5, s.kept = 1 << 4;
         s.tiers = s.stage ? STATE SMALL ", \"mics_shard_size\": 2" : "\"mics_shard_size\": 2",
