@@ -672,8 +672,8 @@ typedef struct zero_step_info {
  * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow; or max_skipped_steps steps in a row were
  * skipped: on the rank that stores the gradient (the others hear of it, ZERO_E_PEER, in this call or a later one).
  * With zero_optimization.update_in_backward the last micro-step's backward has updated, with the settings that were there when its pass
- * began. With nvme.shadow this makes them again where it clips, and takes them back where it skips; without, ZERO_E_OVERFLOW then: a
- * gradient of the step is inf or NaN. Collective. */
+ * began; ZERO_E_ORDER where it had no backward. With nvme.shadow this makes them again where it clips, and takes them back where it
+ * skips; without, ZERO_E_OVERFLOW then: a gradient of the step is inf or NaN. Collective. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
 /* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put

@@ -84,12 +84,15 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: an evaluation has interrupted the last training pass: call "
                       "zero_micro_resume, and do its backward");
     bool trains = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
-    bool lacks_backward = pass_awaits_backward(pass) || (trains && !pass->backwards);
-    if (lacks_backward && e->blueprint.policy.refreshes)
-        return refuse(
-            ZERO_E_ORDER,
-            "zero_engine_step: no backward has run in the last micro-step, so it has no gradient: call "
-            "zero_backward_begin and _end of the units");
+    bool lacks_gradient = pass_awaits_backward(pass) || (trains && !pass->backwards);
+    bool lacks_updates = policy->update_in_backward && pass->backwards == pass->made_before;
+    if ((lacks_gradient || lacks_updates) && policy->refreshes)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_step: no backward has run in the last micro-step, %s: call "
+                      "zero_backward_begin and _end of the units, or zero_micro_cancel",
+                      policy->update_in_backward
+                          ? "which would update the weights (zero_optimization.update_in_backward)"
+                          : "so it has no gradient");
     return ZERO_OK;
 }
 

@@ -435,6 +435,29 @@ static void apart(zero_engine *engine, uint32_t rank, void *user) {
     refused(plain_step(&p, 1, NULL), ZERO_E_DIVERGED, "rank 1 updated with other learning rates", __LINE__);
 }
 
+/* A last micro-step without a backward: the step is refused, also after an evaluation and a flush. The backward can still be done, or the
+ * step be dropped. */
+static void empty_last(zero_engine *engine, uint32_t rank, void *user) {
+    const char *says = "no backward has run in the last micro-step";
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    CHECK_INT(plain_pass(&p, ZERO_TRAIN, 0), ZERO_OK);
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    refused(zero_engine_step(engine, NULL), ZERO_E_ORDER, says, __LINE__);
+    for (uint32_t u = 0; u < 2; u++) CHECK_INT(plain_forward(&p, u), ZERO_OK);
+    for (uint32_t u = 2; u-- > 0;) CHECK_INT(plain_backward(&p, u, 1), ZERO_OK);
+    CHECK_INT(zero_engine_flush(engine), ZERO_OK);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+    CHECK_INT(plain_pass(&p, ZERO_TRAIN, 0), ZERO_OK);
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(plain_pass(&p, ZERO_EVAL, 0), ZERO_OK);
+    refused(zero_engine_step(engine, NULL), ZERO_E_ORDER, says, __LINE__);
+    CHECK_INT(zero_engine_flush(engine), ZERO_OK);
+    refused(zero_engine_step(engine, NULL), ZERO_E_ORDER, says, __LINE__);
+    CHECK_INT(zero_micro_cancel(engine), ZERO_OK);
+    CHECK_INT(plain_step(&p, 2, NULL), ZERO_OK);
+}
+
 static void free_order(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     if (!CHECK(engine)) return;
@@ -459,6 +482,11 @@ static void refusals(void) {
     ranks_run(2, json, calls, NULL);
     ranks_run(2, json, apart, NULL);
     ranks_run(1, json, free_order, NULL);
+    other = s, other.micro_steps = 2, other.mode = "last";
+    for (other.stage = 0; other.stage <= 3; other.stage++) {
+        toy_config(&other, json, sizeof json);
+        ranks_run(2, json, empty_last, NULL);
+    }
     other = s, other.clip = 0.5;
     configuration(other, "set gradient_clipping to 0, or nvme.shadow");
     other = s, other.compute = ZERO_F16;
