@@ -224,7 +224,8 @@ static zero_status write_piece(const struct stored_view *v, const struct piece *
     return status;
 }
 
-/* Masters and their parameters, a step of one chunk at a time, so that both pieces stay where they were found. */
+/* Masters and their parameters, a step of one chunk at a time, so that both pieces stay where they were found. A gap in the host
+ * program's memory has no param_place: it reads as zero, and takes nothing. */
 struct pair {
     struct piece master, param;
     void *master_place, *param_place;
@@ -250,7 +251,10 @@ static zero_status read_masters(const struct stored_view *v, uint32_t region, ui
         if (!status) status = bring(v, &pair.master, pair.master_place, error);
         if (!status) status = bring(v, &pair.param, pair.param_place, error);
         if (status) return status;
-        master_join(out, pair.param_place, pair.master_place, pair.master.count);
+        if (pair.param_place)
+            master_join(out, pair.param_place, pair.master_place, pair.master.count);
+        else
+            memset(out, 0, pair.master.count * sizeof *out);
         out += pair.master.count;
     }
     return ZERO_OK;
@@ -263,10 +267,12 @@ static void written(const struct stored_view *v, uint8_t parts) {
 /* `exact`: split masters may be any numbers (master_divide). */
 static zero_status write_masters(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
                                  const float *in, bool exact, struct zero_error *error) {
-    for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
+    uint64_t n = 0;
+    for (struct pair pair = {0}; count; at += n, in += n, count -= n) {
         zero_status status = find_pair(v, region, at, count, &pair, error);
         if (status) return status;
-        uint64_t n = pair.master.count;
+        n = pair.master.count;
+        if (!pair.param_place) continue;
         if (blueprint_precision_of(v->blueprint, region).split) {
             (exact ? master_divide : master_split)(pair.param_place, pair.master_place, in, n);
         } else {
@@ -278,7 +284,6 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
         if (!status) status = take_back(v, &pair.param, pair.param_place, error);
         if (status) return status;
         written(v, pair.master.part | pair.param.part);
-        in += n;
     }
     return ZERO_OK;
 }

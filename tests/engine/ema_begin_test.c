@@ -252,6 +252,77 @@ static void shadows(void) {
     }
 }
 
+/* ---- weights in the host's own memory, with gaps between them ---- */
+
+enum { OWN = 2, OWN_COUNT = 100 };
+
+struct own {
+    zero_unit *unit;
+    uint16_t param[OWN][OWN_COUNT], grad[OWN][OWN_COUNT];
+};
+
+static const char *const own_name[OWN] = {"w", "b"};
+
+static zero_status declare_own(zero_engine *engine, struct own *o) {
+    zero_status status = zero_engine_add_unit(engine, "u", &o->unit);
+    for (int i = 0; i < OWN && !status; i++) {
+        zero_span span = {o->param[i], o->grad[i], OWN_COUNT};
+        zero_param p = {.struct_size = sizeof p,
+                        .name = own_name[i],
+                        .dims = 1,
+                        .shape = {OWN_COUNT},
+                        .spans = &span,
+                        .span_count = 1};
+        status = zero_unit_add_param(o->unit, &p);
+    }
+    return status;
+}
+
+/* What an evaluation finds in the host's memory. */
+static zero_status check_own(zero_engine *engine, const struct own *o, float expected[OWN][OWN_COUNT]) {
+    zero_status status = zero_micro_begin(engine, ZERO_EVAL);
+    if (!status) status = zero_forward_begin(o->unit);
+    for (int i = 0; i < OWN && !status; i++)
+        for (int k = 0; k < OWN_COUNT; k++)
+            CHECK_INT(bits_of(toy_load(ZERO_BF16, o->param[i], (uint64_t)k)),
+                      bits_of(rounded(ZERO_BF16, expected[i][k])));
+    return status ? status : zero_forward_end(o->unit);
+}
+
+static void exchange_own(zero_engine *engine, uint32_t rank, void *user) {
+    float weight[OWN][OWN_COUNT], average[OWN][OWN_COUNT];
+    struct own own;
+    if (!CHECK_STRING(engine ? "" : zero_last_error(), "")) return;
+    zero_status status = declare_own(engine, &own);
+    if (!status) status = zero_engine_commit(engine, NULL);
+    if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
+    for (int i = 0; i < OWN && !status; i++) {
+        status = zero_engine_put(engine, own_name[i], ZERO_EMA, crafted, OWN_COUNT - CRAFTED, CRAFTED);
+        if (!status) status = zero_engine_get(engine, own_name[i], ZERO_PARAM, weight[i], 0, OWN_COUNT);
+        if (!status) status = zero_engine_get(engine, own_name[i], ZERO_EMA, average[i], 0, OWN_COUNT);
+    }
+    if (!status) status = zero_engine_ema_begin(engine);
+    if (!status) status = check_own(engine, &own, average);
+    if (!status) status = zero_engine_ema_end(engine);
+    if (!status) status = check_own(engine, &own, weight);
+    for (int i = 0; i < OWN && !status; i++) {
+        float got[OWN_COUNT];
+        status = zero_engine_get(engine, own_name[i], ZERO_EMA, got, 0, OWN_COUNT);
+        if (!status) CHECK_BYTES(got, average[i], sizeof got);
+    }
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+static void own_memory(void) {
+    static const char *const more[] = {"", ", \"nvme\": {\"masters\": \"fp32\"}"};
+    char json[3000], keys[300];
+    for (uint32_t k = 0; k < 6; k++) {
+        snprintf(keys, sizeof keys, "%s%s", types[1], more[k / 3]);
+        write_json(k % 3, SMALL ", \"offload_gradients\": {\"device\": \"none\"}", keys, json, sizeof json);
+        ranks_run(1 + k % 2, json, exchange_own, NULL);
+    }
+}
+
 static void without_averages(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
@@ -264,6 +335,7 @@ int main(void) {
     stages_and_tiers();
     others();
     shadows();
+    own_memory();
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", without_averages, NULL);
     return check_end();
 }
