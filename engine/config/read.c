@@ -55,7 +55,8 @@ static zero_status set_default(struct config *config, const struct config_key *k
                                struct zero_error *error) {
     if (key->use == KEY_USED && key->fallback)
         return config_store_text(config, key, key->fallback, CONFIG_DEFAULT, error);
-    if (key->use == KEY_USED && key->type == KEY_INT) *(uint64_t *)((char *)config + key->offset) = 0;
+    if (key->use == KEY_USED && (key->type == KEY_INT || key->type == KEY_LIMIT))
+        *(uint64_t *)((char *)config + key->offset) = 0;
     return config_entry_set(config, key, CONFIG_DEFAULT, key->fallback, error);
 }
 

@@ -150,8 +150,11 @@ static void a_llama(void) {
     struct config config;
     struct zero_error error;
     error_clear(&error);
-    CHECK_INT(config_read("{\"train_batch_size\": 2, \"data\": {\"context\": 1024}}", &config, &error),
-              ZERO_OK);
+    CHECK_INT(
+        config_read("{\"train_batch_size\": 2, \"data\": {\"context\": 1024}, \"model\": {\"model_type\": "
+                    "\"mistral\", \"sliding_window\": 4}}",
+                    &config, &error),
+        ZERO_OK);
     if (!CHECK_INT(config_read_model(&config, "tests/config/files/llama", &error), ZERO_OK))
         fprintf(stderr, "%s\n", error.message);
     for (uint32_t ranks = 2; ranks > 0; ranks--) resolve_ok(&config, ranks);
@@ -161,6 +164,7 @@ static void a_llama(void) {
     CHECK_INT(config.model.head_width, 64);
     CHECK_INT(config.model.context, 1024);
     CHECK_STRING(config_entry(&config, "model.max_position_embeddings")->text, "131072");
+    CHECK_INT(config.model.window, 0); /* that of the block is gone */
     CHECK_DOUBLE(config.model.rope.theta, 5e5, 0);
     CHECK_DOUBLE(config.model.rope.factor, 32, 0);
     CHECK_INT(config.model.rope.original_context, 8192);
