@@ -607,7 +607,8 @@ zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *us
  * zero_engine_cuda) ---- */
 
 /* After the forward of the last unit, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
- * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */
+ * segment, one after another up to that unit. A recomputed unit stays gathered for its backward; once it is, the others of its
+ * segment are refused (ZERO_E_ORDER). */
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 
 /* Goes on with a training pass after an evaluation. A zero_micro_begin(ZERO_EVAL) between the forward and the backward of a training

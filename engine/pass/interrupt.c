@@ -30,6 +30,7 @@ static void take_up(struct pass *pass) {
     pass->suspended = false;
     pass->made = 1; /* a forward, at least */
     pass->recompute_next = NULL;
+    pass->recomputed = false;
     pass->mode = ZERO_TRAIN;
     pass->phase = PHASE_PASS;
 }

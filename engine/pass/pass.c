@@ -84,6 +84,7 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     slots_clear_held(pass);
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
     pass->recompute_next = NULL;
+    pass->recomputed = false;
     pass->made = 0;
     pass->made_before = pass->backwards;
     if (mode == ZERO_TRAIN) pass->micro++;
@@ -335,6 +336,12 @@ static zero_status check_segment(const struct pass *pass, const zero_unit *unit,
             "zero_forward_begin of \"%s\": a forward before the backward of \"%s\" recomputes, but the two "
             "were not declared as one segment: call zero_engine_add_segment before commit",
             unit->name, last->name);
+    if (pass->recomputed && unit != last)
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_forward_begin of \"%s\": unit \"%s\" has been recomputed and stays gathered for its "
+            "backward, which comes next: recompute a segment once, its last unit last",
+            unit->name, last->name);
     if (pass->recompute_next && pass->recompute_next != unit)
         return refuse(ZERO_E_ORDER,
                       "zero_forward_begin of \"%s\": the recomputation expects unit \"%s\" next", unit->name,
@@ -358,8 +365,10 @@ static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
     uint32_t next = backward_position(pass, pass->model->unit[last->segment_last]);
     if (next < pass->blueprint->policy.cursor) next = backward_position(pass, last);
     if (!status) status = begin(pass, unit, (struct begun){.recomputes = true, .position = next});
-    if (!status) pass->recompute_next = unit == last ? NULL : forwarded_from(pass, unit->index + 1, 1);
-    return status;
+    if (status) return status;
+    pass->recomputed = unit == last;
+    pass->recompute_next = pass->recomputed ? NULL : forwarded_from(pass, unit->index + 1, 1);
+    return ZERO_OK;
 }
 
 zero_status pass_forward_begin(struct pass *pass, zero_unit *unit) {
@@ -380,7 +389,9 @@ zero_status pass_backward_begin(struct pass *pass, zero_unit *unit) {
         return refuse(ZERO_E_ORDER,
                       "zero_backward_begin of \"%s\": the recomputation expects unit \"%s\" next", unit->name,
                       pass->recompute_next->name);
-    return begin(pass, unit, (struct begun){.backward = true, .position = position});
+    status = begin(pass, unit, (struct begun){.backward = true, .position = position});
+    if (!status) pass->recomputed = false;
+    return status;
 }
 
 zero_status pass_backward_end(struct pass *pass, zero_unit *unit) {

@@ -38,6 +38,7 @@ struct pass {
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
+    bool recomputed;                  /* the unit whose backward comes next, since the last backward */
     bool suspended;                   /* an evaluation has interrupted a training pass before its backward */
     bool settled;                     /* since pass_settle nothing was started */
     uint64_t compute_began;

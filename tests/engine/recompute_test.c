@@ -128,6 +128,21 @@ static void refused(zero_status got, zero_status expected, const char *part1, co
     CHECK_CONTAINS(zero_last_error(), part2);
 }
 
+/* A segment's last unit alone: the others have no room beside it. */
+static void last_first(struct plain *p) {
+    CHECK_INT(zero_micro_begin(p->engine, ZERO_TRAIN), ZERO_OK);
+    for (uint32_t u = 0; u < 4; u++) CHECK_INT(plain_forward(p, u), ZERO_OK);
+    CHECK_INT(plain_backward(p, 3, 0), ZERO_OK);
+    CHECK_INT(plain_forward(p, 2), ZERO_OK);
+    for (uint32_t u = 0; u < 2; u++)
+        refused(zero_forward_begin(p->unit[u]), ZERO_E_ORDER, p->param[u].unit, "\"c\" has been recomputed");
+    CHECK_INT(plain_backward(p, 2, 0), ZERO_OK);
+    CHECK_INT(plain_forward(p, 1), ZERO_OK);
+    CHECK_INT(plain_backward(p, 1, 0), ZERO_OK);
+    CHECK_INT(plain_backward(p, 0, 0), ZERO_OK);
+    CHECK_INT(zero_engine_step(p->engine, NULL), ZERO_OK);
+}
+
 static void calls(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     const char *begin = "zero_forward_begin", *add = "zero_engine_add_segment";
@@ -153,6 +168,8 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     refused(zero_backward_begin(p.unit[2]), ZERO_E_ORDER, "\"c\"", "still in its forward");
     refused(zero_backward_end(p.unit[2]), ZERO_E_ORDER, "\"c\"", "has not been called");
     CHECK_INT(zero_forward_end(p.unit[2]), ZERO_OK);
+    refused(zero_forward_begin(p.unit[0]), ZERO_E_ORDER, "\"a\"", "\"c\" has been recomputed");
+    CHECK_INT(plain_forward(&p, 2), ZERO_OK); /* alone */
     CHECK_INT(plain_backward(&p, 2, 0), ZERO_OK);
     refused(zero_forward_begin(p.unit[0]), ZERO_E_ORDER, "\"a\"", "not declared as one segment");
     CHECK_INT(plain_forward(&p, 1), ZERO_OK); /* a second time, by itself */
@@ -160,6 +177,7 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(plain_backward(&p, 0, 0), ZERO_OK); /* from what the segment left */
     refused(zero_forward_begin(p.unit[0]), ZERO_E_ORDER, begin, "its turn in this pass is over");
     CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+    last_first(&p);
 }
 
 /* One rank that declares otherwise. */
@@ -177,11 +195,12 @@ int main(void) {
     whereabouts();
     bounds();
     traffic();
-    for (int stage = 0; stage <= 3; stage++) {
+    for (int stage = 0; stage <= 4; stage++) { /* 4: stage 3, and no gather ahead */
         snprintf(json, sizeof json,
                  "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": %d, "
-                 "\"stage3_param_persistence_threshold\": 0}, \"comm\": {\"timeout_s\": 20}}",
-                 stage);
+                 "\"stage3_param_persistence_threshold\": 0}, \"comm\": {\"timeout_s\": 20, "
+                 "\"prefetch_depth\": %d}}",
+                 stage < 3 ? stage : 3, stage < 4);
         ranks_run(2, json, calls, NULL);
     }
     ranks_run(2, json, differs, NULL);
