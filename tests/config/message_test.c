@@ -95,6 +95,8 @@ static const struct {
      "\"torch.float16\"; did you mean \"float16\"?"},
     {"{\"fp16\": {\"hysteresis\": 0}}", ZERO_E_CONFIG,
      "fp16.hysteresis: 0 is outside its range: give an integer from 1 to 1e+12"},
+    {"{\"fp16\": {\"min_loss_scale\": 1e20}}", ZERO_E_CONFIG,
+     "fp16.min_loss_scale: 1e20 is outside its range: give an integer from 1 to 9e+18"},
     {"{\"optimizer\": {\"type\": \"OneBitLamb\", \"params\": {\"max_coeff\": 1}}}", ZERO_E_UNSUPPORTED,
      "optimizer.type: \"OneBitLamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad, Muon and "
      "Lamb are "
