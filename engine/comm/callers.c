@@ -15,6 +15,12 @@ enum {
     UNPROVEN_NS = 2000000000 /* for a caller without a proof while other callers wait */
 };
 
+const char *callers_where(const struct meeting *m, uint32_t rank, char text[WHERE_BYTES]) {
+    if (rank) return socket_place_text(&m->places[rank], text);
+    snprintf(text, WHERE_BYTES, "%.255s:%u", m->r->host, m->r->port);
+    return text;
+}
+
 /* ---- callers ---- */
 
 static void hang_up(struct meeting *m, uint32_t caller) {
@@ -122,7 +128,7 @@ bool callers_look(void *user) {
 }
 
 static zero_status report_missing(struct meeting *m, uint32_t lanes) {
-    char names[NAMES_BYTES], strangers[160] = "";
+    char names[NAMES_BYTES], where[WHERE_BYTES], strangers[160] = "";
     name_missing(m, lanes, names);
     if (m->strangers)
         snprintf(strangers, sizeof strangers, "; %u other connections were not from ranks", m->strangers);
@@ -131,18 +137,19 @@ static zero_status report_missing(struct meeting *m, uint32_t lanes) {
                  "; %u of %u other connections had another ZERO_JOB_SECRET, or none", m->impostors,
                  m->strangers);
     error_set(m->error, ZERO_E_PEER,
-              "rendezvous: %s of %u did not connect to rank %u (%s:%u) within %g s%s: see their logs, and "
+              "rendezvous: %s of %u did not connect to rank %u (%s) within %g s%s: see their logs, and "
               "whether their hosts can reach this one",
-              names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s, strangers);
+              names, m->r->size, m->r->rank, callers_where(m, m->r->rank, where), m->r->timeout_s, strangers);
     for (uint32_t q = m->r->size; q-- > m->r->rank + 1;)
         if (m->peers[q].socket[lanes - 1] < 0) m->error->rank = (int32_t)q;
     return ZERO_E_PEER;
 }
 
-zero_status callers_interrupted(struct meeting *m, const char *awaited) {
+zero_status callers_interrupted(struct meeting *m, const char *awaited, uint32_t at) {
+    char where[WHERE_BYTES];
     return error_set(m->error, ZERO_E_INTERRUPTED,
-                     "rendezvous: interrupted while rank %u waited for %s of %u (%s:%u)", m->r->rank, awaited,
-                     m->r->size, m->r->host, m->r->port);
+                     "rendezvous: interrupted while rank %u waited for %s of %u (%s)", m->r->rank, awaited,
+                     m->r->size, callers_where(m, at, where));
 }
 
 /* Accepts connections up to CALLERS_MAX; the other connections wait. Also those for which there are no more sockets wait, until
@@ -186,7 +193,7 @@ zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
         if (patience_ends(&m->patience)) {
             char names[NAMES_BYTES];
             name_missing(m, lanes, names);
-            return callers_interrupted(m, names);
+            return callers_interrupted(m, names, m->r->rank);
         }
         uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
         for (uint32_t i = 0; i < m->caller_count; i++)

@@ -7,6 +7,7 @@
 #include "engine/comm/socket.h"
 
 enum {
+    WHERE_BYTES = 288,    /* of callers_where */
     CALLERS_MAX = 256,    /* connections that have not yet proved that they are a rank's */
     SILENT_NS = 200000000 /* for a caller without a hello while other callers wait */
 };
@@ -46,7 +47,11 @@ zero_status callers_await(struct meeting *meeting, uint32_t lanes, bool first);
 /* For patience.interrupted: logs once for whom this rank waits. */
 bool callers_look(void *meeting);
 
-zero_status callers_interrupted(struct meeting *meeting, const char *awaited);
+/* `at`: the rank that listens for the awaited connection. */
+zero_status callers_interrupted(struct meeting *meeting, const char *awaited, uint32_t at);
+
+/* Where a rank listens, for messages: rank 0 at the address that this rank was given. Returns `text`. */
+const char *callers_where(const struct meeting *meeting, uint32_t rank, char text[WHERE_BYTES]);
 
 /* Closes the listener, and connections that are no rank's. */
 void callers_close(struct meeting *meeting);

@@ -149,33 +149,40 @@ static enum greeted greet(struct meeting *m, uint32_t to, uint32_t lane) {
     return GREETED_LOST;
 }
 
+/* Ranks above 0 listen at ports that the kernel chooses: no variable says where. */
+static zero_status report_unreached(struct meeting *m, uint32_t to) {
+    char where[WHERE_BYTES], hint[160] = "", *why = strerror(errno);
+    if (to == 0)
+        snprintf(hint, sizeof hint, ", whether %s and %s say where rank 0 listens", m->names->address,
+                 m->names->port);
+    error_set(
+        m->error, ZERO_E_PEER,
+        "rendezvous: rank %u of %u cannot reach rank %u (%s) within %g s: %s: see whether that rank runs%s, "
+        "and whether a firewall between them closes %s",
+        m->r->rank, m->r->size, to, callers_where(m, to, where), m->r->timeout_s, why, hint,
+        to ? "ports: ranks above 0 listen at any free port" : "that port");
+    m->error->rank = (int32_t)to;
+    return ZERO_E_PEER;
+}
+
 /* Greets rank `to` over `fd`; without a connection, reports why there is none. */
 static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
+    char where[WHERE_BYTES], awaited[32];
     m->peers[to].socket[lane] = fd;
     enum greeted greeted = greet(m, to, lane);
     fd = m->peers[to].socket[lane];
     if (greeted == GREETED) return ZERO_OK;
     if (greeted == GREETED_REFUSED)
         return error_set(m->error, ZERO_E_ARGUMENT,
-                         "rendezvous: rank %u %s, and rank %u, which listens at %s:%u, has another or none: "
+                         "rendezvous: rank %u %s, and rank %u, which listens at %s, has another or none: "
                          "give all ranks of a job "
                          "the same ZERO_JOB_SECRET, and each job its own %s",
                          m->r->rank, m->r->secret.given ? "has a job secret" : "has no job secret", to,
-                         m->r->host, m->r->port, m->names->port);
+                         callers_where(m, to, where), m->names->port);
     if (fd >= 0 && to == 0 && lane == 0 && errno != ECANCELED) return report_no_leader(m);
-    if (errno == ECANCELED) {
-        char awaited[32];
-        snprintf(awaited, sizeof awaited, "rank %u", to);
-        return callers_interrupted(m, awaited);
-    }
-    error_set(
-        m->error, ZERO_E_PEER,
-        "rendezvous: rank %u of %u cannot reach rank %u (%s:%u) within %g s: %s: see whether that rank runs, "
-        "whether %s and %s say where rank 0 listens, and whether a firewall is between them",
-        m->r->rank, m->r->size, to, m->r->host, m->r->port, m->r->timeout_s, strerror(errno),
-        m->names->address, m->names->port);
-    m->error->rank = (int32_t)to;
-    return ZERO_E_PEER;
+    if (errno != ECANCELED) return report_unreached(m, to);
+    snprintf(awaited, sizeof awaited, "rank %u", to);
+    return callers_interrupted(m, awaited, to);
 }
 
 /* Connects to the first address of rank 0's host that answers. Other addresses may belong to interfaces that are
@@ -228,7 +235,7 @@ static zero_status hear_verdict(struct meeting *m) {
         place_neighbours(m, leader);
         if (heard) return ZERO_OK;
     }
-    return errno == ECANCELED ? callers_interrupted(m, "rank 0") : report_no_leader(m);
+    return errno == ECANCELED ? callers_interrupted(m, "rank 0", 0) : report_no_leader(m);
 }
 
 /* Listens at the address from which this rank reaches rank 0: the other ranks learn that one. A rank on rank 0's host that

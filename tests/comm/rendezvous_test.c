@@ -305,6 +305,60 @@ static void rank_0_listens_at_one_address(void) {
     check_met(ranks, 2);
 }
 
+/* ---- ranks that the test plays ---- */
+
+enum { VERDICT_BYTES = 1016 + TAG_BYTES };
+
+/* Connects as this rank, which says that it listens at `listens`. */
+static int greet_rank_0(uint32_t port, uint32_t number, uint32_t size, uint16_t listens,
+                        struct seals *seals) {
+    struct hello hello = {.rank = number, .to = 0, .size = size, .port = listens};
+    struct secret none = {.given = false};
+    struct place rank0 = here(port);
+    int fd = socket_call(&rank0, soon());
+    CHECK_INT(handshake_call(fd, &none, &hello, soon(), seals), GREETED);
+    return fd;
+}
+
+/* The verdict, and where the ranks listen. */
+static void hear_places(int fd, uint32_t size, struct place *out) {
+    char verdict[VERDICT_BYTES];
+    struct tag tag;
+    CHECK(socket_receive(fd, verdict, sizeof verdict, soon()));
+    CHECK(socket_receive(fd, out, size * sizeof *out, soon()));
+    CHECK(socket_receive(fd, &tag, sizeof tag, soon()));
+}
+
+/* Only rank 0's port is open: messages say at which address and port another rank could not be reached. */
+static void messages_name_the_place(void) {
+    static const uint32_t number_of[] = {0, 1, 0, 2};
+    struct rank ranks[4];
+    struct place places[3];
+    struct seals seals;
+    char at[PLACE_TEXT_BYTES], part[192];
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    int unheard = socket(AF_INET, SOCK_STREAM, 0); /* has a port, and does not listen */
+    CHECK_INT(bind(unheard, (struct sockaddr *)&any, sizeof any), 0);
+    uint32_t port[2] = {free_port(), free_port()}, closed = socket_port(unheard);
+    for (int i = 0; i < 4; i++) start(&ranks[i], &number_of[i], 1, 3, SHORT_S, port[i / 2]);
+    int two = greet_rank_0(port[0], 2, 3, 1, &seals),
+        one = greet_rank_0(port[1], 1, 3, (uint16_t)closed, &seals);
+    hear_places(two, 3, places);
+    finish(ranks, 4);
+    CHECK_INT(ranks[1].status, ZERO_E_PEER);
+    snprintf(part, sizeof part, "rank 2 of 3 did not connect to rank 1 (%s) within 8 s",
+             socket_place_text(&places[1], at));
+    CHECK_CONTAINS(ranks[1].error.message, part);
+    CHECK_INT(ranks[3].status, ZERO_E_PEER);
+    snprintf(
+        part, sizeof part,
+        "rank 2 of 3 cannot reach rank 1 (127.0.0.1:%u) within 8 s: Connection refused: see whether that "
+        "rank runs, and whether a firewall between them closes ports: ranks above 0",
+        closed);
+    CHECK_CONTAINS(ranks[3].error.message, part);
+    close(one), close(two), close(unheard);
+}
+
 /* More strangers than rank 0 accepts at once do not keep the ranks out. */
 static void a_crowd_keeps_nobody_out(void) {
     enum { CROWD = 400 };
@@ -350,7 +404,7 @@ static void a_slow_rank_calls_again(void) {
 /* A network that leads a rank's call to another rank than the one that it calls gains nothing: neither rank takes the connection.
  * Exchanged data connections would change sums, since both ends know the secret. */
 static void a_call_for_another_rank_is_refused(void) {
-    enum { VERDICT_BYTES = 1016 + TAG_BYTES, PLACES_BYTES = 2 * sizeof(struct place) + TAG_BYTES };
+    enum { PLACES_BYTES = 2 * sizeof(struct place) + TAG_BYTES };
     struct rank rank;
     struct seals seals;
     struct secret secret = secret_of(right);
@@ -654,6 +708,7 @@ int main(void) {
     a_false_rank_0(false, ZERO_E_ARGUMENT, "has another or none");
     a_false_rank_0(true, ZERO_E_PEER, "does not answer as rank 0 does");
     rank_0_listens_at_one_address();
+    messages_name_the_place();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();
     a_slow_rank_calls_again();
