@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/comm/socket.h"
+#include "engine/comm/verdict.h"
 
 enum {
     NAMED_MAX = 8, /* missing ranks that one message names */
@@ -36,6 +37,30 @@ static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
     m->callers[caller] = m->callers[--m->caller_count];
 }
 
+/* ---- ranks that rank 0 has taken ---- */
+
+/* A rank's place is free again: a launcher may start its process a second time. */
+static void forget(struct meeting *m, uint32_t q) {
+    close(m->peers[q].socket[0]);
+    m->peers[q].socket[0] = -1;
+    if (m->r->log)
+        log_line(m->r->log, ZERO_LOG_WARN,
+                 "rank %u of %u ended before all ranks had come: rank 0 waits for it again", q, m->r->size);
+}
+
+static zero_status hear_taken(struct meeting *m, uint32_t q, bool first) {
+    struct lanes *peer = &m->peers[q];
+    struct patience brief = {.deadline_ns = clock_now_ns() + VERDICT_GRACE_NS};
+    struct verdict verdict;
+    if (peer->socket[0] < 0 || !verdict_ends(peer->socket[0])) return ZERO_OK;
+    if (verdict_receive(peer->socket[0], &peer->seals[0], m->r->size, &verdict, brief) && verdict.code)
+        return verdict_take(&verdict, m->error);
+    if (first) return forget(m, q), ZERO_OK;
+    m->error->rank = (int32_t)q;
+    return error_set(m->error, ZERO_E_PEER,
+                     "rendezvous: rank %u of %u ended before all ranks had met: see its log", q, m->r->size);
+}
+
 /* Takes a rank's first connection to rank 0. Two processes with the same rank, or a different number of ranks, end the
  * rendezvous for all ranks. */
 static zero_status take_first(struct meeting *m, uint32_t caller) {
@@ -46,6 +71,8 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
             "rendezvous: rank %u says that there are %u ranks, where rank 0 says %u: start all with the "
             "same %s",
             hello->rank, hello->size, m->r->size, m->names->size);
+    zero_status status = hello->rank ? hear_taken(m, hello->rank, true) : ZERO_OK;
+    if (status) return status;
     if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
         return error_set(m->error, ZERO_E_ARGUMENT,
                          "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "
@@ -93,6 +120,17 @@ static uint32_t missing(const struct meeting *m, uint32_t lanes) {
     for (uint32_t q = m->r->rank + 1; q < m->r->size; q++)
         for (uint32_t lane = 0; lane < lanes; lane++) count += m->peers[q].socket[lane] < 0;
     return count;
+}
+
+/* Now and then, and when no rank is missing: one that has ended does not count. */
+static zero_status hear_all_taken(struct meeting *m, uint32_t lanes, bool first) {
+    zero_status status = ZERO_OK;
+    uint64_t now_ns = clock_now_ns();
+    bool soon = now_ns - m->heard_ns < SOCKET_LOOK_MS * 1000000ull;
+    if (m->r->rank || (soon && missing(m, lanes))) return ZERO_OK;
+    m->heard_ns = now_ns;
+    for (uint32_t q = 1; q < m->r->size && status == ZERO_OK; q++) status = hear_taken(m, q, first);
+    return status;
 }
 
 /* "ranks 2, 4" */
@@ -184,7 +222,9 @@ static void dismiss_slow(struct meeting *m) {
 }
 
 zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
-    const uint64_t deadline_ns = m->patience.deadline_ns;
+    /* a rank that could not connect to another one knows more than rank 0, and tells it */
+    const uint64_t grace_ns = m->r->rank == 0 && !first ? VERDICT_GRACE_NS : 0,
+                   deadline_ns = m->patience.deadline_ns + grace_ns;
     zero_status status = ZERO_OK;
     while (status == ZERO_OK && missing(m, lanes)) {
         struct pollfd polls[CALLERS_MAX + 1];
@@ -203,6 +243,7 @@ zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
         for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
         dismiss_slow(m);
         if (status == ZERO_OK) status = admit(m);
+        if (status == ZERO_OK) status = hear_all_taken(m, lanes, first);
     }
     return status;
 }

@@ -33,6 +33,7 @@ struct meeting {
     struct patience patience;
     uint64_t called_ns; /* when this rank last began to connect to another one */
     uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
+    uint64_t heard_ns;  /* when rank 0 last looked whether ranks that it has taken failed or ended */
     /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
     uint32_t strangers, impostors;
     bool no_sockets; /* the last try to accept a connection found that this process has no more */
@@ -41,7 +42,8 @@ struct meeting {
     struct zero_error *error;
 };
 
-/* Waits until all ranks above this rank have connected, on `lanes` lanes; `first`: their first connections to rank 0. */
+/* Waits until all ranks above this rank have connected, on `lanes` lanes; `first`: their first connections to rank 0. Rank 0 also
+ * finds ranks that fail or end meanwhile. */
 zero_status callers_await(struct meeting *meeting, uint32_t lanes, bool first);
 
 /* For patience.interrupted: logs once for whom this rank waits. */
