@@ -436,6 +436,18 @@ static void judge_calls(struct control *control, struct control_group *group) {
     if (!send(control, group->from, &ask, sizeof ask)) group->compared = false;
 }
 
+/* The calls of this rank did not wait while it was itself stopped. */
+static void forgive_stop(const struct control *control, struct control_group *group, uint64_t now_ns) {
+    uint64_t elapsed_ns = now_ns - control->tick_ns, most_ns = 2 * control->interval_ns;
+    if (elapsed_ns <= most_ns) return;
+    for (uint32_t slot = 0; slot < COMM_CALLS_MAX; slot++) {
+        uint64_t *posted_ns = &group->posted_ns[slot];
+        if (*posted_ns >= now_ns) continue;
+        *posted_ns += elapsed_ns - most_ns;
+        if (*posted_ns > now_ns) *posted_ns = now_ns;
+    }
+}
+
 /* Judges the oldest call that this rank waits for and that the rank before it has not posted. */
 static void judge_waits(struct control *control, struct control_group *group, uint64_t now_ns) {
     uint64_t first = group->posted > COMM_CALLS_MAX ? group->posted - COMM_CALLS_MAX : 0;
@@ -463,6 +475,7 @@ void control_tick(struct control *control, uint64_t now_ns) {
     pthread_mutex_lock(&control->mutex);
     for (struct control_group *group = control->groups; group; group = group->next) {
         if (!group->compared) judge_calls(control, group);
+        forgive_stop(control, group, now_ns);
         if (!group->alone) judge_waits(control, group, now_ns);
         send_calls(control, group, now_ns);
     }

@@ -233,6 +233,23 @@ static void forgives_its_own_sleep(void) {
     end();
 }
 
+/* All ranks were stopped while they waited for one. That one has its time still, but no more. */
+static void counts_no_stop_as_a_wait(void) {
+    start();
+    pass(1);
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (i != 3 && i != 9) post(i, 0, "h.1");
+    pass(0.005); /* the next ticks come after the stop */
+    post(9, 0, "h.1");
+    now_ns += 3600000000000u;
+    pass(10 * TIMEOUT_S - 1);
+    CHECK_INT(failed(ZERO_OK, ""), RANKS);
+    pass(2);
+    CHECK_INT(failed(ZERO_E_PEER, "rank 3 is alive but did not take its part in all-gather of h.1"), RANKS);
+    CHECK_CONTAINS(ranks[4].failure.error.message, "rank 4 waited 20.");
+    end();
+}
+
 static void names_the_first_difference(uint64_t at, uint64_t until) {
     start();
     for (uint64_t s = 0; s < until; s++)
@@ -365,6 +382,7 @@ int main(void) {
     sends_nothing_to_the_finished();
     reports_who_does_not_finish();
     forgives_its_own_sleep();
+    counts_no_stop_as_a_wait();
     names_the_first_difference(0, 1);
     names_the_first_difference(0, 1000);
     names_the_first_difference(700, 1500);
