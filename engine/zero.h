@@ -436,8 +436,9 @@ typedef struct zero_optimizer {
     void (*update)(void *user, float *weight, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void *user;
-    const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
-    zero_scope scope;                         /* it has the functions of its scope, and no others */
+    /* In checkpoints: all different, at most 31 bytes, without '/' and '#', not "param" or "ema". Copied. */
+    const char *state_names[ZERO_STATES_MAX];
+    zero_scope scope; /* it has the functions of its scope, and no others */
     void (*before)(void *user, float *weight, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void (*direction)(void *user, float *weight, const float *state0, const float *state1,

@@ -188,12 +188,24 @@ static void save_and_load(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_set_optimizer(engine, &brought[0]), ZERO_E_ORDER);
 }
 
+/* Each would make checkpoints that no load can read. */
+static void names_of_states(zero_engine *engine) {
+    static const char *const bad[][2] = {
+        {"mean", "ema"}, {"param", "v"}, {"m", "m"}, {"m", "m#1"}, {"m", "m/norms"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        zero_optimizer two = brought[0];
+        memcpy(two.state_names, bad[i], sizeof bad[i]);
+        if (!CHECK_INT(zero_engine_set_optimizer(engine, &two), ZERO_E_ARGUMENT))
+            fprintf(stderr, "with states %s and %s\n", bad[i][0], bad[i][1]);
+        CHECK_CONTAINS(zero_last_error(), "cannot be the name of a state");
+    }
+}
+
 static void another_refuses(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
-    zero_optimizer same = brought[2], engines = brought[0], averages = brought[1];
-    same.name = "adamw", averages.state_names[0] = "ema";
-    CHECK_INT(zero_engine_set_optimizer(engine, &averages), ZERO_E_ARGUMENT);
-    CHECK_CONTAINS(zero_last_error(), "is named \"ema\", as the averaged weights are in checkpoints");
+    zero_optimizer same = brought[2], engines = brought[0];
+    same.name = "adamw";
+    names_of_states(engine);
     engines.states = 3;
     CHECK_INT(zero_engine_set_optimizer(engine, &same), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(zero_last_error(), "choose another name");
