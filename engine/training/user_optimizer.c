@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 _Static_assert((int)ZERO_STATES_MAX == (int)OPTIMIZER_STATES_MAX &&
                    (int)ZERO_SCALARS_MAX == (int)OPTIMIZER_SCALARS_MAX,
                "the host's optimizer sees the table's sizes");
@@ -56,7 +58,9 @@ static zero_status check_state(const zero_optimizer *given, uint32_t k, struct z
         name, given->name);
 }
 
-static bool names(const char *name) { return name && *name && strlen(name) < OPTIMIZER_NAME_BYTES; }
+static bool names(const char *name) {
+    return name && *name && strlen(name) < OPTIMIZER_NAME_BYTES && utf8_is(name);
+}
 
 zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states, struct zero_error *error) {
     bool good = names(given->name) && given->states <= ZERO_STATES_MAX && given->prepare && given->update;
@@ -65,7 +69,7 @@ zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states
         return error_set(
             error, ZERO_E_ARGUMENT,
             "zero_engine_set_optimizer: it needs prepare, update, a name and at most %d states with names "
-            "of at most %d bytes",
+            "of at most %d bytes of UTF-8",
             ZERO_STATES_MAX, OPTIMIZER_NAME_BYTES - 1);
     if (optimizer_find(given->name))
         return error_set(
