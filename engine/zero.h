@@ -779,7 +779,8 @@ zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count)
  * A crash at any moment leaves the checkpoints that were complete before, and this one is complete or not seen.
  * A checkpoint of the same step is replaced. Writes from where the state lives through 256 KiB of the plan.
  * A save that fails changes nothing in the engine: training can go on. ZERO_E_IO names file and reason. A left-over of
- * an earlier save that cannot be removed is logged, once. */
+ * an earlier save that cannot be removed is logged, once. Once all ranks have called it, comm.timeout_s limits silence alone: ranks wait
+ * for one that writes for as long as it takes, as in _save_wait, _load and _prune. */
 zero_status zero_engine_save(zero_engine *engine, const char *dir);
 
 /* With "checkpoint": {"async": true} _save returns when the save has begun, and training goes on while it is written; a

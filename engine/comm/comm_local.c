@@ -302,7 +302,7 @@ static zero_status check_peer(const struct comm_work *work, uint32_t member, con
     if (atomic_load(&world_of(comm)->seats[peer].left) && atomic_load(stamp) <= work->record.sequence)
         return comm_raise_left(work->group->comm, work->group->ordinal, &work->record, peer);
     uint64_t now = clock_now_ns();
-    if (deadline_passed(comm->timeout_s, work->posted_ns, now))
+    if (deadline_passed(comm->timeout_s, work_counts_ns(work), now))
         return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer,
                                 (double)(now - work->posted_ns) * 1e-9);
     return check_thread(work, peer, now);

@@ -153,7 +153,7 @@ static zero_status check_peer(const struct comm_work *work, uint32_t peer, bool 
     struct comm *comm = work->group->comm;
     uint64_t now = clock_now_ns();
     if (left) return comm_raise_left(comm, work->group->ordinal, &work->record, peer);
-    if (!deadline_passed(comm->timeout_s, work->posted_ns, now)) return ZERO_OK;
+    if (!deadline_passed(comm->timeout_s, work_counts_ns(work), now)) return ZERO_OK;
     return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer,
                             (double)(now - work->posted_ns) * 1e-9);
 }
