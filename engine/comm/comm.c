@@ -341,7 +341,9 @@ static zero_status judge_wait(struct comm_work *work) {
     struct comm *comm = work->group->comm;
     const struct comm_ops *ops = comm->ops;
     uint64_t grace_ns = (uint64_t)(comm->timeout_s * 2e9);
-    if (ops->virtual_time || !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns)) return ZERO_OK;
+    if (ops->virtual_time || work->call.patient ||
+        !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns))
+        return ZERO_OK;
     char text[RECORD_TEXT_BYTES], who[32] = "a rank";
     int32_t rank = ops->late ? ops->late(work) : -1;
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);

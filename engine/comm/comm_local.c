@@ -301,7 +301,7 @@ static zero_status check_peer(const struct comm_work *work, uint32_t member, con
     uint32_t peer = work->group->ranks[member];
     if (atomic_load(&world_of(comm)->seats[peer].left) && atomic_load(stamp) <= work->record.sequence)
         return comm_raise_left(work->group->comm, work->group->ordinal, &work->record, peer);
-    if (deadline_passed(comm->timeout_s, 0, work->waited_ns))
+    if (!work->call.patient && deadline_passed(comm->timeout_s, 0, work->waited_ns))
         return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer,
                                 (double)work->waited_ns * 1e-9);
     return check_thread(work, peer);

@@ -103,6 +103,11 @@ static inline uint32_t work_slot(const struct comm_work *work) {
     return (uint32_t)(work->record.sequence % COMM_CALLS_MAX);
 }
 
+/* When the time begins in which the other members must take their part; UINT64_MAX: there is no limit. */
+static inline uint64_t work_counts_ns(const struct comm_work *work) {
+    return work->call.patient ? UINT64_MAX : work->posted_ns;
+}
+
 /* Raises a failure that all ranks will see; the front passes it on to comm_error. `rank` is the rank at fault,
  * or -1. `waits`: each rank ends the message with the call in which it waited. Any thread. Returns the code. */
 zero_status comm_raise_error(struct comm *comm, const struct zero_error *error, bool waits);

@@ -88,12 +88,16 @@ static void pass(double seconds) {
             if (!ranks[i].dead) control_tick(ranks[i].control, now_ns);
 }
 
-static void post(uint32_t i, uint64_t sequence, const char *what) {
+static void post_counting(uint32_t i, uint64_t sequence, const char *what, uint64_t counts_ns) {
     struct comm_call call = {.kind = COMM_ALL_GATHER, .count = 64, .what = what};
     struct comm_record record;
     record_make(&call, sequence, ranks[i].hash, &record);
     ranks[i].hash = record.hash;
-    control_posted(ranks[i].group, &record, now_ns);
+    control_posted(ranks[i].group, &record, counts_ns);
+}
+
+static void post(uint32_t i, uint64_t sequence, const char *what) {
+    post_counting(i, sequence, what, now_ns);
 }
 
 static uint32_t failed(zero_status code, const char *part) {
@@ -282,6 +286,25 @@ static void reports_who_does_not_post(bool leaves) {
     end();
 }
 
+/* In a patient call a rank may take any time while it is alive and has not left. */
+static void awaits_the_living(bool leaves) {
+    start();
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (i != 3) post_counting(i, 0, "a checkpoint", UINT64_MAX);
+    pass(100);
+    CHECK_INT(failed(ZERO_OK, ""), RANKS);
+    if (leaves)
+        control_leave(ranks[3].control);
+    else
+        ranks[3].dead = true;
+    pass(4);
+    const char *part = leaves
+                           ? "rank 3 closed its communicator without its part of all-gather of a checkpoint"
+                           : "rank 3 has been silent for 2.";
+    CHECK_INT(failed(ZERO_E_PEER, part), leaves ? RANKS : RANKS - 1);
+    end();
+}
+
 /* A record of a failure as it travels: control.c has the struct. */
 struct failure_record {
     uint32_t type, from;
@@ -390,5 +413,7 @@ int main(void) {
     names_the_first_difference(3, 3000);
     reports_who_does_not_post(false);
     reports_who_does_not_post(true);
+    awaits_the_living(false);
+    awaits_the_living(true);
     return check_end();
 }

@@ -151,7 +151,7 @@ static zero_status post(struct comm_work *work) {
 static zero_status check_peer(const struct comm_work *work, uint32_t peer, bool left) {
     struct comm *comm = work->group->comm;
     if (left) return comm_raise_left(comm, work->group->ordinal, &work->record, peer);
-    if (!deadline_passed(comm->timeout_s, 0, work->waited_ns)) return ZERO_OK;
+    if (work->call.patient || !deadline_passed(comm->timeout_s, 0, work->waited_ns)) return ZERO_OK;
     return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer, (double)work->waited_ns * 1e-9);
 }
 

@@ -55,7 +55,8 @@ void weights_print_model(FILE *out, const struct manifest *manifest, bool first,
                          bool (*keeps)(const struct manifest *manifest, const char *key));
 
 /* Writes the weights as OUT/step_00000000, a checkpoint without optimizer state, and makes it the latest. `left`: a
- * warning if an old leftover there could not be removed; the caller clears it. */
+ * warning if the checkpoint cannot note the path of the weights, or if an old leftover there could not be removed; the caller clears
+ * it. */
 zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,
                            struct zero_error *error);
 
