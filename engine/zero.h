@@ -279,7 +279,7 @@ typedef struct zero_span {
 
 typedef struct zero_param {
     size_t struct_size;
-    const char *name; /* unique in the engine, of any length; copied */
+    const char *name; /* unique in the engine, UTF-8 of any length; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
     uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD, ZERO_KEEP_FP32, ZERO_MODEL_REPLICATED */
     /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
@@ -342,7 +342,7 @@ typedef struct zero_group {
  * be more than ZERO_GROUPS_MAX groups. Local, before commit, the same on all ranks. */
 zero_status zero_engine_add_group(zero_engine *engine, const zero_group *group, int *out);
 
-/* `name`: unique, copied. *out lives as long as the engine. ZERO_E_ORDER after commit. */
+/* `name`: unique, UTF-8, copied. *out lives as long as the engine. ZERO_E_ORDER after commit. */
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out);
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
 
@@ -427,7 +427,7 @@ typedef enum zero_scope { ZERO_SCOPE_ELEMENT, ZERO_SCOPE_TENSOR, ZERO_SCOPE_MATR
  * weights are cast. */
 typedef struct zero_optimizer {
     size_t struct_size;
-    const char *name; /* in checkpoints; at most 31 bytes, copied */
+    const char *name; /* in checkpoints; UTF-8 of at most 31 bytes, copied */
     uint32_t states;  /* numbers per element beside the weight; 0 at first */
     /* 1: states may be kept in bf16, rounded stochastically (bf16.bf16_optimizer_states). 0: refuses such a configuration. */
     int rounds_states;
@@ -439,8 +439,9 @@ typedef struct zero_optimizer {
     void (*update)(void *user, float *weight, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void *user;
-    const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
-    zero_scope scope;                         /* it has the functions of its scope, and no others */
+    /* In checkpoints: all different, UTF-8 of at most 31 bytes, without '/' and '#', not "param" or "ema". Copied. */
+    const char *state_names[ZERO_STATES_MAX];
+    zero_scope scope; /* it has the functions of its scope, and no others */
     void (*before)(void *user, float *weight, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void (*direction)(void *user, float *weight, const float *state0, const float *state1,
@@ -782,7 +783,8 @@ zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count)
  * A crash at any moment leaves the checkpoints that were complete before, and this one is complete or not seen.
  * A checkpoint of the same step is replaced. Writes from where the state lives through 256 KiB of the plan.
  * A save that fails changes nothing in the engine: training can go on. ZERO_E_IO names file and reason. A left-over of
- * an earlier save that cannot be removed is logged, once. */
+ * an earlier save that cannot be removed is logged, once. Once all ranks have called it, comm.timeout_s limits silence alone: ranks wait
+ * for one that writes for as long as it takes, as in _save_wait, _load and _prune. */
 zero_status zero_engine_save(zero_engine *engine, const char *dir);
 
 /* With "checkpoint": {"async": true} _save returns when the save has begun, and training goes on while it is written; a
@@ -810,7 +812,7 @@ zero_status zero_engine_load_ema(zero_engine *engine, const char *dir);
 zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
 
 /* Notes of the host program: texts that the next saves keep, and that a load replaces: for example the
- * number of samples used, or the state of its generators. At most 64, of at most 4,095 bytes (with a shadow, which keeps them with
+ * number of samples used, or the state of its generators. At most 64, UTF-8 of at most 4,095 bytes (with a shadow, which keeps them with
  * each step, 2,048 bytes of keys and texts together); NULL removes one. The same on all ranks; rank 0's are saved. Local. The result of
  * _note is valid until the next set or load. */
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);

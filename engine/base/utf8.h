@@ -2,8 +2,10 @@
 #ifndef ZERO_ENGINE_BASE_UTF8_H
 #define ZERO_ENGINE_BASE_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* The number of bytes of the UTF-8 sequence at `at`; 0: not UTF-8. Overlong forms, surrogates and codes past U+10FFFF
  * are not UTF-8. */
@@ -22,6 +24,18 @@ static inline size_t utf8_length(const char *at, const char *end) {
     if (b[0] == 0xF0 && b[1] < 0x90) return 0;
     if (b[0] == 0xF4 && b[1] > 0x8F) return 0;
     return count;
+}
+
+/* The number of bytes, up to `bytes`, in whole sequences before the first that is none. */
+static inline size_t utf8_prefix(const char *text, size_t bytes) {
+    const char *at = text, *end = text + bytes;
+    for (size_t length; at < end && (length = utf8_length(at, end)); at += length) {}
+    return (size_t)(at - text);
+}
+
+static inline bool utf8_is(const char *text) {
+    size_t bytes = strlen(text);
+    return utf8_prefix(text, bytes) == bytes;
 }
 
 #endif

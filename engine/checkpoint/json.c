@@ -16,16 +16,6 @@ static const uint64_t DOCUMENT_BYTES_MAX = 1ull << 31;
 static json_object *object_of(const struct json *value) { return (json_object *)(uintptr_t)value; }
 static const struct json *value_of(const json_object *object) { return (const struct json *)object; }
 
-/* json-c's own check lets overlong forms through. */
-static bool is_utf8(const char *text, size_t bytes) {
-    for (const char *end = text + bytes; text < end;) {
-        size_t length = utf8_length(text, end);
-        if (!length) return false;
-        text += length;
-    }
-    return true;
-}
-
 /* The memory that json-c takes for the values, about: a number 64 bytes, a list 128, an object 800. An empty object has three bytes
  * of text, so it is counted before it is read. */
 static uint64_t document_bytes(const char *text, size_t bytes) {
@@ -48,7 +38,9 @@ zero_status json_parse(const char *text, size_t bytes, const char *name, struct 
         return error_set(error, ZERO_E_IO, "%s is not JSON: it is too long, or has a zero byte", name);
     if (document_bytes(text, bytes) > DOCUMENT_BYTES_MAX)
         return error_set(error, ZERO_E_IO, "%s has more values than any file that is read here", name);
-    if (!is_utf8(text, bytes)) return error_set(error, ZERO_E_IO, "%s is not JSON: it is not UTF-8", name);
+    /* json-c's own check lets overlong forms through */
+    if (utf8_prefix(text, bytes) < bytes)
+        return error_set(error, ZERO_E_IO, "%s is not JSON: it is not UTF-8", name);
     json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
     if (!tokener) return error_set(error, ZERO_E_MEMORY, "no memory to parse %s", name);
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);

@@ -8,12 +8,19 @@
 
 #include "engine/base/clock.h"
 #include "engine/comm/socket.h"
+#include "engine/comm/verdict.h"
 
 enum {
     NAMED_MAX = 8, /* missing ranks that one message names */
     NAMES_BYTES = 128,
     UNPROVEN_NS = 2000000000 /* for a caller without a proof while other callers wait */
 };
+
+const char *callers_where(const struct meeting *m, uint32_t rank, char text[WHERE_BYTES]) {
+    if (rank) return socket_place_text(&m->places[rank], text);
+    snprintf(text, WHERE_BYTES, "%.255s:%u", m->r->host, m->r->port);
+    return text;
+}
 
 /* ---- callers ---- */
 
@@ -30,6 +37,30 @@ static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
     m->callers[caller] = m->callers[--m->caller_count];
 }
 
+/* ---- ranks that rank 0 has taken ---- */
+
+/* A rank's place is free again: a launcher may start its process a second time. */
+static void forget(struct meeting *m, uint32_t q) {
+    close(m->peers[q].socket[0]);
+    m->peers[q].socket[0] = -1;
+    if (m->r->log)
+        log_line(m->r->log, ZERO_LOG_WARN,
+                 "rank %u of %u ended before all ranks had come: rank 0 waits for it again", q, m->r->size);
+}
+
+static zero_status hear_taken(struct meeting *m, uint32_t q, bool first) {
+    struct lanes *peer = &m->peers[q];
+    struct patience brief = {.deadline_ns = clock_now_ns() + VERDICT_GRACE_NS};
+    struct verdict verdict;
+    if (peer->socket[0] < 0 || !verdict_ends(peer->socket[0])) return ZERO_OK;
+    if (verdict_receive(peer->socket[0], &peer->seals[0], m->r->size, &verdict, brief) && verdict.code)
+        return verdict_take(&verdict, m->error);
+    if (first) return forget(m, q), ZERO_OK;
+    m->error->rank = (int32_t)q;
+    return error_set(m->error, ZERO_E_PEER,
+                     "rendezvous: rank %u of %u ended before all ranks had met: see its log", q, m->r->size);
+}
+
 /* Takes a rank's first connection to rank 0. Two processes with the same rank, or a different number of ranks, end the
  * rendezvous for all ranks. */
 static zero_status take_first(struct meeting *m, uint32_t caller) {
@@ -40,6 +71,8 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
             "rendezvous: rank %u says that there are %u ranks, where rank 0 says %u: start all with the "
             "same %s",
             hello->rank, hello->size, m->r->size, m->names->size);
+    zero_status status = hello->rank ? hear_taken(m, hello->rank, true) : ZERO_OK;
+    if (status) return status;
     if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
         return error_set(m->error, ZERO_E_ARGUMENT,
                          "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "
@@ -89,6 +122,17 @@ static uint32_t missing(const struct meeting *m, uint32_t lanes) {
     return count;
 }
 
+/* Now and then, and when no rank is missing: one that has ended does not count. */
+static zero_status hear_all_taken(struct meeting *m, uint32_t lanes, bool first) {
+    zero_status status = ZERO_OK;
+    uint64_t now_ns = clock_now_ns();
+    bool soon = now_ns - m->heard_ns < SOCKET_LOOK_MS * 1000000ull;
+    if (m->r->rank || (soon && missing(m, lanes))) return ZERO_OK;
+    m->heard_ns = now_ns;
+    for (uint32_t q = 1; q < m->r->size && status == ZERO_OK; q++) status = hear_taken(m, q, first);
+    return status;
+}
+
 /* "ranks 2, 4" */
 static void name_missing(const struct meeting *m, uint32_t lanes, char names[NAMES_BYTES]) {
     uint32_t absent = 0, count = 0;
@@ -122,7 +166,7 @@ bool callers_look(void *user) {
 }
 
 static zero_status report_missing(struct meeting *m, uint32_t lanes) {
-    char names[NAMES_BYTES], strangers[160] = "";
+    char names[NAMES_BYTES], where[WHERE_BYTES], strangers[160] = "";
     name_missing(m, lanes, names);
     if (m->strangers)
         snprintf(strangers, sizeof strangers, "; %u other connections were not from ranks", m->strangers);
@@ -131,18 +175,19 @@ static zero_status report_missing(struct meeting *m, uint32_t lanes) {
                  "; %u of %u other connections had another ZERO_JOB_SECRET, or none", m->impostors,
                  m->strangers);
     error_set(m->error, ZERO_E_PEER,
-              "rendezvous: %s of %u did not connect to rank %u (%s:%u) within %g s%s: see their logs, and "
+              "rendezvous: %s of %u did not connect to rank %u (%s) within %g s%s: see their logs, and "
               "whether their hosts can reach this one",
-              names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s, strangers);
+              names, m->r->size, m->r->rank, callers_where(m, m->r->rank, where), m->r->timeout_s, strangers);
     for (uint32_t q = m->r->size; q-- > m->r->rank + 1;)
         if (m->peers[q].socket[lanes - 1] < 0) m->error->rank = (int32_t)q;
     return ZERO_E_PEER;
 }
 
-zero_status callers_interrupted(struct meeting *m, const char *awaited) {
+zero_status callers_interrupted(struct meeting *m, const char *awaited, uint32_t at) {
+    char where[WHERE_BYTES];
     return error_set(m->error, ZERO_E_INTERRUPTED,
-                     "rendezvous: interrupted while rank %u waited for %s of %u (%s:%u)", m->r->rank, awaited,
-                     m->r->size, m->r->host, m->r->port);
+                     "rendezvous: interrupted while rank %u waited for %s of %u (%s)", m->r->rank, awaited,
+                     m->r->size, callers_where(m, at, where));
 }
 
 /* Accepts connections up to CALLERS_MAX; the other connections wait. Also those for which there are no more sockets wait, until
@@ -177,7 +222,9 @@ static void dismiss_slow(struct meeting *m) {
 }
 
 zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
-    const uint64_t deadline_ns = m->patience.deadline_ns;
+    /* a rank that could not connect to another one knows more than rank 0, and tells it */
+    const uint64_t grace_ns = m->r->rank == 0 && !first ? VERDICT_GRACE_NS : 0,
+                   deadline_ns = m->patience.deadline_ns + grace_ns;
     zero_status status = ZERO_OK;
     while (status == ZERO_OK && missing(m, lanes)) {
         struct pollfd polls[CALLERS_MAX + 1];
@@ -186,7 +233,7 @@ zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
         if (patience_ends(&m->patience)) {
             char names[NAMES_BYTES];
             name_missing(m, lanes, names);
-            return callers_interrupted(m, names);
+            return callers_interrupted(m, names, m->r->rank);
         }
         uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
         for (uint32_t i = 0; i < m->caller_count; i++)
@@ -196,6 +243,7 @@ zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
         for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
         dismiss_slow(m);
         if (status == ZERO_OK) status = admit(m);
+        if (status == ZERO_OK) status = hear_all_taken(m, lanes, first);
     }
     return status;
 }

@@ -326,18 +326,24 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     return status;
 }
 
-/* Limits the wait for a call that all ranks have posted and whose data never arrives. At most 100 ms between two tests
- * count, so that the host program's own computing does not count as waiting. A rank that did not post is reported
- * earlier, after 10 x timeout_s. */
-static zero_status judge_wait(struct comm_work *work) {
+/* At most 100 ms between two tests count, so that neither the host program's own computing nor a time in which the process was
+ * stopped counts as waiting. */
+static void count_wait(struct comm_work *work) {
     const uint64_t AT_MOST_NS = 100000000;
-    struct comm *comm = work->group->comm;
-    const struct comm_ops *ops = comm->ops;
     uint64_t now_ns = clock_now_ns(), passed_ns = work->tested_ns ? now_ns - work->tested_ns : 0;
     work->tested_ns = now_ns;
     work->waited_ns += passed_ns < AT_MOST_NS ? passed_ns : AT_MOST_NS;
+}
+
+/* Limits the wait for a call that all ranks have posted and whose data never arrives. A rank that did not post is reported
+ * earlier, after 10 x timeout_s. */
+static zero_status judge_wait(struct comm_work *work) {
+    struct comm *comm = work->group->comm;
+    const struct comm_ops *ops = comm->ops;
     uint64_t grace_ns = (uint64_t)(comm->timeout_s * 2e9);
-    if (ops->virtual_time || !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns)) return ZERO_OK;
+    if (ops->virtual_time || work->call.patient ||
+        !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns))
+        return ZERO_OK;
     char text[RECORD_TEXT_BYTES], who[32] = "a rank";
     int32_t rank = ops->late ? ops->late(work) : -1;
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
@@ -353,6 +359,7 @@ zero_status comm_test(struct comm_work *work, bool *out_done) {
     zero_status status = settle(work->group, "waited in", &work->record);
     if (status) return status;
     bool done = false;
+    count_wait(work);
     status = work->group->comm->ops->test(work, &done);
     if (status == ZERO_OK && !done) status = judge_wait(work);
     status = settle_status(work, status);

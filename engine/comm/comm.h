@@ -13,9 +13,9 @@
  * additional thread per rank, from open to close. This thread sends the heartbeats; its calls also let MPI make progress.
  *
  * Failures are sticky: comm_error() keeps the first failure, and every later call returns it. Every wait has a
- * deadline. A silent rank, a broken connection, or data that never arrives ends in ZERO_E_PEER. A different call
- * on some rank ends in ZERO_E_DIVERGED. Each message names the rank and the call. MPI's own blocking calls have no
- * deadline, but all ranks first meet in a wait that has one.
+ * deadline, but in a patient call the wait for a rank that is alive. A silent rank, a broken connection, or data that never
+ * arrives ends in ZERO_E_PEER. A different call on some rank ends in ZERO_E_DIVERGED. Each message names the rank and the
+ * call. MPI's own blocking calls have no deadline, but all ranks first meet in a wait that has one.
  *
  * After a failure, a peer may still read or write the buffers of calls that never finished (local: until every
  * rank has closed; mpi: until the process ends). Neither the transport nor the caller may free these buffers
@@ -76,6 +76,9 @@ struct comm_call {
     bool native;
     /* Reductions: add the sum to the target's content, in fp32, and round once. An all-reduce needs an fp32 target for it. */
     bool add;
+    /* The wait lasts as long as the other ranks are alive: what a rank does before this call may take any time. Not part of
+     * the fingerprint. */
+    bool patient;
     comm_written_fn written; /* reduce-scatter, or NULL; called from comm_test, comm_idle or comm_perform */
     void *written_user;
     struct comm_norm norm; /* reduce-scatter in memory of a device */
@@ -129,8 +132,8 @@ bool comm_native_fp32(
 struct comm_options {
     uint32_t rank, size;
     /* The limit for the silence of a rank's heartbeat. The limit is 10 x timeout_s for a rank that sends heartbeats
-     * but does not take its part in a call, and 12 x timeout_s for data that never arrives. 0: COMM_TIMEOUT_S. A
-     * network outage of up to 0.8 x timeout_s does not end the run. */
+     * but does not take its part in a call, and 12 x timeout_s for data that never arrives; a patient call has neither
+     * of these two. 0: COMM_TIMEOUT_S. A network outage of up to 0.8 x timeout_s does not end the run. */
     double timeout_s;
     struct local_world *local; /* transport local: the ranks' common world */
     struct sim_world *sim;     /* transport sim: see sim.h */

@@ -279,12 +279,12 @@ static zero_status post(struct comm_work *work) {
     return ZERO_OK;
 }
 
-/* The time counts from the call's post at the earliest: while no rank waits for a rank, it needs no thread. */
-static zero_status check_thread(const struct comm_work *work, uint32_t peer, uint64_t now_ns) {
+/* While no rank waits for a rank, it needs no thread. */
+static zero_status check_thread(const struct comm_work *work, uint32_t peer) {
     struct comm *comm = work->group->comm;
-    uint64_t alone_ns = presence_alone_ns(&world_of(comm)->seats[peer].presence);
-    uint64_t since_ns = alone_ns > work->posted_ns ? alone_ns : work->posted_ns;
-    if (!alone_ns || now_ns < since_ns || (double)(now_ns - since_ns) <= comm->timeout_s * 1e9)
+    uint64_t alone_ns = presence_alone_ns(&world_of(comm)->seats[peer].presence), now_ns = clock_now_ns();
+    uint64_t gone_ns = alone_ns && now_ns > alone_ns ? now_ns - alone_ns : 0;
+    if ((double)(gone_ns < work->waited_ns ? gone_ns : work->waited_ns) <= comm->timeout_s * 1e9)
         return ZERO_OK;
     char text[RECORD_TEXT_BYTES];
     return comm_raise(
@@ -292,7 +292,7 @@ static zero_status check_thread(const struct comm_work *work, uint32_t peer, uin
         "the thread of rank %u ended, and did not close its communicator, without its part of %s, for "
         "which rank %u waited %.1f s",
         peer, record_text(&work->record, work->group->ordinal, text), comm->rank,
-        (double)(now_ns - work->posted_ns) * 1e-9);
+        (double)work->waited_ns * 1e-9);
 }
 
 /* Finds a rank that left without taking its part, whose thread ended, or that has not taken its part for too long. */
@@ -301,11 +301,10 @@ static zero_status check_peer(const struct comm_work *work, uint32_t member, con
     uint32_t peer = work->group->ranks[member];
     if (atomic_load(&world_of(comm)->seats[peer].left) && atomic_load(stamp) <= work->record.sequence)
         return comm_raise_left(work->group->comm, work->group->ordinal, &work->record, peer);
-    uint64_t now = clock_now_ns();
-    if (deadline_passed(comm->timeout_s, work->posted_ns, now))
+    if (!work->call.patient && deadline_passed(comm->timeout_s, 0, work->waited_ns))
         return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer,
-                                (double)(now - work->posted_ns) * 1e-9);
-    return check_thread(work, peer, now);
+                                (double)work->waited_ns * 1e-9);
+    return check_thread(work, peer);
 }
 
 /* Whether a stamp of all members has reached this call. stamp_offset: the offset of posted, summed or finished in the

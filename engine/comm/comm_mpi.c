@@ -271,7 +271,7 @@ static zero_status post(struct comm_work *work) {
                           "comm mpi: the native reduction of %s is for fp32 shares below 2^31 elements: set "
                           "\"comm\": {\"reduction\": \"ordered\"}",
                           work->record.what[0] ? work->record.what : "this call");
-    control_posted(group->ring, &work->record, work->posted_ns);
+    control_posted(group->ring, &work->record, work_counts_ns(work));
     int code = post_call(work, mine, group->data);
     return code == MPI_SUCCESS ? ZERO_OK : raise_mpi(work, code);
 }

@@ -47,12 +47,12 @@ static zero_status make_current(struct device *device, struct zero_error *error)
 static zero_status check_deadline(const struct comm_work *work) {
     struct comm *comm = work->group->comm;
     char text[RECORD_TEXT_BYTES];
-    uint64_t now_ns = clock_now_ns(), grace_ns = (uint64_t)(comm->timeout_s * 2e9);
-    if (!deadline_passed(comm->timeout_s, work->posted_ns + grace_ns, now_ns)) return ZERO_OK;
+    uint64_t grace_ns = (uint64_t)(comm->timeout_s * 2e9);
+    if (work->call.patient || !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns)) return ZERO_OK;
     return comm_raise(comm, ZERO_E_PEER, -1, false,
                       "comm nccl: rank %u waited %.1f s for %s: a rank does not take its part, or NCCL "
                       "cannot move data between the GPUs: look at every rank's log, and set NCCL_DEBUG=INFO",
-                      comm->rank, (double)(now_ns - work->posted_ns) * 1e-9,
+                      comm->rank, (double)work->waited_ns * 1e-9,
                       record_text(&work->record, work->group->ordinal, text));
 }
 
@@ -180,7 +180,7 @@ static zero_status post(struct comm_work *work) {
     *mine = (struct nccl_work){.steps = nccl_steps(work)};
     mine->in_turn = mine->steps[0] && call->kind != COMM_BARRIER;
     if (mine->in_turn) mine->turn = comm_of(work->group)->posted++;
-    if (group->ring) control_posted(group->ring, &work->record, work->posted_ns);
+    if (group->ring) control_posted(group->ring, &work->record, work_counts_ns(work));
     return issue(group->base.comm);
 }
 

@@ -230,7 +230,7 @@ static zero_status post(struct comm_work *work) {
     mine->source = shape_reduces(&work->call)          ? staged_source(work)
                    : work->call.kind == COMM_BROADCAST ? work->call.target
                                                        : work->call.source;
-    control_posted(((struct tcp_group *)work->group)->ring, &work->record, work->posted_ns);
+    control_posted(((struct tcp_group *)work->group)->ring, &work->record, work_counts_ns(work));
     tcp_keep_own_slice(work);
     return tcp_begin_phase(work);
 }

@@ -59,7 +59,7 @@ struct control_group {
     bool left;
     struct comm_record history[HISTORY_RECORDS];
     bool waiting[COMM_CALLS_MAX];
-    uint64_t posted_ns[COMM_CALLS_MAX];
+    uint64_t counts_ns[COMM_CALLS_MAX];
     struct calls_message theirs; /* the last message of the rank before this one */
     bool heard, told, compared;
     /* Ranks differ: the history no longer changes, so that the first difference is not overwritten. */
@@ -144,13 +144,13 @@ struct control_group *control_group_open(struct control *control, const struct c
     return ring;
 }
 
-void control_posted(struct control_group *group, const struct comm_record *record, uint64_t now_ns) {
+void control_posted(struct control_group *group, const struct comm_record *record, uint64_t counts_ns) {
     uint32_t slot = record->sequence % COMM_CALLS_MAX;
     pthread_mutex_lock(&group->control->mutex);
     if (!group->frozen) {
         group->history[record->sequence % HISTORY_RECORDS] = *record;
         group->posted = record->sequence + 1;
-        group->posted_ns[slot] = now_ns;
+        group->counts_ns[slot] = counts_ns;
         group->waiting[slot] = true;
         group->told = group->compared = false;
     }
@@ -436,6 +436,18 @@ static void judge_calls(struct control *control, struct control_group *group) {
     if (!send(control, group->from, &ask, sizeof ask)) group->compared = false;
 }
 
+/* The calls of this rank did not wait while it was itself stopped. */
+static void forgive_stop(const struct control *control, struct control_group *group, uint64_t now_ns) {
+    uint64_t elapsed_ns = now_ns - control->tick_ns, most_ns = 2 * control->interval_ns;
+    if (elapsed_ns <= most_ns) return;
+    for (uint32_t slot = 0; slot < COMM_CALLS_MAX; slot++) {
+        uint64_t *counts_ns = &group->counts_ns[slot];
+        if (*counts_ns >= now_ns) continue;
+        *counts_ns += elapsed_ns - most_ns;
+        if (*counts_ns > now_ns) *counts_ns = now_ns;
+    }
+}
+
 /* Judges the oldest call that this rank waits for and that the rank before it has not posted. */
 static void judge_waits(struct control *control, struct control_group *group, uint64_t now_ns) {
     uint64_t first = group->posted > COMM_CALLS_MAX ? group->posted - COMM_CALLS_MAX : 0;
@@ -446,9 +458,9 @@ static void judge_waits(struct control *control, struct control_group *group, ui
         if (!group->waiting[slot]) continue;
         if (group->theirs.left)
             comm_raise_left(control->comm, group->ordinal, record, group->from);
-        else if (deadline_passed(control->comm->timeout_s, group->posted_ns[slot], now_ns))
+        else if (deadline_passed(control->comm->timeout_s, group->counts_ns[slot], now_ns))
             comm_raise_stuck(control->comm, group->ordinal, record, group->from,
-                             (double)(now_ns - group->posted_ns[slot]) * 1e-9);
+                             (double)(now_ns - group->counts_ns[slot]) * 1e-9);
         return;
     }
 }
@@ -463,6 +475,7 @@ void control_tick(struct control *control, uint64_t now_ns) {
     pthread_mutex_lock(&control->mutex);
     for (struct control_group *group = control->groups; group; group = group->next) {
         if (!group->compared) judge_calls(control, group);
+        forgive_stop(control, group, now_ns);
         if (!group->alone) judge_waits(control, group, now_ns);
         send_calls(control, group, now_ns);
     }

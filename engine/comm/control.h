@@ -14,7 +14,8 @@
  *                                    next member asks for older records until it finds the first that differs. If
  *                                    ranks differ at all, then two neighbors on the ring differ. If this rank
  *                                    waits for a call that the member before it has not posted, that member is at
- *                                    fault once it has left or once 10 x timeout_s have passed.
+ *                                    fault once it has left or once 10 x timeout_s have passed (if the call is
+ *                                    patient, only once it has left).
  *   failures   none                  A rank r that learns of a failure sends it once to ranks r + 1, r + 2, r + 4,
  *                                    and so on. The failure reaches all ranks in log2(N) hops, also around dead
  *                                    ranks.
@@ -66,7 +67,8 @@ bool control_quiet(const struct control *control, uint64_t now_ns);
 
 /* The control_group lives until control_destroy: the ring reports a group's calls also after the group's close. */
 struct control_group *control_group_open(struct control *control, const struct comm_group *group);
-void control_posted(struct control_group *group, const struct comm_record *record, uint64_t now_ns);
+/* counts_ns: when the time begins in which the other members must post the call; UINT64_MAX: there is no limit. */
+void control_posted(struct control_group *group, const struct comm_record *record, uint64_t counts_ns);
 void control_done(struct control_group *group, uint64_t sequence);
 
 /* control_leave: this rank posts no more calls. control_left: true once this rank has told its neighbors that it left,

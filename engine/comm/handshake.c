@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static const uint64_t magic = 0x3576646e7a6f7265u; /* also the version of all messages between ranks */
+static const uint64_t magic = 0x3676646e7a6f7265u; /* also the version of all messages between ranks */
 
 /* ---- the keys of a connection ---- */
 

@@ -10,18 +10,11 @@
 #include "engine/base/clock.h"
 #include "engine/comm/callers.h"
 #include "engine/comm/socket.h"
+#include "engine/comm/verdict.h"
 
 enum {
     ADDRESSES_MAX = 16, /* of one host name */
-    NOTICE_S = 10,
-    GRACE_NS = 2000000000
-};
-
-/* Rank 0 sends it to all ranks that came, and its tag. On success, the `places` of all ranks follow, and their tag. */
-struct verdict {
-    uint64_t key;
-    uint32_t code;
-    char message[1004];
+    NOTICE_S = 10
 };
 
 static const struct names of_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
@@ -30,36 +23,18 @@ static const struct names of_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "M
 
 /* ---- rank 0 ---- */
 
-static bool send_sealed(int socket, struct seal *seal, const void *data, size_t bytes,
-                        struct patience patience) {
-    struct tag tag = seal_next(seal, &(struct text){data, bytes}, 1);
-    return socket_send(socket, data, bytes, patience) && socket_send(socket, &tag, sizeof tag, patience);
-}
-
-static bool receive_sealed(int socket, struct seal *seal, void *data, size_t bytes,
-                           struct patience patience) {
-    struct tag tag;
-    if (!socket_receive(socket, data, bytes, patience) || !socket_receive(socket, &tag, sizeof tag, patience))
-        return false;
-    errno = EPROTO;
-    return seal_fits(seal, &(struct text){data, bytes}, 1, &tag);
-}
-
-static void tell(const struct meeting *m, int socket, struct seals *seals, const struct verdict *verdict) {
-    struct patience brief = {.deadline_ns = clock_now_ns() + GRACE_NS};
-    if (send_sealed(socket, &seals->out, verdict, sizeof *verdict, brief) && verdict->code == ZERO_OK)
-        send_sealed(socket, &seals->out, m->places, m->r->size * sizeof *m->places, brief);
-}
-
-/* Tells every rank that came, also the ranks whose first message was wrong. A rank that died in the meantime is found
- * later. */
-static void tell_all(struct meeting *m, zero_status status) {
-    struct verdict verdict = {.key = m->key, .code = (uint32_t)status};
-    if (status) snprintf(verdict.message, sizeof verdict.message, "%.990s", m->error->message);
-    for (uint32_t q = 1; q < m->r->size; q++)
-        if (m->peers[q].socket[0] >= 0) tell(m, m->peers[q].socket[0], &m->peers[q].seals[0], &verdict);
+/* Tells every rank that came, also the ranks whose first message was wrong. `first`: if they have come, the places of all follow. */
+static void tell_all(struct meeting *m, zero_status status, bool first) {
+    struct verdict verdict = verdict_make(m->key, status, m->error);
+    for (uint32_t q = 1; q < m->r->size; q++) {
+        struct lanes *peer = &m->peers[q];
+        struct patience brief = {.deadline_ns = clock_now_ns() + VERDICT_GRACE_NS};
+        if (peer->socket[0] < 0 || !verdict_send(peer->socket[0], &peer->seals[0], &verdict)) continue;
+        if (status || !first) continue;
+        sealed_send(peer->socket[0], &peer->seals[0].out, m->places, m->r->size * sizeof *m->places, brief);
+    }
     for (uint32_t i = 0; i < m->caller_count && status; i++)
-        if (m->callers[i].known) tell(m, m->callers[i].answer.socket, &m->callers[i].seals, &verdict);
+        if (m->callers[i].known) verdict_send(m->callers[i].answer.socket, &m->callers[i].seals, &verdict);
 }
 
 /* The addresses of rank 0's host. */
@@ -102,8 +77,11 @@ static zero_status lead(struct meeting *m) {
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
     status = callers_await(m, 1, true);
-    tell_all(m, status);
-    return status ? status : callers_await(m, RENDEZVOUS_LANES, false);
+    tell_all(m, status, true);
+    if (status) return status;
+    status = callers_await(m, RENDEZVOUS_LANES, false);
+    tell_all(m, status, false);
+    return status;
 }
 
 /* ---- the other ranks ---- */
@@ -149,33 +127,40 @@ static enum greeted greet(struct meeting *m, uint32_t to, uint32_t lane) {
     return GREETED_LOST;
 }
 
+/* Ranks above 0 listen at ports that the kernel chooses: no variable says where. */
+static zero_status report_unreached(struct meeting *m, uint32_t to) {
+    char where[WHERE_BYTES], hint[160] = "", *why = strerror(errno);
+    if (to == 0)
+        snprintf(hint, sizeof hint, ", whether %s and %s say where rank 0 listens", m->names->address,
+                 m->names->port);
+    error_set(
+        m->error, ZERO_E_PEER,
+        "rendezvous: rank %u of %u cannot reach rank %u (%s) within %g s: %s: see whether that rank runs%s, "
+        "and whether a firewall between them closes %s",
+        m->r->rank, m->r->size, to, callers_where(m, to, where), m->r->timeout_s, why, hint,
+        to ? "ports: ranks above 0 listen at any free port" : "that port");
+    m->error->rank = (int32_t)to;
+    return ZERO_E_PEER;
+}
+
 /* Greets rank `to` over `fd`; without a connection, reports why there is none. */
 static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
+    char where[WHERE_BYTES], awaited[32];
     m->peers[to].socket[lane] = fd;
     enum greeted greeted = greet(m, to, lane);
     fd = m->peers[to].socket[lane];
     if (greeted == GREETED) return ZERO_OK;
     if (greeted == GREETED_REFUSED)
         return error_set(m->error, ZERO_E_ARGUMENT,
-                         "rendezvous: rank %u %s, and rank %u, which listens at %s:%u, has another or none: "
+                         "rendezvous: rank %u %s, and rank %u, which listens at %s, has another or none: "
                          "give all ranks of a job "
                          "the same ZERO_JOB_SECRET, and each job its own %s",
                          m->r->rank, m->r->secret.given ? "has a job secret" : "has no job secret", to,
-                         m->r->host, m->r->port, m->names->port);
+                         callers_where(m, to, where), m->names->port);
     if (fd >= 0 && to == 0 && lane == 0 && errno != ECANCELED) return report_no_leader(m);
-    if (errno == ECANCELED) {
-        char awaited[32];
-        snprintf(awaited, sizeof awaited, "rank %u", to);
-        return callers_interrupted(m, awaited);
-    }
-    error_set(
-        m->error, ZERO_E_PEER,
-        "rendezvous: rank %u of %u cannot reach rank %u (%s:%u) within %g s: %s: see whether that rank runs, "
-        "whether %s and %s say where rank 0 listens, and whether a firewall is between them",
-        m->r->rank, m->r->size, to, m->r->host, m->r->port, m->r->timeout_s, strerror(errno),
-        m->names->address, m->names->port);
-    m->error->rank = (int32_t)to;
-    return ZERO_E_PEER;
+    if (errno != ECANCELED) return report_unreached(m, to);
+    snprintf(awaited, sizeof awaited, "rank %u", to);
+    return callers_interrupted(m, awaited, to);
 }
 
 /* Connects to the first address of rank 0's host that answers. Other addresses may belong to interfaces that are
@@ -209,26 +194,25 @@ static void place_neighbours(struct meeting *m, struct place leader) {
     m->places[0] = leader;
 }
 
-static zero_status hear_verdict(struct meeting *m) {
+/* `first`: all have come, or not. Else: all have all connections, or not. */
+static zero_status hear_verdict(struct meeting *m, bool first) {
     struct verdict verdict;
+    struct lanes *peer = &m->peers[0];
     struct patience patience = m->patience;
-    patience.deadline_ns += GRACE_NS; /* rank 0's own limit ends first, and its message says more */
-    int fd = m->peers[0].socket[0];
-    struct seal *seal = &m->peers[0].seals[0].in;
-    bool heard = receive_sealed(fd, seal, &verdict, sizeof verdict, patience);
-    if (heard && verdict.code && error_code_known(verdict.code)) {
-        verdict.message[sizeof verdict.message - 1] = 0;
-        return error_set(m->error, (zero_status)verdict.code, "%s", verdict.message);
-    }
-    if (heard) errno = EPROTO;
-    if (heard && verdict.code == ZERO_OK) {
+    patience.interrupted = callers_look;
+    patience.deadline_ns +=
+        2 * VERDICT_GRACE_NS; /* rank 0's own limit ends first, and its message says more */
+    bool heard = verdict_receive(peer->socket[0], &peer->seals[0], m->r->size, &verdict, patience);
+    if (heard && verdict.code) return verdict_take(&verdict, m->error);
+    if (heard && first) {
         struct place leader = m->places[0];
         m->key = verdict.key;
-        heard = receive_sealed(fd, seal, m->places, m->r->size * sizeof *m->places, patience);
+        heard = sealed_receive(peer->socket[0], &peer->seals[0].in, m->places, m->r->size * sizeof *m->places,
+                               patience);
         place_neighbours(m, leader);
-        if (heard) return ZERO_OK;
     }
-    return errno == ECANCELED ? callers_interrupted(m, "rank 0") : report_no_leader(m);
+    if (heard) return ZERO_OK;
+    return errno == ECANCELED ? callers_interrupted(m, "rank 0", 0) : report_no_leader(m);
 }
 
 /* Listens at the address from which this rank reaches rank 0: the other ranks learn that one. A rank on rank 0's host that
@@ -237,6 +221,43 @@ static int listen_beside(const struct meeting *m, int leader) {
     struct place own = socket_own(leader);
     int fd = socket_loops_back(&own) && !all_here(m, &own) ? -1 : socket_listen(&own, 0);
     return fd >= 0 ? fd : socket_listen(NULL, 0);
+}
+
+/* For patience.interrupted, while a rank waits for other ranks than rank 0. */
+static bool look_at_leader(void *user) {
+    const struct meeting *m = user;
+    return verdict_ends(m->peers[0].socket[0]) || callers_look(user);
+}
+
+/* Rank 0's other connections come last: they tell it that this rank has all others. */
+static zero_status connect_all(struct meeting *m) {
+    zero_status status = ZERO_OK;
+    m->patience.interrupted = look_at_leader;
+    for (uint32_t q = 1; q < m->r->rank; q++)
+        for (uint32_t lane = 0; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
+            status = say(m, q, lane, call(m, &m->places[q], m->patience));
+    if (status == ZERO_OK) status = callers_await(m, RENDEZVOUS_LANES, false);
+    for (uint32_t lane = 1; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
+        status = say(m, 0, lane, call(m, &m->places[0], m->patience));
+    return status;
+}
+
+/* Rank 0 has taken this rank. */
+static zero_status meet(struct meeting *m) {
+    struct lanes *leader = &m->peers[0];
+    zero_status status = hear_verdict(m, true);
+    bool all_came = m->key != 0;
+    if (status == ZERO_OK) {
+        status = connect_all(m);
+        bool told = verdict_ends(leader->socket[0]);
+        if (told) error_clear(m->error); /* rank 0's word counts, and not what it led to here */
+        if (told || status == ZERO_OK) status = hear_verdict(m, false);
+    }
+    if (status == ZERO_E_INTERRUPTED || (status && all_came)) {
+        struct verdict verdict = verdict_make(m->key, status, m->error);
+        verdict_send(leader->socket[0], &leader->seals[0], &verdict);
+    }
+    return status;
 }
 
 static zero_status follow(struct meeting *m) {
@@ -249,11 +270,7 @@ static zero_status follow(struct meeting *m) {
                            m->r->rank, strerror(errno));
     if (status) close(leader);
     if (status == ZERO_OK) status = say(m, 0, 0, leader);
-    if (status == ZERO_OK) status = hear_verdict(m);
-    for (uint32_t q = 0; q < m->r->rank; q++)
-        for (uint32_t lane = q == 0; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
-            status = say(m, q, lane, call(m, &m->places[q], m->patience));
-    return status ? status : callers_await(m, RENDEZVOUS_LANES, false);
+    return status ? status : meet(m);
 }
 
 /* ---- both ---- */

@@ -3,13 +3,18 @@
  *   1. Rank 0 listens at MASTER_ADDR:MASTER_PORT.
  *   2. Every other rank connects to rank 0, and sends its rank and the port on which it listens itself.
  *   3. When all ranks have connected, rank 0 sends every rank the list of all addresses and a key.
- *   4. Each rank connects to the ranks below it. Every two ranks then have RENDEZVOUS_LANES connections, each for one
- *      purpose.
+ *   4. Each rank connects to the ranks below it, and waits for those above it: every two ranks have RENDEZVOUS_LANES
+ *      connections, each for one purpose. Only then it makes its other connections to rank 0.
+ *   5. When rank 0 has all connections, so have all ranks, and rank 0 tells them.
  *
  * Each connection begins with the handshake of handshake.h. Strangers may connect, too: another program, a port scanner,
  * another job. A rank closes their connections and counts them; the message about a rank that never came tells this
  * count. They cannot end the job, or take a rank's place, unless they know its secret. A job without a secret takes any
- * program for a rank that speaks this protocol. All ranks receive a failure that rank 0 finds.
+ * program for a rank that speaks this protocol.
+ *
+ * All ranks receive a failure that rank 0 finds. Before step 3 a rank may end: its process, started again, takes its place. From
+ * then on rank 0 finds that a rank has ended, and a rank tells rank 0 its failure. A rank that has met rank 0 tells it an interruption
+ * before step 3, too.
  *
  * Rank 0 listens at MASTER_ADDR alone, and the other ranks listen at the address from which they reach rank 0. Rank 0 listens at
  * all its addresses where MASTER_ADDR does not tell which one the other ranks use: it is a name with several addresses, or its
@@ -53,7 +58,8 @@ struct lanes {
  * processes have the same rank, the ranks disagree on the number of ranks or on the secret, or the host's name has no
  * address.
  * ZERO_E_IO: the port is in use, the network is down, or there are no more sockets. ZERO_E_MEMORY: no memory.
- * ZERO_E_INTERRUPTED: this rank or rank 0 was interrupted. */
+ * ZERO_E_INTERRUPTED: a rank was interrupted. Also the other ranks have the code, the rank and the message of a failure that
+ * they were told. */
 zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_peers, uint64_t *out_key,
                        struct zero_error *error);
 

@@ -1,5 +1,6 @@
 #include "engine/comm/socket.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -122,6 +123,14 @@ int socket_listen(const struct place *at, uint16_t port) {
     place.port = port;
     socklen_t bytes = address_of(&place, &address);
     return listen_on(&address, bytes);
+}
+
+const char *socket_place_text(const struct place *place, char text[PLACE_TEXT_BYTES]) {
+    char address[INET6_ADDRSTRLEN] = "?";
+    bool v4 = place->family == 4;
+    inet_ntop(v4 ? AF_INET : AF_INET6, place->address, address, sizeof address);
+    snprintf(text, PLACE_TEXT_BYTES, v4 ? "%s:%u" : "[%s]:%u", address, place->port);
+    return text;
 }
 
 struct place socket_own(int socket) {

@@ -45,6 +45,10 @@ double socket_endure(int socket, double outage_s, double give_up_s);
 uint32_t socket_unacknowledged(int socket);
 bool socket_ended(int socket); /* in both directions */
 
+enum { PLACE_TEXT_BYTES = 64 };
+/* "10.0.0.2:29500" or "[fd00::2]:29500". Returns `text`. */
+const char *socket_place_text(const struct place *place, char text[PLACE_TEXT_BYTES]);
+
 struct place socket_own(int socket);
 struct place socket_peer(int socket);
 bool socket_loops_back(const struct place *place);

@@ -47,7 +47,7 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    uint64_t tested_ns, waited_ns; /* time of the last test; time waited, without the host's own pauses */
+    uint64_t tested_ns, waited_ns; /* time of the last test; time waited in tests, without the host's own pauses */
     uint64_t ticket;               /* of the call's work on the device, while `queued` */
     bool busy, begun, queued;      /* begun: only transport self uses it */
 };
@@ -101,6 +101,11 @@ struct comm_ops {
 /* The index of a work in its group, for the transport's own arrays. */
 static inline uint32_t work_slot(const struct comm_work *work) {
     return (uint32_t)(work->record.sequence % COMM_CALLS_MAX);
+}
+
+/* When the time begins in which the other members must take their part; UINT64_MAX: there is no limit. */
+static inline uint64_t work_counts_ns(const struct comm_work *work) {
+    return work->call.patient ? UINT64_MAX : work->posted_ns;
 }
 
 /* Raises a failure that all ranks will see; the front passes it on to comm_error. `rank` is the rank at fault,

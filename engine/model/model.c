@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/base/utf8.h"
 #include "engine/model/lent.h"
 #include "engine/model/tensor.h"
 
@@ -71,7 +72,10 @@ uint64_t model_hash(const struct model *m) {
 }
 
 static zero_status check_name(const char *what, const char *name, struct zero_error *error) {
-    return name && *name ? ZERO_OK : error_set(error, ZERO_E_ARGUMENT, "%s needs a name", what);
+    if (!name || !*name) return error_set(error, ZERO_E_ARGUMENT, "%s needs a name", what);
+    if (utf8_is(name)) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT, "%s's name is UTF-8, and \"%s\" is not: encode it so", what,
+                     name);
 }
 
 static const char *param_name(const void *model, uint32_t i) {
@@ -245,6 +249,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     uint64_t count = 0;
     uint32_t owner = 0;
     zero_status status = check_name("a parameter", param->name, error);
+    if (!status && param->tensor) status = check_name("a tensor", param->tensor, error);
     if (!status) status = count_elements(param, &count, error);
     if (!status) status = find_owner(model, unit, param, count, &owner, error);
     if (!status) status = grow_params(model, error);

@@ -81,16 +81,31 @@ static zero_status code_of(uint64_t word) {
     return word <= UINT32_MAX && error_code_known((uint32_t)word) ? (zero_status)word : ZERO_E_INTERNAL;
 }
 
-zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
-                        const char *what, const struct rank_report **out_all) {
+static zero_status agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
+                         const char *what, bool patient, const struct rank_report **out_all) {
     struct rank_report *row = (struct rank_report *)(void *)ranks->message;
     *row = (struct rank_report){mine->code, {word[0], word[1]}};
     struct comm_call call = comm_rows(row, sizeof *row, what);
+    call.patient = patient;
     zero_status status = ranks_call(ranks, &call);
     for (uint32_t r = 0; r < ranks->size && !status; r++)
         if (row[1 + r].code) return pass_on(ranks, r, code_of(row[1 + r].code), mine);
     *out_all = row + 1;
     return status;
+}
+
+zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
+                        const char *what, const struct rank_report **out_all) {
+    return agree(ranks, mine, word, what, false, out_all);
+}
+
+zero_status ranks_agree_patiently(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
+                                  const char *what, const struct rank_report **out_all) {
+    return agree(ranks, mine, word, what, true, out_all);
+}
+
+zero_status ranks_meet(struct ranks *ranks, const char *what) {
+    return ranks_call(ranks, &(struct comm_call){.kind = COMM_BARRIER, .what = what});
 }
 
 zero_status ranks_sum(struct ranks *ranks, double *values, uint32_t count, const char *what) {

@@ -36,6 +36,13 @@ uint64_t ranks_message_bytes(uint32_t size);
 zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
                         const char *what, const struct rank_report **out_all);
 
+/* The same after work that may take any time on some rank, such as a file's: waits as long as the other ranks are alive. */
+zero_status ranks_agree_patiently(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
+                                  const char *what, const struct rank_report **out_all);
+
+/* Before such work: ends once all ranks are here, so that a rank that never comes to the work has the limit of every call. */
+zero_status ranks_meet(struct ranks *ranks, const char *what);
+
 /* Sums in rank order, in double: the same bits on all ranks. count <= SUM_VALUES_MAX. */
 zero_status ranks_sum(struct ranks *ranks, double *values, uint32_t count, const char *what);
 

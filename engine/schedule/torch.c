@@ -86,7 +86,8 @@ static double anneal(const struct lr_schedule_params *p, double from, double to,
     return p->anneal_strategy == LR_ANNEAL_COS ? half_cosine(from, to, share) : from + (to - from) * share;
 }
 
-/* Smith and Topin 2018, "Super-convergence". After its last step it stays, where PyTorch ends with an error. */
+/* Smith and Topin 2018, "Super-convergence". After its last step it stays, where PyTorch ends with an error. If pct_start * total_steps
+ * is 1, it begins at the peak, where PyTorch divides by zero. */
 static struct lr_setting one_cycle_at(const struct lr_schedule_params *p, uint32_t group, int64_t iteration,
                                       struct lr_setting given) {
     double last = (double)p->total_steps - 1, t = fmin(step_of(iteration), last);
@@ -101,7 +102,8 @@ static struct lr_setting one_cycle_at(const struct lr_schedule_params *p, uint32
                   {p->three_phase ? 2 * peak : last, p->three_phase ? first : least, high},
                   {last, least, high}};
     int phase = t <= phases[1].end ? 1 : t <= phases[2].end ? 2 : 3;
-    double begin = phases[phase - 1].end, share = (t - begin) / (phases[phase].end - begin);
+    double begin = phases[phase - 1].end, length = phases[phase].end - begin,
+           share = length > 0 ? (t - begin) / length : 1;
     given.lr = anneal(p, phases[phase - 1].lr, phases[phase].lr, share);
     if (p->cycle_momentum) given.beta1 = anneal(p, phases[phase - 1].momentum, phases[phase].momentum, share);
     return given;

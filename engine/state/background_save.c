@@ -165,14 +165,14 @@ static zero_status conclude(struct state *state, zero_status status) {
 zero_status background_save_finish(struct state *state) {
     struct background_save *s = state->saving;
     const struct rank_report *all;
-    zero_status status = ZERO_OK;
     if (!s) return ZERO_OK;
+    zero_status status = ranks_meet(state->ranks, "a checkpoint");
     join(s);
-    if (!s->publishing) {
-        status = ranks_agree(state->ranks, &s->error, s->save.word, "a checkpoint", &s->save.all);
+    if (!status && !s->publishing) {
+        status = ranks_agree_patiently(state->ranks, &s->error, s->save.word, "a checkpoint", &s->save.all);
         if (!status) save_publish(&s->save, &s->error);
     }
-    if (!status) status = ranks_agree(state->ranks, &s->error, s->save.word, "a checkpoint", &all);
+    if (!status) status = ranks_agree_patiently(state->ranks, &s->error, s->save.word, "a checkpoint", &all);
     return conclude(state, status);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/limits.h"
+#include "engine/base/utf8.h"
 
 enum { NOTES_MAX = 64, NOTE_BYTES_MAX = 4096 };
 
@@ -63,6 +64,9 @@ static zero_status check(const struct manifest_entries *notes, const char *key, 
             "zero_engine_set_note: a key has 1 to %d bytes, a text at most %d; keep more in a file of "
             "your own",
             NAME_BYTES_MAX - 1, NOTE_BYTES_MAX - 1);
+    if (!utf8_is(key) || (value && !utf8_is(value)))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_engine_set_note: keys and texts are UTF-8, and those of \"%s\" are not", key);
     const char *before = notes_find(notes, key);
     uint64_t packed = notes_bytes(notes) + bytes_of(key, value);
     if (before) packed -= bytes_of(key, before);

@@ -331,7 +331,7 @@ zero_status save_together(struct save *s, save_phase phase) {
     struct zero_error error;
     error_clear(&error);
     if (phase) phase(s, &error);
-    return ranks_agree(s->state->ranks, &error, s->word, "a checkpoint", &s->all);
+    return ranks_agree_patiently(s->state->ranks, &error, s->word, "a checkpoint", &s->all);
 }
 
 void save_abandon(struct save *s) {
@@ -352,7 +352,8 @@ static zero_status finish(struct save *s) {
 }
 
 static zero_status begin(struct save *s) {
-    zero_status status = save_together(s, save_prepare);
+    zero_status status = ranks_meet(s->state->ranks, "a checkpoint");
+    if (!status) status = save_together(s, save_prepare);
     return status ? status : save_together(s, save_look);
 }
 
@@ -374,6 +375,8 @@ zero_status state_prune(struct state *state, struct storage *storage, const char
     struct zero_error error;
     const struct rank_report *all;
     error_clear(&error);
+    zero_status status = ranks_meet(state->ranks, "deleting checkpoints");
+    if (status) return status;
     if (!state->ranks->rank) steps_prune(storage, dir, keep, &error);
-    return ranks_agree(state->ranks, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
+    return ranks_agree_patiently(state->ranks, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
 }

@@ -2,7 +2,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/training/step_settings.h"
 
 static struct loss_scale configured_loss_scale(const struct config *c) {
@@ -46,10 +48,16 @@ const struct optimizer *training_optimizer(const struct training *training, uint
     return training->groups.uses_other[group] ? training->groups.other : training->optimizer;
 }
 
+static int beginning(const char *name) {
+    return (int)utf8_prefix(name, strnlen(name, OPTIMIZER_NAMES_BYTES / 2 - 1));
+}
+
 const char *training_optimizer_name(const struct training *training, char text[OPTIMIZER_NAMES_BYTES]) {
     const struct optimizer *other = training->groups.other;
     if (!other) return training->optimizer->name;
-    snprintf(text, OPTIMIZER_NAMES_BYTES, "%.15s+%.15s", training->optimizer->name, other->name);
+    const char *name = training->optimizer->name;
+    snprintf(text, OPTIMIZER_NAMES_BYTES, "%.*s+%.*s", beginning(name), name, beginning(other->name),
+             other->name);
     return text;
 }
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 _Static_assert((int)ZERO_STATES_MAX == (int)OPTIMIZER_STATES_MAX &&
                    (int)ZERO_SCALARS_MAX == (int)OPTIMIZER_SCALARS_MAX,
                "the host's optimizer sees the table's sizes");
@@ -43,7 +45,22 @@ static zero_status check_scope(const zero_optimizer *given, struct zero_error *e
                      takes[scope], given->name);
 }
 
-static bool names(const char *name) { return name && *name && strlen(name) < OPTIMIZER_NAME_BYTES; }
+/* A checkpoint's tensors are STATE/PARAM and STATE#PART/PARAM, beside "param" and "ema" in the place of STATE. */
+static zero_status check_state(const zero_optimizer *given, uint32_t k, struct zero_error *error) {
+    const char *name = given->state_names[k];
+    bool good = strcmp(name, "param") != 0 && strcmp(name, "ema") != 0 && !strpbrk(name, "/#");
+    for (uint32_t i = 0; i < k; i++) good &= strcmp(name, given->state_names[i]) != 0;
+    if (good) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "zero_engine_set_optimizer: \"%s\" cannot be the name of a state of \"%s\": names differ, have no "
+        "'/' or '#', and are not \"param\" or \"ema\", which checkpoints have already",
+        name, given->name);
+}
+
+static bool names(const char *name) {
+    return name && *name && strlen(name) < OPTIMIZER_NAME_BYTES && utf8_is(name);
+}
 
 zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states, struct zero_error *error) {
     bool good = names(given->name) && given->states <= ZERO_STATES_MAX && given->prepare && given->update;
@@ -52,7 +69,7 @@ zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states
         return error_set(
             error, ZERO_E_ARGUMENT,
             "zero_engine_set_optimizer: it needs prepare, update, a name and at most %d states with names "
-            "of at most %d bytes",
+            "of at most %d bytes of UTF-8",
             ZERO_STATES_MAX, OPTIMIZER_NAME_BYTES - 1);
     if (optimizer_find(given->name))
         return error_set(
@@ -60,12 +77,9 @@ zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states
             "zero_engine_set_optimizer: \"%s\" is the engine's own, and checkpoints could not tell "
             "them apart: choose another name",
             given->name);
-    for (uint32_t k = 0; k < given->states; k++)
-        if (strcmp(given->state_names[k], "ema") == 0)
-            return error_set(error, ZERO_E_ARGUMENT,
-                             "zero_engine_set_optimizer: a state of \"%s\" is named \"ema\", as the averaged "
-                             "weights are in checkpoints: choose another name",
-                             given->name);
+    zero_status status = ZERO_OK;
+    for (uint32_t k = 0; k < given->states && !status; k++) status = check_state(given, k, error);
+    if (status) return status;
     if (rounds_states && !given->rounds_states)
         return error_set(
             error, ZERO_E_UNSUPPORTED,

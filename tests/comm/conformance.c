@@ -2,7 +2,9 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
+#include "engine/comm/transport.h"
 #include "tests/check.h"
 #include "tests/comm/reference.h"
 #include "tests/comm/ring.h"
@@ -316,6 +318,16 @@ static void in_flight(struct conformance *c, struct ring *const *rings, uint32_t
     for (uint32_t i = 0; i < FLIGHT; i++) flight_check(c, &flights[i]);
 }
 
+/* As if all processes had been stopped for very long after their posts, by a batch system for example. */
+static void a_pause_is_no_wait(struct conformance *c, struct ring *ring) {
+    struct flight flight;
+    nanosleep(&(struct timespec){0, 20000000 * ring->me}, NULL); /* the first ranks wait for the last one */
+    flight_post(c, &flight, ring, 1);
+    flight.pending.work->posted_ns = 1;
+    flight_finish(c, &flight);
+    flight_check(c, &flight);
+}
+
 static void full_group(struct conformance *c, struct ring *ring) {
     struct pending pending[COMM_CALLS_MAX];
     for (int i = 0; i < COMM_CALLS_MAX; i++) {
@@ -376,6 +388,7 @@ void conformance_run(struct conformance *c) {
     large(c, &world);
     in_flight(c, (struct ring *[]){&world}, 1);
     in_flight(c, (struct ring *[]){&world, &pair, &again}, 3);
+    a_pause_is_no_wait(c, &world);
     full_group(c, &again);
     counters(c, &world);
     if (size % 2 == 0) fingerprints(c, &world); /* else the last pair is one rank, and made fewer calls */

@@ -88,12 +88,16 @@ static void pass(double seconds) {
             if (!ranks[i].dead) control_tick(ranks[i].control, now_ns);
 }
 
-static void post(uint32_t i, uint64_t sequence, const char *what) {
+static void post_counting(uint32_t i, uint64_t sequence, const char *what, uint64_t counts_ns) {
     struct comm_call call = {.kind = COMM_ALL_GATHER, .count = 64, .what = what};
     struct comm_record record;
     record_make(&call, sequence, ranks[i].hash, &record);
     ranks[i].hash = record.hash;
-    control_posted(ranks[i].group, &record, now_ns);
+    control_posted(ranks[i].group, &record, counts_ns);
+}
+
+static void post(uint32_t i, uint64_t sequence, const char *what) {
+    post_counting(i, sequence, what, now_ns);
 }
 
 static uint32_t failed(zero_status code, const char *part) {
@@ -233,6 +237,23 @@ static void forgives_its_own_sleep(void) {
     end();
 }
 
+/* All ranks were stopped while they waited for one. That one has its time still, but no more. */
+static void counts_no_stop_as_a_wait(void) {
+    start();
+    pass(1);
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (i != 3 && i != 9) post(i, 0, "h.1");
+    pass(0.005); /* the next ticks come after the stop */
+    post(9, 0, "h.1");
+    now_ns += 3600000000000u;
+    pass(10 * TIMEOUT_S - 1);
+    CHECK_INT(failed(ZERO_OK, ""), RANKS);
+    pass(2);
+    CHECK_INT(failed(ZERO_E_PEER, "rank 3 is alive but did not take its part in all-gather of h.1"), RANKS);
+    CHECK_CONTAINS(ranks[4].failure.error.message, "rank 4 waited 20.");
+    end();
+}
+
 static void names_the_first_difference(uint64_t at, uint64_t until) {
     start();
     for (uint64_t s = 0; s < until; s++)
@@ -262,6 +283,25 @@ static void reports_who_does_not_post(bool leaves) {
     CHECK_INT(failed(ZERO_E_PEER, part), leaves ? RANKS : 0);
     pass(1);
     CHECK_INT(failed(ZERO_E_PEER, part), RANKS);
+    end();
+}
+
+/* In a patient call a rank may take any time while it is alive and has not left. */
+static void awaits_the_living(bool leaves) {
+    start();
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (i != 3) post_counting(i, 0, "a checkpoint", UINT64_MAX);
+    pass(100);
+    CHECK_INT(failed(ZERO_OK, ""), RANKS);
+    if (leaves)
+        control_leave(ranks[3].control);
+    else
+        ranks[3].dead = true;
+    pass(4);
+    const char *part = leaves
+                           ? "rank 3 closed its communicator without its part of all-gather of a checkpoint"
+                           : "rank 3 has been silent for 2.";
+    CHECK_INT(failed(ZERO_E_PEER, part), leaves ? RANKS : RANKS - 1);
     end();
 }
 
@@ -365,6 +405,7 @@ int main(void) {
     sends_nothing_to_the_finished();
     reports_who_does_not_finish();
     forgives_its_own_sleep();
+    counts_no_stop_as_a_wait();
     names_the_first_difference(0, 1);
     names_the_first_difference(0, 1000);
     names_the_first_difference(700, 1500);
@@ -372,5 +413,7 @@ int main(void) {
     names_the_first_difference(3, 3000);
     reports_who_does_not_post(false);
     reports_who_does_not_post(true);
+    awaits_the_living(false);
+    awaits_the_living(true);
     return check_end();
 }

@@ -17,6 +17,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/comm/socket.h"
+#include "engine/comm/verdict.h"
 #include "tests/check.h"
 #include "tests/sanitized.h"
 
@@ -134,7 +135,7 @@ static void all_meet(uint32_t count) {
  * sends the right first words and wrong values after them. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
-    uint64_t liar[4] = {0x3576646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    uint64_t liar[4] = {0x3676646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
     struct place rank0 = here(port);
     for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
     CHECK(socket_send(sockets[0], web, sizeof web, soon()));
@@ -229,7 +230,7 @@ static void a_repeated_proof_is_refused(void) {
         if (i == 0) {
             struct hello hello = {.rank = 1, .size = 2, .port = 1};
             struct challenge challenge;
-            hello.magic = 0x3576646e7a6f7265u;
+            hello.magic = 0x3676646e7a6f7265u;
             CHECK(socket_send(pair[0], &hello, sizeof hello, soon()));
             CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_PART);
             CHECK(socket_receive(pair[0], &challenge, sizeof challenge, soon()));
@@ -263,7 +264,7 @@ static void *pretend(void *user) {
         while (handshake_hear(&answer, &secret, &seals) == HEARD_PART) usleep(1000);
         socket_send(answer.socket, zeros, sizeof zeros, soon());
     } else {
-        struct challenge challenge = {.magic = 0x3576646e7a6f7265u};
+        struct challenge challenge = {.magic = 0x3676646e7a6f7265u};
         socket_receive(answer.socket, &answer.hello, sizeof answer.hello, soon());
         socket_send(answer.socket, &challenge, sizeof challenge, soon());
         socket_receive(answer.socket, &answer.proof, sizeof answer.proof, soon());
@@ -305,6 +306,65 @@ static void rank_0_listens_at_one_address(void) {
     check_met(ranks, 2);
 }
 
+/* ---- ranks that the test plays ---- */
+
+enum { VERDICT_BYTES = sizeof(struct verdict) + TAG_BYTES };
+
+/* Connects as this rank, which says that it listens at `listens`. */
+static int greet_rank_0(uint32_t port, uint32_t number, uint32_t size, uint16_t listens,
+                        struct seals *seals) {
+    struct hello hello = {.rank = number, .to = 0, .size = size, .port = listens};
+    struct secret none = {.given = false};
+    struct place rank0 = here(port);
+    int fd = socket_call(&rank0, soon());
+    CHECK_INT(handshake_call(fd, &none, &hello, soon(), seals), GREETED);
+    return fd;
+}
+
+/* The verdict, and where the ranks listen. */
+static void hear_places(int fd, uint32_t size, struct place *out) {
+    char verdict[VERDICT_BYTES];
+    struct tag tag;
+    CHECK(socket_receive(fd, verdict, sizeof verdict, soon()));
+    CHECK(socket_receive(fd, out, size * sizeof *out, soon()));
+    CHECK(socket_receive(fd, &tag, sizeof tag, soon()));
+}
+
+/* Only rank 0's port is open: messages say at which address and port another rank could not be reached. */
+static void messages_name_the_place(void) {
+    static const uint32_t number_of[] = {0, 1, 0, 2};
+    struct rank ranks[4];
+    struct place places[3];
+    struct seals seals;
+    char at[PLACE_TEXT_BYTES], part[192];
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    int unheard = socket(AF_INET, SOCK_STREAM, 0); /* has a port, and does not listen */
+    CHECK_INT(bind(unheard, (struct sockaddr *)&any, sizeof any), 0);
+    uint32_t port[2] = {free_port(), free_port()}, closed = socket_port(unheard);
+    for (int i = 0; i < 4; i++) start(&ranks[i], &number_of[i], 1, 3, i % 2 ? SHORT_S : LONG_S, port[i / 2]);
+    int two = greet_rank_0(port[0], 2, 3, 1, &seals),
+        one = greet_rank_0(port[1], 1, 3, (uint16_t)closed, &seals);
+    hear_places(two, 3, places);
+    finish(ranks, 4);
+    CHECK_INT(ranks[1].status, ZERO_E_PEER);
+    snprintf(part, sizeof part, "rank 2 of 3 did not connect to rank 1 (%s) within 8 s",
+             socket_place_text(&places[1], at));
+    CHECK_CONTAINS(ranks[1].error.message, part);
+    CHECK_INT(ranks[3].status, ZERO_E_PEER);
+    snprintf(
+        part, sizeof part,
+        "rank 2 of 3 cannot reach rank 1 (127.0.0.1:%u) within 8 s: Connection refused: see whether that "
+        "rank runs, and whether a firewall between them closes ports: ranks above 0",
+        closed);
+    CHECK_CONTAINS(ranks[3].error.message, part);
+    for (int i = 0; i < 4; i += 2) { /* rank 0 is told, and need not wait for so long */
+        CHECK_INT(ranks[i].status, ZERO_E_PEER);
+        CHECK_STRING(ranks[i].error.message, ranks[i + 1].error.message);
+        CHECK_INT(ranks[i].error.rank, ranks[i + 1].error.rank);
+    }
+    close(one), close(two), close(unheard);
+}
+
 /* More strangers than rank 0 accepts at once do not keep the ranks out. */
 static void a_crowd_keeps_nobody_out(void) {
     enum { CROWD = 400 };
@@ -314,7 +374,7 @@ static void a_crowd_keeps_nobody_out(void) {
     struct place rank0 = here(port);
     start(ranks, in_order, 1, RANKS, LONG_S, port);
     for (int i = 0; i < CROWD; i++) {
-        struct hello hello = {.magic = 0x3576646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
+        struct hello hello = {.magic = 0x3676646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
         sockets[i] = socket_call(&rank0, soon());
         if (i % 4 == 0) socket_send(sockets[i], &hello, sizeof hello, soon()); /* and never a proof */
     }
@@ -350,7 +410,7 @@ static void a_slow_rank_calls_again(void) {
 /* A network that leads a rank's call to another rank than the one that it calls gains nothing: neither rank takes the connection.
  * Exchanged data connections would change sums, since both ends know the secret. */
 static void a_call_for_another_rank_is_refused(void) {
-    enum { VERDICT_BYTES = 1016 + TAG_BYTES, PLACES_BYTES = 2 * sizeof(struct place) + TAG_BYTES };
+    enum { PLACES_BYTES = 2 * sizeof(struct place) + TAG_BYTES };
     struct rank rank;
     struct seals seals;
     struct secret secret = secret_of(right);
@@ -428,7 +488,7 @@ static bool hung_up(int fd) {
  * has. */
 static void what_a_caller_costs(void) {
     enum { FLOOD = 2000, WARM = 200, KIB = 1 << 10 };
-    const struct hello hello = {.magic = 0x3576646e7a6f7265u, .rank = 1, .size = 2, .port = 1};
+    const struct hello hello = {.magic = 0x3676646e7a6f7265u, .rank = 1, .size = 2, .port = 1};
     static char more[64 * KIB];
     struct rank ranks[2];
     long before = 0;
@@ -549,23 +609,39 @@ static void another_program_has_the_port(void) {
     close(listener);
 }
 
-static bool ask(void *user) { return atomic_load((atomic_bool *)user); }
+/* A rank's host: interrupts the rank when `stop` is set. */
+struct host {
+    atomic_bool stop;
+    atomic_int asked;
+};
+
+static bool ask(void *user) {
+    struct host *host = user;
+    atomic_fetch_add(&host->asked, 1);
+    return atomic_load(&host->stop);
+}
+
+/* After this, the rank has read all that had come when it began. */
+static void await_two_looks(struct host *host) {
+    int before = atomic_load(&host->asked);
+    while (atomic_load(&host->asked) < before + 2) usleep(1000);
+}
 
 static void start_interruptible(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
-                                uint32_t port, atomic_bool *stop) {
+                                uint32_t port, struct host *hosts) {
     for (uint32_t i = 0; i < count; i++) {
         ranks[i] = (struct rank){
             .options = {
-                "localhost", port, numbers[i], size, LONG_S, ask, &stop[i], false, {{{0}}, false}, NULL, 0}};
+                "localhost", port, numbers[i], size, LONG_S, ask, &hosts[i], false, {{{0}}, false}, NULL, 0}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
 
-static void interrupt(struct rank *ranks, uint32_t count, uint32_t which, atomic_bool *stop,
+static void interrupt(struct rank *ranks, uint32_t count, uint32_t which, struct host *hosts,
                       const char *part) {
     usleep(1000000); /* all that come have met rank 0 by then */
     uint64_t since_ns = clock_now_ns();
-    atomic_store(&stop[which], true);
+    atomic_store(&hosts[which].stop, true);
     finish(ranks, count);
     for (uint32_t i = 0; i < count; i++) {
         CHECK(ranks[i].ended_ns - since_ns < LONG_S / 2 * 1000000000ull);
@@ -579,25 +655,123 @@ static void interrupt(struct rank *ranks, uint32_t count, uint32_t which, atomic
 static void interrupted_while_one_is_absent(void) {
     static const uint32_t without_0[] = {1, 2}, without_1[] = {0, 2};
     struct rank ranks[2];
-    atomic_bool stop[2] = {false, false};
-    start_interruptible(ranks, without_0, 1, 2, free_port(), stop);
-    interrupt(ranks, 1, 0, stop, "interrupted while rank 1 waited for rank 0 of 2 (localhost:");
-    stop[0] = false;
-    start_interruptible(ranks, without_1, 1, 2, free_port(), stop);
-    interrupt(ranks, 1, 0, stop, "interrupted while rank 0 waited for rank 1 of 2 (localhost:");
-    stop[0] = false;
-    start_interruptible(ranks, without_1, 2, 3, free_port(), stop);
-    interrupt(ranks, 2, 0, stop, "interrupted while rank 0 waited for rank 1 of 3 (localhost:");
-    stop[0] = false;
-    start_interruptible(ranks, without_1, 2, 3, free_port(), stop);
-    usleep(300000);
-    atomic_store(&stop[1],
-                 true); /* rank 2, which waits for rank 0's word; rank 0 goes on waiting for rank 1 */
-    pthread_join(ranks[1].thread, NULL);
-    CHECK_INT(ranks[1].status, ZERO_E_INTERRUPTED);
-    CHECK_CONTAINS(ranks[1].error.message, "interrupted while rank 2 waited for rank 0 of 3");
-    atomic_store(&stop[0], true);
-    pthread_join(ranks[0].thread, NULL);
+    struct host hosts[2] = {0};
+    start_interruptible(ranks, without_0, 1, 2, free_port(), hosts);
+    interrupt(ranks, 1, 0, hosts, "interrupted while rank 1 waited for rank 0 of 2 (localhost:");
+    hosts[0].stop = false;
+    start_interruptible(ranks, without_1, 1, 2, free_port(), hosts);
+    interrupt(ranks, 1, 0, hosts, "interrupted while rank 0 waited for rank 1 of 2 (localhost:");
+    hosts[0].stop = false;
+    start_interruptible(ranks, without_1, 2, 3, free_port(), hosts);
+    interrupt(ranks, 2, 0, hosts, "interrupted while rank 0 waited for rank 1 of 3 (localhost:");
+}
+
+/* ---- ranks that end while others wait ---- */
+
+/* Rank 0 of three and rank 2, which rank 0 has taken, and which cannot reach rank 1: the test plays that one. */
+struct stuck {
+    struct rank ranks[2];
+    struct host hosts[2];
+    int one, unheard;
+};
+
+static void get_stuck(struct stuck *s) {
+    static const uint32_t numbers[] = {0, 2};
+    struct place places[3];
+    struct seals seals;
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    uint32_t port = free_port();
+    *s = (struct stuck){.unheard = socket(AF_INET, SOCK_STREAM, 0)};
+    CHECK_INT(bind(s->unheard, (struct sockaddr *)&any, sizeof any), 0);
+    start_interruptible(s->ranks, numbers, 2, 3, port, s->hosts);
+    s->one = greet_rank_0(port, 1, 3, socket_port(s->unheard), &seals);
+    hear_places(s->one, 3, places);
+    await_two_looks(&s->hosts[1]);
+}
+
+/* Both soon have the same failure. */
+static void check_stuck(struct stuck *s, uint64_t since_ns, zero_status status, const char *part) {
+    finish(s->ranks, 2);
+    for (int i = 0; i < 2; i++) {
+        CHECK(s->ranks[i].ended_ns - since_ns < LONG_S / 2 * 1000000000ull);
+        CHECK_INT(s->ranks[i].status, status);
+        CHECK_CONTAINS(s->ranks[i].error.message, part);
+    }
+    close(s->one), close(s->unheard);
+}
+
+static void interrupted_when_all_have_come(void) {
+    static const char *const parts[] = {"interrupted while rank 0 waited for ranks 1, 2 of 3 (localhost:",
+                                        "interrupted while rank 2 waited for rank"};
+    for (int i = 0; i < 2; i++) {
+        struct stuck s;
+        get_stuck(&s);
+        uint64_t since_ns = clock_now_ns();
+        atomic_store(&s.hosts[i].stop, true);
+        check_stuck(&s, since_ns, ZERO_E_INTERRUPTED, parts[i]);
+    }
+}
+
+static void a_rank_ends_when_all_have_come(void) {
+    struct stuck s;
+    get_stuck(&s);
+    uint64_t since_ns = clock_now_ns();
+    shutdown(s.one, SHUT_WR);
+    check_stuck(&s, since_ns, ZERO_E_PEER, "rank 1 of 3 ended before all ranks had met");
+    for (int i = 0; i < 2; i++) CHECK_INT(s.ranks[i].error.rank, 1);
+}
+
+/* Before all have come, the process may be started again. */
+static void a_rank_ends_and_comes_again(void) {
+    struct rank ranks[3];
+    struct seals seals;
+    uint32_t port = free_port();
+    start(ranks, in_order, 1, 3, LONG_S, port);
+    for (int i = 0; i < 2; i++) close(greet_rank_0(port, 1, 3, 1, &seals));
+    start(ranks + 1, in_order + 1, 2, 3, LONG_S, port);
+    check_met(ranks, 3);
+}
+
+/* Rank 0 tells an interruption to the ranks that have come. */
+static void rank_0_passes_an_interruption_on(void) {
+    struct zero_error error = {.code = ZERO_E_INTERRUPTED, .rank = 2, .message = "rank 2 was interrupted"};
+    struct verdict verdict = verdict_make(0, ZERO_E_INTERRUPTED, &error), heard;
+    struct rank rank;
+    struct seals seals[2];
+    uint32_t port = free_port();
+    start(&rank, in_order, 1, 4, LONG_S, port);
+    int one = greet_rank_0(port, 1, 4, 1, &seals[0]), two = greet_rank_0(port, 2, 4, 1, &seals[1]);
+    CHECK(verdict_send(two, &seals[1], &verdict));
+    CHECK(verdict_receive(one, &seals[0], 4, &heard, soon()));
+    CHECK_INT(heard.code, ZERO_E_INTERRUPTED);
+    CHECK_STRING(heard.message, error.message);
+    finish(&rank, 1);
+    CHECK_INT(rank.status, ZERO_E_INTERRUPTED);
+    CHECK_STRING(rank.error.message, error.message);
+    CHECK_INT(rank.error.rank, 2);
+    close(one), close(two);
+}
+
+/* The test plays rank 0. */
+static void an_interrupted_rank_tells_rank_0(void) {
+    struct secret none = {.given = false};
+    struct answer answer = {0};
+    struct seals seals;
+    struct verdict heard;
+    struct rank rank;
+    struct host host = {0};
+    int listener = socket_listen(NULL, 0);
+    start_interruptible(&rank, in_order + 1, 1, 3, socket_port(listener), &host);
+    while ((answer.socket = socket_accept(listener)) < 0) usleep(1000);
+    while (handshake_hear(&answer, &none, &seals) == HEARD_PART) usleep(1000);
+    await_two_looks(&host);
+    atomic_store(&host.stop, true);
+    finish(&rank, 1);
+    CHECK_INT(rank.status, ZERO_E_INTERRUPTED);
+    CHECK(verdict_receive(answer.socket, &seals, 3, &heard, soon()));
+    CHECK_INT(heard.code, ZERO_E_INTERRUPTED);
+    CHECK_STRING(heard.message, rank.error.message);
+    close(answer.socket), close(listener);
 }
 
 /* ---- ports that the kernel gives to callers ---- */
@@ -647,6 +821,11 @@ static void no_rank_calls_itself(void) {
 int main(void) {
     no_rank_calls_itself();
     interrupted_while_one_is_absent();
+    interrupted_when_all_have_come();
+    rank_0_passes_an_interruption_on();
+    an_interrupted_rank_tells_rank_0();
+    a_rank_ends_and_comes_again();
+    a_rank_ends_when_all_have_come();
     for (uint32_t count = 2; count <= RANKS; count++) all_meet(count);
     ranks_prove_the_secret();
     impostors_are_counted();
@@ -654,6 +833,7 @@ int main(void) {
     a_false_rank_0(false, ZERO_E_ARGUMENT, "has another or none");
     a_false_rank_0(true, ZERO_E_PEER, "does not answer as rank 0 does");
     rank_0_listens_at_one_address();
+    messages_name_the_place();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();
     a_slow_rank_calls_again();

@@ -126,6 +126,22 @@ static void calls_before_there_are_weights(void) {
     zero_engine_destroy(e);
 }
 
+/* Checkpoints are UTF-8: another byte in a name would come back as another name. */
+static void names_are_utf8(void) {
+    zero_unit *unit;
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    zero_param param = {
+        .struct_size = sizeof param, .name = "caf\xe9", .dims = 1, .shape = {2}, .slot = &slot};
+    refused(zero_engine_add_unit(e, "caf\xe9", &unit), ZERO_E_ARGUMENT, "a unit's name is UTF-8");
+    CHECK_INT(zero_engine_add_unit(e, "caf\xc3\xa9", &unit), ZERO_OK);
+    refused(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "a parameter's name is UTF-8");
+    param.name = "caf\xc3\xa9", param.tensor = "\xc3";
+    refused(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "a tensor's name is UTF-8");
+    param.tensor = "t\xc3\xa9";
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    zero_engine_destroy(e);
+}
+
 static void addresses_are_known_after_commit(void) {
     char line[256] = "";
     zero_slot always = {0};
@@ -290,6 +306,7 @@ int main(void) {
     a_null_engine_is_refused();
     a_null_engine_has_no_values();
     calls_before_there_are_weights();
+    names_are_utf8();
     addresses_are_known_after_commit();
     what_adjoins();
     a_step_without_a_backward();

@@ -53,6 +53,17 @@ static void a_note_is_set_from_itself(void) {
     manifest_free_entries(&notes);
 }
 
+/* A checkpoint could not keep the bytes. */
+static void a_note_is_utf8(void) {
+    struct manifest_entries notes = {0};
+    CHECK_INT(set(&notes, "caf\xe9", "1"), ZERO_E_ARGUMENT);
+    CHECK_INT(set(&notes, "place", "caf\xe9"), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "are UTF-8");
+    CHECK_INT(notes.count, 0);
+    CHECK_INT(set(&notes, "caf\xc3\xa9", "\xe2\x82\xac 2"), ZERO_OK);
+    manifest_free_entries(&notes);
+}
+
 static void nothing_changes_without_memory(void) {
     struct manifest_entries notes = {0};
     set(&notes, "a", "1");
@@ -96,6 +107,7 @@ static void notes_survive_packing(void) {
 int main(void) {
     a_note_is_replaced_and_removed();
     a_note_is_set_from_itself();
+    a_note_is_utf8();
     nothing_changes_without_memory();
     notes_survive_packing();
     return check_end();

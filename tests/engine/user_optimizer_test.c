@@ -188,12 +188,26 @@ static void save_and_load(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_set_optimizer(engine, &brought[0]), ZERO_E_ORDER);
 }
 
+/* Each would make checkpoints that no load can read. */
+static void names_of_states(zero_engine *engine) {
+    static const char *const bad[][2] = {
+        {"mean", "ema"}, {"param", "v"}, {"m", "m"}, {"m", "m#1"}, {"m", "m/norms"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        zero_optimizer two = brought[0];
+        memcpy(two.state_names, bad[i], sizeof bad[i]);
+        if (!CHECK_INT(zero_engine_set_optimizer(engine, &two), ZERO_E_ARGUMENT))
+            fprintf(stderr, "with states %s and %s\n", bad[i][0], bad[i][1]);
+        CHECK_CONTAINS(zero_last_error(), "cannot be the name of a state");
+    }
+}
+
 static void another_refuses(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
-    zero_optimizer same = brought[2], engines = brought[0], averages = brought[1];
-    same.name = "adamw", averages.state_names[0] = "ema";
-    CHECK_INT(zero_engine_set_optimizer(engine, &averages), ZERO_E_ARGUMENT);
-    CHECK_CONTAINS(zero_last_error(), "is named \"ema\", as the averaged weights are in checkpoints");
+    zero_optimizer same = brought[2], engines = brought[0], latin = brought[2];
+    same.name = "adamw", latin.name = "caf\xe9";
+    CHECK_INT(zero_engine_set_optimizer(engine, &latin), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "a name and at most 2 states with names of at most 31 bytes of UTF-8");
+    names_of_states(engine);
     engines.states = 3;
     CHECK_INT(zero_engine_set_optimizer(engine, &same), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(zero_last_error(), "choose another name");
@@ -203,6 +217,19 @@ static void another_refuses(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_load(engine, user), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(zero_last_error(),
                    "was saved with optimizer signum of 1 states, and this run has descent of 0");
+}
+
+/* A checkpoint has the beginnings of two optimizers' names, and no half of a character. */
+static void long_names(zero_engine *engine, uint32_t rank, void *user) {
+    static const struct plain_param two[] = {{"x", "x", 300, 0, NULL}, {"y", "y", 300, 0, NULL}};
+    struct plain p;
+    zero_optimizer named = brought[2];
+    named.name = "descente \xc3\xa0 l'\xc3\xa9t\xc3\xa9"; /* its bytes 15 and 16 are one letter */
+    CHECK_INT(zero_engine_set_optimizer(engine, &named), ZERO_OK);
+    CHECK_INT(plain_open(&p, engine, two, 2, NULL), ZERO_OK);
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, user), ZERO_OK);
+    CHECK_INT(zero_engine_load(engine, user), ZERO_OK);
 }
 
 static void rounding_needs_leave(zero_engine *engine, uint32_t rank, void *user) {
@@ -216,6 +243,11 @@ static void known_by_name(void) {
     snprintf(dir, sizeof dir, "%s/signum", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
     ranks_run(1, json, save_and_load, dir);
     ranks_run(1, json, another_refuses, dir);
+    strcat(dir, "-long");
+    ranks_run(1,
+              "{\"train_micro_batch_size_per_gpu\": 1, \"param_groups\": [{\"match\": \"y\", \"optimizer\": "
+              "\"AdamW\"}]}",
+              long_names, dir);
     ranks_run(1,
               "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true, "
               "\"bf16_optimizer_states\": true}}",

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/limits.h"
 #include "engine/comm/part.h"
 #include "engine/comm/shape.h"
@@ -151,11 +150,9 @@ static zero_status post(struct comm_work *work) {
 /* A member that has not come yet: it may have left, or be late. */
 static zero_status check_peer(const struct comm_work *work, uint32_t peer, bool left) {
     struct comm *comm = work->group->comm;
-    uint64_t now = clock_now_ns();
     if (left) return comm_raise_left(comm, work->group->ordinal, &work->record, peer);
-    if (!deadline_passed(comm->timeout_s, work->posted_ns, now)) return ZERO_OK;
-    return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer,
-                            (double)(now - work->posted_ns) * 1e-9);
+    if (work->call.patient || !deadline_passed(comm->timeout_s, 0, work->waited_ns)) return ZERO_OK;
+    return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer, (double)work->waited_ns * 1e-9);
 }
 
 /* *out_all: all members have posted the call, or with `taken`: have taken their parts. */

@@ -87,6 +87,16 @@ static const struct sequence {
      "'cycle_second_step_size': 4, 'cycle_first_stair_count': 1, 'cycle_second_stair_count': 2}",
      7,
      {1, 1, 5, 3, 3, 1, 1}},
+    /* from 8 / 4 up in no step, where PyTorch divides by zero; down to 8 / 4 / 2 in 7 */
+    {"'type': 'OneCycleLR', 'params': {'max_lr': 8, 'total_steps': 8, 'pct_start': 0.125, 'div_factor': 4, "
+     "'final_div_factor': 2, 'anneal_strategy': 'linear'}",
+     9,
+     {8, 7, 6, 5, 4, 3, 2, 1, 1}},
+    /* "auto" is 6 */
+    {"'type': 'OneCycleLR', 'params': {'max_lr': 8, 'total_steps': 'auto', 'pct_start': 0.16666666666666666, "
+     "'three_phase': true}",
+     1,
+     {8}},
 };
 
 static void read_text(const char *members, struct config *config) {

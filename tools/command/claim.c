@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "tools/command/earlier.h"
 #include "tools/command/progress.h"
 #include "tools/command/share.h"
@@ -229,7 +230,7 @@ zero_status claim_begin(struct claim *claim, const char *directory, struct zero_
     identity_begin(own);
     if (claim->way != CLAIM_ANEW && *from->id) strcpy(own->id, from->id), strcpy(own->begun, from->begun);
     char *path = realpath(directory, NULL);
-    if (path && strlen(path) < sizeof own->directory) strcpy(own->directory, path);
+    if (path && strlen(path) < sizeof own->directory && utf8_is(path)) strcpy(own->directory, path);
     free(path);
     return identity_write(directory, own, error);
 }

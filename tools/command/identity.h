@@ -14,7 +14,7 @@ enum { IDENTITY_DIGITS = 32, IDENTITY_SETTINGS_BYTES = 1000 };
 struct identity {
     char id[IDENTITY_DIGITS + 1]; /* hexadecimal; "": none */
     char begun[32];               /* date and time */
-    char directory[256];          /* of the run; "" if the name is longer */
+    char directory[256];          /* of the run; "" if the name is longer, or not UTF-8 */
     char data[17];                /* hash of the data's contents */
     char settings[IDENTITY_SETTINGS_BYTES];
     bool ended; /* all steps of the run are done */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/steps.h"
 #include "engine/config/key.h"
@@ -13,10 +14,11 @@ static zero_status no_memory(struct zero_error *error) {
 
 static zero_status add_note(void *user, const char *key, const char *value) {
     struct manifest *m = user;
-    return manifest_add_entry(&m->notes, key, value) ? ZERO_OK : ZERO_E_MEMORY;
+    return !utf8_is(value) || manifest_add_entry(&m->notes, key, value) ? ZERO_OK : ZERO_E_MEMORY;
 }
 
-static zero_status describe(const struct weights *w, struct manifest *m, struct zero_error *error) {
+static zero_status describe(const struct weights *w, struct manifest *m, struct zero_error *left,
+                            struct zero_error *error) {
     struct gpt_param p;
     bool good = true;
     m->loss_scale = 1;
@@ -33,6 +35,11 @@ static zero_status describe(const struct weights *w, struct manifest *m, struct 
             good = manifest_add_entry(&m->config, key->path, text);
     }
     if (good) good = weights_note_source(w, add_note, m) == ZERO_OK;
+    if (!utf8_is(w->source))
+        error_set(left, ZERO_E_ARGUMENT,
+                  "the path %s is not UTF-8, and so the checkpoint does not note it: the tokenizer's files "
+                  "will not be exported",
+                  w->source);
     return good ? ZERO_OK : no_memory(error);
 }
 
@@ -67,7 +74,7 @@ zero_status weights_import(struct weights *w, const char *out, struct zero_error
     struct storage *storage = storage_posix();
     char written[STORAGE_PATH_BYTES] = "";
     struct manifest m = {0};
-    zero_status status = describe(w, &m, error);
+    zero_status status = describe(w, &m, left, error);
     if (!status) status = storage_make_parents(storage, out, error);
     if (!status) status = steps_begin(storage, out, 0, written, left, error);
     if (!status) status = write_shard(w, written, &m, error);

@@ -60,7 +60,8 @@ zero_status weights_block_config(const struct manifest *manifest, const char *be
                                  struct zero_error *error);
 
 /* Writes the weights as OUT/step_00000000, a checkpoint without optimizer state, and makes it the latest. `left`: a
- * warning if an old leftover there could not be removed; the caller clears it. */
+ * warning if the checkpoint cannot note the path of the weights, or if an old leftover there could not be removed; the caller clears
+ * it. */
 zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,
                            struct zero_error *error);
 

@@ -49,6 +49,15 @@ grep -q "elements differ" out && fail "exported and imported: other weights"
 expect 0 "$zero" train c.json --data text --ranks 2 --steps 2 --run fine --resume
 says out "resumed   after step 0, at sample 0"
 
+# A path that is not UTF-8 is no text of a checkpoint: it is not noted, and all else goes on.
+latin=$'caf\xe9'
+expect 0 "$zero" train zero0.json --data text --steps 1 --run "$latin" --save-every 1
+expect 0 "$zero" ckpt export "$latin/checkpoints" "$latin/exported"
+expect 0 "$zero" ckpt import "$latin/exported" latin/checkpoints
+says err "is not UTF-8, and so the checkpoint does not note it: the tokenizer's files will not be exported"
+expect 0 "$zero" ckpt export latin/checkpoints latin/exported
+[[ ! -s err ]] || fail "no source is noted, and an export speaks of it"
+
 expect 0 "$zero" sample a/checkpoints --tokens 20 --prompt "line"
 says out "line"
 cp out first
