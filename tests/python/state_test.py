@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from models import KINDS, MLP, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
 from modules_test import Case
+from safetensors import safe_open
 
 import zero
 
@@ -39,6 +40,36 @@ class State(Case):
                 for key, value in engine.state_dict().items():
                     torch.testing.assert_close(value, state[key], rtol=5e-7, atol=1e-9)
                 engine.load_state_dict(state)
+
+    def test_bf16_beside_fp32(self):
+        """A parameter whose group keeps fp32 is fp32 in the model, in its gradient and in the files."""
+
+        class Normed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.norm, self.head = torch.nn.Linear(96, 96), torch.nn.LayerNorm(96), torch.nn.Linear(96, 10)
+
+            def forward(self, x):
+                return self.head(self.norm(self.first(x)))
+
+        losses, norms = [], []
+        for more in ({}, {"bf16": {"enabled": True}, "param_groups": [{"match": "norm.*", "dtype": "fp32"}]}):
+            torch.manual_seed(0)
+            engine = self.engine(Normed(), **more)
+            seen = []
+            engine.model.norm.register_forward_pre_hook(lambda module, args: seen.append(module.weight.detach().clone()))
+            for step in range(STEPS):
+                loss = loss_of_vectors(engine.model, step)
+                engine.backward(loss)
+                losses.append(loss.item())
+                norms.append(engine.step().grad_norm)
+            self.assertTrue(torch.equal(seen[1], torch.ones(96)), seen[1])
+        self.assertLosses(losses[STEPS:], losses[:STEPS], 0.05)
+        self.assertLosses(norms[STEPS:], norms[:STEPS], 0.05)
+        engine.save_pretrained(self.path)
+        file = safe_open(self.path / "model.safetensors", framework="pt")
+        types = {"norm.weight": torch.float32, "norm.bias": torch.float32, "head.weight": torch.bfloat16}
+        self.assertEqual({name: file.get_tensor(name).dtype for name in types}, types)
 
     def test_fp16(self):
         fp16 = {"enabled": True, "initial_scale_power": 8}

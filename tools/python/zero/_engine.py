@@ -262,7 +262,7 @@ class Engine:
                 moved[buffer] = made.get(name, buffer).to(self.device)
             NamedMemberAccessor(model).set_tensor(name, moved[buffer])
         for leaf in passes.leaves:
-            leaf.attach(self.dtype, self.device)
+            leaf.attach(_DTYPES[lib.zero_param_dtype(leaf.handle)], self.device)
         for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
             use.trains = any(leaf.parameter.requires_grad for leaf in use.leaves)
         passes.attach()
@@ -444,7 +444,7 @@ class Engine:
         leaves = {leaf.parameter: leaf for leaf in self._passes.leaves}
         once = {id(t): (name, t) for name, t in reversed(self.model.state_dict(keep_vars=True).items())}  # a tied one goes once
         tensors = dict(reversed(once.values()))
-        entries = {name: (t.shape, (dtype or self.dtype) if t in leaves else t.dtype) for name, t in tensors.items()}
+        entries = {name: (t.shape, (t in leaves and dtype) or t.dtype) for name, t in tensors.items()}
         path = Path(directory, "model.safetensors") if self.rank == 0 else Path(os.devnull)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_safetensors(path, entries, (self._get(leaves[t], averages) if t in leaves else t for t in tensors.values()))
