@@ -1,10 +1,14 @@
 """Types, tiers, checkpoints, weights in and out."""
 
+import gc
 import json
 import os
+import resource
+import signal
 import subprocess
 import tempfile
 import unittest
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -160,6 +164,42 @@ class State(Case):
             self.assertEqual((second.steps, second.note("position")), (STEPS, "24"))
             self.assertLosses(self.train(second, range(STEPS, 2 * STEPS)), expected[STEPS:], 0)
             self.assertEqual(second.hash(), whole.hash())
+
+    def test_save_in_the_background(self):
+        """It is complete when the engine is closed, or gone; one that fails says so."""
+        background = {"async": True}
+        for ends in (lambda engine: engine.close(), lambda engine: engine.save_wait(), lambda engine: self.engines.pop()):
+            engine = self.engine(made("mlp"), checkpoint=background)
+            self.train(engine, range(2))
+            expected = engine.hash()
+            directory = self.path / f"run{len(self.engines)}"
+            engine.save(directory)
+            ends(engine)
+            del engine
+            gc.collect()
+            self.assertTrue((directory / "latest").exists(), os.listdir(directory))
+            other = self.engine(made("mlp"), 1)
+            self.assertTrue(other.resume(directory))
+            self.assertEqual((other.hash(), other.steps), (expected, 2))
+        for call in ("close", "save_wait"):
+            engine = self.engine(made("mlp"), checkpoint=background)
+            self.train(engine, range(2))
+            with self.a_small_drive():
+                engine.save(self.path / "full")
+                with self.assertRaisesRegex(zero.ZeroError, "File too large"):
+                    getattr(engine, call)()
+            self.assertFalse((self.path / "full" / "latest").exists())
+
+    @contextmanager
+    def a_small_drive(self):
+        """Inside, no file becomes larger than 4 KiB."""
+        limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
 
     def test_load_after_an_exception(self):
         engine = self.engine(made("mlp"))

@@ -112,6 +112,15 @@ def _meeting_point() -> dict[str, Any]:
     return {"rank": dist.get_rank(), "size": dist.get_world_size(), **place[0]}
 
 
+def _end(handle: int) -> None:
+    """Ends an engine, once a save in the background is complete. If that save fails, the log says so."""
+    try:
+        with suppress(ZeroError):
+            lib.zero_engine_save_wait(handle)
+    finally:
+        lib.zero_engine_destroy(handle)
+
+
 class Engine:
     """A model whose parameters, gradients and optimizer state the engine keeps. zero.fully_shard makes it.
 
@@ -141,6 +150,7 @@ class Engine:
         self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
+        self._saving = False  # in the background, perhaps
         self.samples = 0  # that the steps so far have used, those before a load included
         self._plan: _header.zero_plan | None = None
         options = _meeting_point() | {"threads": torch.get_num_threads(), "total_steps": total_steps}
@@ -152,7 +162,7 @@ class Engine:
         self._runtime = _header.zero_runtime(log=_log, interrupted=_abi.interrupted, **options)
         handle = lib.zero_engine_open(json.dumps(config) if isinstance(config, dict) else config, self._runtime)
         self._handle: int = handle
-        self._closing = weakref.finalize(self, lib.zero_engine_destroy, handle)
+        self._closing = weakref.finalize(self, _end, handle)
         _models.add(model)
         self.rank: int = lib.zero_engine_rank(handle)
         self.size: int = lib.zero_engine_size(handle)
@@ -396,13 +406,21 @@ class Engine:
     def save(self, directory: str | os.PathLike[str], notes: dict[str, str] | None = None) -> None:
         """A checkpoint of weights and optimizer state, as `zero train` writes them: `directory`/step_NNNNNNNN, and
         `directory`/latest. Buffers are not in it: state_dict() has them. `notes`: texts to keep with it, beside those of the
-        position, `steps`, `samples` and `train_batch`, which they may replace."""
+        position, `steps`, `samples` and `train_batch`, which they may replace. With "checkpoint": {"async": true} training goes on
+        while it is written: save_wait() and close() wait for it, and raise if it fails."""
         self._prepare()
         position = {"steps": self.samples // self.train_batch, "samples": self.samples, "train_batch": self.train_batch}
         for key, text in ({key: str(value) for key, value in position.items()} | (notes or {})).items():
             lib.zero_engine_set_note(self._handle, key, text)
         Path(directory).parent.mkdir(parents=True, exist_ok=True)
         lib.zero_engine_save(self._handle, directory)
+        self._saving = self.setting("checkpoint.async") == "true"
+
+    def save_wait(self) -> None:
+        """Waits until the last save is complete, and raises if it has failed. Collective."""
+        self._passes.settle()
+        self._saving = False
+        lib.zero_engine_save_wait(self._handle)
 
     def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False, averages: bool = False) -> None:
         """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone, or with `averages` its
@@ -505,13 +523,17 @@ class Engine:
         return int(lib.zero_engine_steps(self._handle))
 
     def close(self) -> None:
-        """Ends the engine. The parameters are no longer there: take state_dict() before."""
-        passes = self.__dict__.pop("_passes", None)
-        if passes:
-            passes.close()
-            del self._handle
-            _models.discard(self.model)
-        self._closing()
+        """Ends the engine, once a save in the background is complete. The parameters are no longer there: take state_dict() before."""
+        try:
+            if self._saving:
+                self.save_wait()
+        finally:
+            passes = self.__dict__.pop("_passes", None)
+            if passes:
+                passes.close()
+                del self._handle
+                _models.discard(self.model)
+            self._closing()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in ("_passes", "_handle"):
