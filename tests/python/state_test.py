@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from models import KINDS, MLP, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
+from models import KINDS, MLP, Block, OwnParameter, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
 from modules_test import Case
 from safetensors import safe_open
 
 import zero
+from zero._leaf import Leaf
 
 STEPS = 6
 
@@ -467,6 +468,63 @@ class State(Case):
         losses = self.train(engine, loss=KINDS["resnet"].loss)
         self.assertLess(losses[0], 3)
         self.assertEqual(engine.state_dict()["bn.num_batches_tracked"].item(), len(losses))
+
+    def test_meta_without_first_values(self):
+        """What no function initialises has a name in the refusal; torch's attention has a function of another name."""
+
+        def meta(make):
+            with torch.device("meta"):
+                return make()
+
+        state = self.engine(meta(lambda: made("attention"))).state_dict()
+        self.assertGreater(state["encoder.layers.0.self_attn.in_proj_weight"].std().item(), 0.05)
+
+        class Table(MLP):
+            def __init__(self, dtype):
+                super().__init__()
+                self.blocks[1].register_buffer("table", torch.ones(96, dtype=dtype))
+
+        class Given(OwnParameter):
+            def _init_weights(self, module):
+                """All but its own."""
+                if module is not self:
+                    getattr(module, "reset_parameters", lambda: None)()
+
+        for make, name in (
+            (OwnParameter, "parameter scale"),
+            (Given, "parameter scale"),
+            *((lambda dtype=dtype: Table(dtype), r"buffer blocks\.1\.table") for dtype in (torch.float32, torch.int64, torch.bool)),
+        ):
+            with self.assertRaisesRegex(ValueError, f"{name} is .* no first value: its module, a (Own|Given|Block).* give fully_shard init="):
+                self.engine(meta(make)).commit()
+
+        def init(module):
+            if isinstance(module, Block):
+                module.table.copy_(torch.arange(96))
+            getattr(module, "reset_parameters", lambda: None)()
+
+        engine = zero.fully_shard(meta(lambda: Table(torch.int64)), configuration(3), init=init)
+        self.engines.append(engine)
+        self.assertEqual(engine.state_dict()["blocks.1.table"].tolist(), list(range(96)))
+
+    def test_a_model_on_another_device(self):
+        """Its first values come to the CPU, where the engine reads them."""
+
+        class Elsewhere(torch.Tensor):
+            def to(self, *place, **more):
+                return self.as_subclass(torch.Tensor).to(*place, **more)
+
+            def data_ptr(self):
+                raise AssertionError("an address of another device")
+
+        model = made("mlp")
+        for module in model.modules():
+            module._parameters = {name: torch.nn.Parameter(p.detach().as_subclass(Elsewhere)) for name, p in module._parameters.items()}
+        values = zero._weights.first_values(model, None, 0)
+        for name, p in made("mlp").named_parameters():
+            leaf = Leaf(name, "", model.get_parameter(name), frozenset())
+            self.assertEqual(values(leaf).data_ptr() % 4, 0)
+            self.assertTrue(torch.equal(values(leaf), p.detach().view(-1)))
 
     def test_scheduler_and_initialize(self):
         data = [(torch.randn(96, generator=torch.Generator().manual_seed(i)), i % 10) for i in range(16)]

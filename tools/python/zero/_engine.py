@@ -23,7 +23,7 @@ from zero import _abi, _header, _units
 from zero._abi import ZeroError, lib
 from zero._leaf import Leaf
 from zero._pass import Passes, Use
-from zero._weights import Init, first_values, initialised, write_safetensors
+from zero._weights import Init, first_value, first_values, initialised, write_safetensors
 
 logger = logging.getLogger("zero")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -269,7 +269,8 @@ class Engine:
         moved: dict[torch.Tensor, torch.Tensor] = {}  # one buffer may have several names
         for name, buffer in model.named_buffers(remove_duplicate=False):
             if buffer not in moved:
-                moved[buffer] = made.get(name, buffer).to(self.device)
+                value = first_value(model, "buffer", [name], made) if buffer.is_meta else buffer
+                moved[buffer] = value.to(self.device)
             NamedMemberAccessor(model).set_tensor(name, moved[buffer])
         for leaf in passes.leaves:
             leaf.attach(_DTYPES[lib.zero_param_dtype(leaf.handle)], self.device)

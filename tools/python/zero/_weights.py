@@ -62,19 +62,53 @@ def write_safetensors(path: Path, entries: dict[str, tuple[torch.Size, torch.dty
             file.write(flat)
 
 
+_UNSET = 0x7F  # all bytes of a value that nothing has set: no first value has them
+
+
+def _bytes(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().reshape(-1).view(torch.uint8)
+
+
+def _unset(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    t = torch.empty(shape, dtype=dtype)
+    _bytes(t).fill_(_UNSET)
+    return t
+
+
+def _reset(module: nn.Module) -> None:
+    """Sets a module's values as its constructor does: torch's attention has a function of another name."""
+    for name in ("reset_parameters", "_reset_parameters"):
+        if hasattr(module, name):
+            getattr(module, name)()
+            return
+
+
+def first_value(model: nn.Module, what: str, names: Iterable[str], values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Of these values, that of the parameter or the buffer which has these names."""
+    name = next(name for name in names if name in values)
+    value = values[name].detach()
+    if value.numel() and bool((_bytes(value)[:64] == _UNSET).all()):
+        module = type(model.get_submodule(name.rpartition(".")[0])).__name__
+        raise ValueError(
+            f"zero: {what} {name} is on the meta device, and has no first value: its module, a {module}, has no reset_parameters that "
+            "sets it; give fully_shard init=, a function of a module that does, or make the module on the CPU"
+        )
+    return value
+
+
 @torch.no_grad()
 def initialised(model: nn.Module, modules: frozenset[nn.Module], init: Init | None, seed: int) -> dict[str, torch.Tensor]:
     """Values for the parameters and the meta buffers of these modules, by name: the same on all ranks. The model stays as
     it was. `init`: None is transformers' _init_weights, or reset_parameters."""
-    init = init or getattr(model, "_init_weights", None) or (lambda module: getattr(module, "reset_parameters", lambda: None)())
+    init = init or getattr(model, "_init_weights", None) or _reset
     made: dict[int, torch.Tensor] = {}
     values: dict[str, torch.Tensor] = {}
     for prefix, module in model.named_modules():
         for key, t in {**module._parameters, **module._buffers}.items() if module in modules else ():
             if isinstance(t, nn.Parameter):
-                made.setdefault(id(t), nn.Parameter(torch.zeros(t.shape, dtype=torch.float32)))
+                made.setdefault(id(t), nn.Parameter(_unset(t.shape, torch.float32)))
             elif t is not None and t.is_meta:
-                made.setdefault(id(t), torch.zeros(t.shape, dtype=t.dtype))
+                made.setdefault(id(t), _unset(t.shape, t.dtype))
             if id(t) in made:
                 values[f"{prefix}.{key}" if prefix else key] = made[id(t)]
     with _reparametrize_module(model, values), torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -102,8 +136,7 @@ def first_values(model: nn.Module, init: Init | None, seed: int) -> Callable[["L
         if files:
             value = files.find(names, value.shape)
         elif value.is_meta:
-            values = unit(leaf.unit, leaf.modules)
-            value = next(values[name] for name in names if name in values).detach()
-        return value.float().contiguous().view(-1)
+            value = first_value(model, "parameter", names, unit(leaf.unit, leaf.modules))
+        return value.to("cpu", torch.float32).contiguous().view(-1)
 
     return value
