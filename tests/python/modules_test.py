@@ -280,6 +280,57 @@ class Modules(Case):
         changed = {name for name in before if not torch.equal(before[name], after[name])}
         self.assertEqual(changed, {name for name in before if not name.startswith("blocks.0.")})
 
+    def test_a_parameter_without_dimensions(self):
+        class Scaled(MLP):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.tensor(1.5))
+
+            def forward(self, x):
+                return super().forward(x) * self.scale
+
+        for free_order in (False, True):
+            torch.manual_seed(0)
+            engine = self.engine(Scaled(), free_order=free_order)
+            torch.manual_seed(0)
+            plain = Scaled()
+            optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+            for step in range(STEPS):
+                expected = loss_of_vectors(plain, step)
+                expected.backward()
+                torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                self.assertLosses(self.train(engine, [step]), [expected.item()])
+            torch.testing.assert_close(engine.state_dict()["scale"], plain.scale.detach())
+
+    def test_what_a_forward_keeps(self):
+        """The forward that finds the order of units leaves nothing in the modules: no tensors without data, and no counts."""
+
+        class Keeps(MLP):
+            def __init__(self, by_data):
+                super().__init__()
+                self.by_data, self.calls, self.scale, self.tables, self.seen = by_data, 0, None, {}, []
+
+            def forward(self, x):
+                self.calls += 1
+                self.seen.append(x.shape)
+                if self.scale is None:
+                    self.scale, self.tables["bias"] = torch.full((96,), 1.0), torch.zeros(96)
+                    self.register_buffer("ones", torch.ones(96), persistent=False)
+                if self.by_data:
+                    assert x.sum().item() != 0
+                return super().forward(x * self.scale * self.ones + self.tables["bias"])
+
+        for by_data in (False, True):
+            torch.manual_seed(0)
+            engine = self.engine(Keeps(by_data))
+            self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+            model = engine.model
+            self.assertEqual([type(t) for t in (model.scale, model.ones, model.tables["bias"])], [torch.Tensor] * 3)
+            self.assertEqual((model.calls, len(model.seen)), (STEPS, STEPS))
+            self.assertNotIn("ones", model.state_dict())
+
     def test_parameters_of_integers(self):
         """They stay the model's own, also where a function uses them."""
 

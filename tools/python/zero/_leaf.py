@@ -45,7 +45,7 @@ class Leaf:
         if not self.trains:
             p.requires_grad_(False)
         else:
-            one = torch.empty(1, dtype=dtype, device=device)
+            one = torch.empty((1,) * p.dim(), dtype=dtype, device=device)
             self.no_grad = one.expand(p.shape)
             _guard(
                 one.untyped_storage()._cdata,

@@ -91,6 +91,20 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield
 
 
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """What a forward keeps in the modules, such as a cache, a count or a buffer, is forgotten afterwards."""
+    attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
+    held = {id(v): v for _, before in attributes for v in before.values() if type(v) in (dict, list, set)}
+    copies = [(v, v.copy()) for v in held.values()]
+    try:
+        yield
+    finally:
+        for now, before in attributes + copies:
+            now.clear()
+            (now.extend if isinstance(now, list) else now.update)(before)
+
+
 def trace(model: nn.Module, args: Any, kwargs: Any) -> Trace | None:
     """A forward of these arguments on tensors without data; where that fails, with data; None: neither works."""
     names = dict(model.named_parameters())
@@ -100,7 +114,7 @@ def trace(model: nn.Module, args: Any, kwargs: Any) -> Trace | None:
         fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
     record = Trace({id(fake[k]): p for k, p in names.items()})
     try:
-        with mode, record.watching():
+        with mode, record.watching(), _unchanged(model):
             torch.func.functional_call(model, fake, fake_args, fake_kwargs)
         return record
     except Exception as error:  # noqa: BLE001  # a forward that depends on its data, for example
@@ -108,7 +122,7 @@ def trace(model: nn.Module, args: Any, kwargs: Any) -> Trace | None:
     if any(p.is_meta for p in names.values()):
         return None
     record = Trace({id(p): p for p in names.values()})
-    with record.watching():
+    with record.watching(), _unchanged(model):
         torch.func.functional_call(model, {k: b.clone() for k, b in buffers.items()}, args, kwargs)
     return record
 
