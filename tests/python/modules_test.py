@@ -159,6 +159,69 @@ class Passes(Case):
             loss_of_vectors(engine.model, 8)
         self.assertLosses(losses, self.expected)
 
+    def test_a_loss_of_no_unit(self):
+        """It counts as a micro-step whose gradient is zero, also after an evaluation, and the next one works."""
+        for free in (False, True):
+            for accumulation in (1, 2):
+                for evaluates in (False, True):
+                    engine = self.mlp(free_order=free, gradient_accumulation_steps=accumulation)
+                    plain = self.mlp(free_order=free)
+                    for step in range(STEPS):
+                        output = engine.model(vectors(step)[0])
+                        if evaluates:
+                            with torch.no_grad():
+                                loss_of_vectors(engine.model, 9)
+                        engine.backward(torch.zeros((), requires_grad=True))
+                        del output
+                        info = engine.step()
+                        self.assertEqual((info.updated, info.grad_norm), (True, 0) if accumulation == 1 else (False, info.grad_norm))
+                        engine.backward(loss_of_vectors(engine.model, step))
+                        norm = engine.step().grad_norm
+                        with torch.no_grad():
+                            loss_of_vectors(engine.model, 9)
+                        if not step and accumulation == 2:  # the mean of it and of zero
+                            plain.backward(loss_of_vectors(plain.model, 0))
+                            self.assertAlmostEqual(2 * norm, plain.step().grad_norm, delta=1e-6)
+
+    def test_a_step_without_a_backward(self):
+        """It is refused, and the backward may still come."""
+        engine = self.mlp()
+        losses = []
+        for step in range(STEPS):
+            loss = loss_of_vectors(engine.model, step)
+            with self.assertRaisesRegex(zero.ZeroError, "zero_engine_step"):
+                engine.step()
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        self.assertLosses(losses, self.expected)
+
+    def test_a_dropped_forward(self):
+        """Whatever comes after it, it was never there."""
+        for free in (False, True):
+            engine = self.mlp(gradient_accumulation_steps=2, free_order=free, ema={"decay": 0.9})
+            path = os.path.join(os.environ.get("TEST_TMPDIR", "."), f"dropped{free}")
+
+            def averaged():
+                with engine.averaged() as model, torch.no_grad():
+                    loss_of_vectors(model, 9)
+
+            calls = (engine.hash, engine.state_dict, averaged, lambda: engine.save(path), lambda: engine.save_pretrained(path), engine.park)
+            losses = []
+            for step in range(2 * STEPS):
+                loss = loss_of_vectors(engine.model, step)
+                engine.backward(loss)
+                losses.append(loss.item())
+                if step % 2 == 0:
+                    loss_of_vectors(engine.model, 9)
+                self.assertEqual(engine.step().updated, step % 2 == 1)
+                for call in calls if step == 3 else ():
+                    loss_of_vectors(engine.model, 9)
+                    call()
+                if step == 3:
+                    engine.unpark()
+            self.assertLosses(losses, sum(plain_losses("mlp", STEPS, micro=2), []))
+
     def test_two_forwards_one_backward(self):
         engine = self.mlp()
         first = loss_of_vectors(engine.model, 0)

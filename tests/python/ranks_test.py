@@ -116,6 +116,20 @@ def fsdp2():
     dist.destroy_process_group()
 
 
+def no_targets():
+    """Rank 0 has a batch without targets: its loss reaches no unit."""
+    for stage in (0, 1, 3):
+        engine = zero.fully_shard(made("mlp"), configuration(stage, comm={"timeout_s": 20}), secret=os.environ["SECRET"])
+        for step in range(STEPS):
+            loss = loss_of_vectors(engine.model, step, RANK)
+            engine.backward(torch.zeros((), requires_grad=True) if (step, RANK) == (1, 0) else loss)
+            norm = engine.step().grad_norm
+            if step == 1:
+                print(f"stage {stage}: norm {norm:.6f}", flush=True)
+        print(f"stage {stage}: {engine.hash()}", flush=True)
+        engine.close()
+
+
 def killed():
     """Rank 1 dies; rank 0 says so soon."""
     engine = zero.fully_shard(made("mlp"), configuration(3))
@@ -227,6 +241,12 @@ class Ranks(unittest.TestCase):
             output = rank.output()
             self.assertRegex(output, r"rank \d posted all-gather of blocks\.\d .* where rank \d posted all-gather of blocks\.\d")
             self.assertRegex(output, r"rank \d: FSDP2 has trained on a mixture")
+
+    def test_no_targets(self):
+        outputs = [rank.output() for rank in self.start(no_targets)]
+        self.assertEqual(outputs[0], outputs[1])
+        found = re.findall(r"stage \d: (.*)", outputs[0])
+        self.assertEqual((len(found), len(set(found))), (6, 2), outputs)  # a norm and a hash, of all stages
 
     def test_killed(self):
         """Within 2 s: a tenth of a second on an idle host. On a loaded one it may take several trials."""

@@ -300,7 +300,6 @@ class Engine:
         if passes.settle():
             dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
             raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")
-        passes.finish()
         given = passes.micro
         while last and 0 < passes.micro < self.accumulation_steps:
             passes.empty()

@@ -80,7 +80,8 @@ class Passes:
         self.micro = 0  # training passes of this step
         self.current: Pass | None = None
         self.training: Callable[[], Pass | None] = lambda: None
-        self.waiting = False  # the training pass waits for its backward
+        self.calls: list[Call] = []  # of the training pass
+        self.waiting = False  # it waits for its backward
         self.in_root = self.in_backward = False
         self.ignored = False  # forwards that are none of the engine's business
         self.last = _FIRST  # the index of the use whose backward has begun
@@ -102,7 +103,7 @@ class Passes:
         self.settle()
         if self.waiting and mode == TRAIN:
             before = self.training()
-            if before and not self.free:
+            if not self.free:
                 raise ZeroError(
                     "zero: a forward with gradients comes before the backward of the one before: call backward first, evaluate "
                     "under torch.no_grad(), or give fully_shard free_order=True for two forwards and one backward"
@@ -111,16 +112,13 @@ class Passes:
                 self._resume()
                 self.current = before
                 return before
-            if self.mode == EVAL:
-                self.cancel()
-            self.cancel()  # no one has its result any more
         lib.zero_micro_begin(self.handle, mode)
         self.mode = mode
         self.current = begun = Pass()
         if mode == TRAIN:
             self.micro += 1
             self.waiting = True
-            self.training = weakref.ref(begun)
+            self.training, self.calls = weakref.ref(begun), begun.calls
             self._clear_grads()
         self._bring_held(self.root)
         return begun
@@ -145,9 +143,13 @@ class Passes:
         self._bring_held(before.calls[-1].use if before and before.calls and not self.free else self.root)
 
     def settle(self) -> bool:
-        """Drops a pass that has ended with an exception; whether there was one."""
+        """Drops a pass that has ended with an exception, and one whose result no one has any more; whether there was the former."""
         broken = bool(self.open) or self.in_root or self.in_backward
         if broken:
+            self.cancel()
+        if self.waiting and not self.training():
+            if self.mode == EVAL:
+                self.cancel()
             self.cancel()
         return broken
 
@@ -322,9 +324,14 @@ class Passes:
         self.finish()
 
     def finish(self) -> None:
-        """After loss.backward() has returned: of a loss that uses no unit."""
-        if self.waiting and self.mode == TRAIN and not self.in_root and not self.open:
+        """After engine.backward(loss): if the loss uses no unit, the gradients of the pass are zero."""
+        if self.waiting and not self.in_root and not self.open:
+            if self.training():
+                self._resume()
             self.waiting = False
+            for call in reversed([call for call in self.calls if call.use.trains]):
+                self._open(call, True)
+                self._end()
             self._finish()
 
     # ---- begin and end of a unit ----
