@@ -105,6 +105,18 @@ class State(Case):
             hashes.add(engine.hash())
         self.assertEqual(len(hashes), 1)
 
+    def test_a_shadow_of_an_earlier_run(self):
+        """It is written over: this package goes on from checkpoints."""
+        drive = {"device": "nvme", "nvme_path": str(self.path / "drive")}
+        for load in (False, False, True):
+            engine = self.engine(made("mlp"), 2, zero_optimization={"offload_optimizer": drive}, nvme={"shadow": True})
+            if load:
+                self.assertTrue(engine.resume(self.path / "run"))
+            self.train(engine, range(2))
+            engine.save(self.path / "run")
+            self.assertEqual(engine.steps, 4 if load else 2)
+            engine.close()
+
     def test_parked(self):
         """A park between steps changes no bit, wherever the parameters' memory is afterwards."""
         hashes = set()

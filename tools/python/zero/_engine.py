@@ -153,7 +153,7 @@ class Engine:
         self._saving = False  # in the background, perhaps
         self.samples = 0  # that the steps so far have used, those before a load included
         self._plan: _header.zero_plan | None = None
-        options = _meeting_point() | {"threads": torch.get_num_threads(), "total_steps": total_steps}
+        options = _meeting_point() | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
         if device.type == "cuda" if device else parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available()):
             stream = torch.cuda.current_stream().cuda_stream
             options |= {"cuda": 1, "cuda_stream": stream or None, "cuda_default_stream": int(not stream)}
