@@ -516,6 +516,13 @@ class Mistakes(Case):
         with self.assertRaises(KeyboardInterrupt):
             engine.hash()
         self.assertEqual(len(engine.hash()), 32)
+        zero._abi.raised.append(KeyboardInterrupt())
+        with self.assertRaises(KeyboardInterrupt):
+            zero._abi.lib.zero_engine_destroy(None)  # it has no status
+        zero._abi.raised.append(KeyboardInterrupt())
+        with self.assertRaises(KeyboardInterrupt):
+            engine.close()
+        self.assertEqual(zero._abi.raised, [])
 
     def test_first_values_that_fail(self):
         """The first exception comes out, and later calls, also of another engine, raise nothing of it."""

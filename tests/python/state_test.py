@@ -214,6 +214,23 @@ class State(Case):
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, handler)
 
+    def test_rates_after_a_load(self):
+        """The saved one holds; one that is set after the load counts, also if the configuration has the same."""
+        engine = self.engine(made("mlp"))
+        engine.optimizer.param_groups[0]["lr"] = 1e-5
+        self.train(engine, range(2))
+        engine.save(self.path / "run")
+        for rate, expected in ((None, 1e-5), (1e-3, 1e-3), (2e-4, 2e-4)):
+            engine = self.engine(made("mlp"))
+            engine.load(self.path / "run")
+            if rate:
+                engine.optimizer.param_groups[0]["lr"] = rate
+            for step in range(2):
+                engine.backward(loss_of_vectors(engine.model, step))
+                self.assertEqual((engine.step().lr, engine.optimizer.param_groups[0]["lr"]), (expected, expected))
+            torch.save(engine.optimizer.state_dict(), self.path / "rates")
+            torch.load(self.path / "rates")
+
     def test_load_after_an_exception(self):
         engine = self.engine(made("mlp"))
         self.train(engine, range(2))

@@ -53,7 +53,7 @@ def openmp_libraries() -> list[str]:
     return sorted(set(re.findall(r"/\S*/lib(?:gomp|iomp5|omp)[-.]\S*", maps)))
 
 
-def _check(status: int, function: Any, arguments: Any) -> Any:
+def _check(status: int | None, function: Any, arguments: Any) -> Any:
     """Raises the engine's own sentence, or the first exception of Python code in this call."""
     if raised:
         try:
@@ -75,7 +75,7 @@ def _load() -> Any:
     for path in openmp_libraries():
         C.CDLL(path, C.RTLD_GLOBAL)
     library = C.CDLL(library_path())
-    checks = {_header.Status: _check, C.c_char_p: _decode}
+    checks = {_header.Status: _check, C.c_char_p: _decode, None: _check}
     for name, (result, arguments, flags) in _header.FUNCTIONS.items():
         prototype = C.CFUNCTYPE(C.c_int if result is _header.Status else result, *arguments)
         function: Any = prototype((name, library), *flags)

@@ -48,6 +48,10 @@ class StepInfo:
     repeated: bool = False  # updated in the backward, and again, clipped
 
 
+class _Saved(float):
+    """What a group's rate was before a load: the saved rate holds until another one is set, be it the same number."""
+
+
 class Optimizer(torch.optim.Optimizer):
     """The engine's optimizer, as schedulers of torch.optim.lr_scheduler and training loops know one."""
 
@@ -70,6 +74,12 @@ class Optimizer(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         self.known = []
 
+    def loaded(self) -> None:
+        """The engine has the saved rates; the next step says them."""
+        self.known = []
+        for group in self.param_groups:
+            group["lr"] = _Saved(group["lr"])
+
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
             raise ZeroError("zero: the engine's optimizers evaluate no closure; call step() without one")
@@ -82,7 +92,7 @@ class Optimizer(torch.optim.Optimizer):
         """A step at the rates of the groups, which a scheduler may have changed; a schedule in the configuration sets them."""
         rates = [group["lr"] for group in self.param_groups]
         for i, rate in enumerate(rates):
-            if self.known[i : i + 1] != [rate]:
+            if self.known[i : i + 1] != [rate] and not isinstance(rate, _Saved):
                 lib.zero_engine_set_lr(handle, i, float(rate))
         info = lib.zero_engine_step(handle)
         self.known = list(info.group_lr)[: len(rates)]
@@ -430,6 +440,8 @@ class Engine:
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
         call = lib.zero_engine_load_ema if averages else call
         call(self._handle, directory)
+        if not weights_only and not averages:
+            self.optimizer.loaded()
         self.samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
         if not self._filled:
             self._attach()
