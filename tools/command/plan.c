@@ -22,7 +22,7 @@
 #include "tools/plan/throughput.h"
 #include "tools/weights/weights.h"
 
-enum { LARGEST_SEQUENCE = 4096 };
+enum { LARGEST_SEQUENCE = 4096, SEQUENCE_MAX = 1 << 24, THREADS_MAX = 4096 };
 
 struct arguments {
     const char *config, *model, *gpu, *hardware, *net, *link, *nvme, *price;
@@ -83,6 +83,23 @@ static const struct option options[] = {
 /* Options of the processes that --measure starts by mpirun; the help does not show them. */
 static const struct option link_options[] = {
     {"--measure-link", "BYTES", NULL, OPTION_COUNT, offsetof(struct arguments, measure_link)}, {0}};
+
+/* Counts that a plan computes with: their products and sums fit in 64 bits, and each fits in 32. */
+static zero_status check_counts(const struct arguments *a, struct zero_error *error) {
+    const struct {
+        const char *option;
+        uint64_t value, most;
+    } counts[] = {{"--ranks", a->ranks, RANKS_MAX},
+                  {"--nodes", a->nodes, RANKS_MAX},
+                  {"--threads", a->threads, THREADS_MAX},
+                  {"--seq", a->seq, SEQUENCE_MAX}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].value > counts[i].most)
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "%s %" PRIu64 " is more than a plan takes: give at most %" PRIu64,
+                             counts[i].option, counts[i].value, counts[i].most);
+    return ZERO_OK;
+}
 
 /* ---- the machine ---- */
 
@@ -406,7 +423,8 @@ static int run(int argc, char **argv) {
         if (options_parse(link_options, argc, argv, &arguments, &none, &error)) return fail(&error);
         return measure_link(arguments.measure_link);
     }
-    if (options_parse(options, argc, argv, &arguments, &arguments.config, &error) != ZERO_OK)
+    if (options_parse(options, argc, argv, &arguments, &arguments.config, &error) ||
+        check_counts(&arguments, &error))
         return command_usage_error("plan", "%s", error.message);
     if (arguments.models) return print_models();
     if (arguments.measure) return measure_machine(&arguments);

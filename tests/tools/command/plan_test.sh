@@ -89,7 +89,11 @@ expect 2 "$zero" plan --model gpt2 --gpu h100 && says err "is none of the device
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --net fast && says err '"fast" is none of the links'
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --nvme slow && says err '"slow" is none of the drives'
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --ranks 9 --nodes 2 && says err "do not fill 2 nodes evenly"
-expect 2 "$zero" plan --model gpt2 --gpu h100-80g --ranks 70000 && says err "more than the 65536 ranks"
+# Counts that wrap, or divide by zero, if a plan computes with them first.
+for count in "--ranks 70000" "--ranks 4294967297" "--ranks 18446744073709551615" "--nodes 2305843009213693952" "--threads 4294967296" "--seq 4294968320"; do
+    expect 2 "$zero" plan --model gpt2 --gpu cpu $count && says err "$count is more than a plan takes: give at most"
+done
+expect 2 "$zero" plan --model gpt2 --gpu h100-80g --nodes 60000 --net 400Gb && says err "more than the 65536 ranks"
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --price cheap && says err "--price needs a number above 0"
 expect 2 "$zero" plan --model gpt2 --gpu cpu --hardware missing.json && says err "missing.json: cannot be opened"
 echo '{"devices": {"mine": {"memry": 1}}}' >wrong.json
