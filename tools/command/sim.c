@@ -14,7 +14,7 @@
 #include "tools/sim/report.h"
 #include "tools/sim/scaling.h"
 
-enum { TRACE_RANKS_DEFAULT = 8, STEPS_DEFAULT = 5 };
+enum { TRACE_RANKS_DEFAULT = 8, STEPS_DEFAULT = 5, SEQUENCE_MAX = 1 << 24 };
 
 struct arguments {
     struct job_choice job;
@@ -89,6 +89,8 @@ static zero_status read_arguments(struct arguments *a, uint32_t *out_faults, str
                          "--params goes with --units N: say how many units they are in");
     if (a->ranks > RANKS_MAX || a->shard > RANKS_MAX)
         return error_set(error, ZERO_E_ARGUMENT, "--ranks and --shard are at most %d", (int)RANKS_MAX);
+    if (a->job.seq > SEQUENCE_MAX)
+        return error_set(error, ZERO_E_ARGUMENT, "--seq is at most %d", (int)SEQUENCE_MAX);
     if (a->job.units > UINT16_MAX / 8)
         return error_set(error, ZERO_E_ARGUMENT, "--units %" PRIu64 " are more than %d", a->job.units,
                          UINT16_MAX / 8);

@@ -369,12 +369,12 @@ static void add(struct sim_tally *t, const struct sim_case *c, const struct sim_
 uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out,
                     struct sim_tally *tally) {
     uint64_t failed = 0;
-    for (uint64_t seed = first; seed < first + count; seed++) {
+    for (uint64_t i = 0; i < count; i++) {
         struct sim_case c;
         struct sim_result result = {0};
         struct zero_error error;
         error_clear(&error);
-        case_make(seed, &c);
+        case_make(first + i, &c);
         c.setup.sabotage = sabotage;
         if (!case_run(&c.setup, c.with_data, &result, &error)) error = result.error;
         if (tally) add(tally, &c, &result);

@@ -74,6 +74,7 @@ static void print_faults(const struct sim_result *r, FILE *out) {
     if (r->refused)
         fprintf(out, "fault: the drive of rank %" PRIu32 " refused request %" PRIu32 "\n", f->drive,
                 f->drive_request + 1);
+    if (!r->ended) return;
     fprintf(out, "%" PRIu32 " ranks ended, the last one %s after it: %s\n", r->ended,
             seconds(r->ended_ns - r->fault_ns).chars, r->ending);
 }

@@ -23,6 +23,8 @@ expect 0 "$zero" sim model.json --ranks 4 --gpu cpu --steps 2 && says out "zero2
 expect 0 "$zero" sim "${small[@]}" --ranks 16 --faults straggler,slow && says out "% of the others' time"
 expect 0 "$zero" sim "${small[@]}" --ranks 16 --faults lost && says out "was lost in step" &&
     says out "15 ranks ended" && says out "has been silent for 60.0 s"
+expect 0 "$zero" sim "${small[@]}" --ranks 1 --faults lost && says out "was lost in step"
+! grep "ranks ended" out || fail "ranks ended, and there was no other"
 sed 's/"stage": 3/"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "nowhere"}/' sim.json >drive.json
 expect 0 "$zero" sim drive.json --units 4 --params 1e8 --ranks 16 && says out "drive" && [[ ! -e nowhere ]] || fail "a drive was used"
 expect 0 "$zero" sim drive.json --units 4 --params 1e8 --ranks 16 --faults drive && says out "16 ranks ended" &&
@@ -54,6 +56,7 @@ expect 2 "$zero" sim sim.json --model nothing && says err 'no model has the name
 expect 2 "$zero" sim sim.json --units 2 --model gpt2 && says err "two models"
 expect 2 "$zero" sim sim.json --units 2 --params many && says err '--params needs a number'
 expect 2 "$zero" sim "${small[@]}" --faults rain && says err 'there is no fault "rain"'
+expect 2 "$zero" sim "${small[@]}" --seq 4294968320 && says err "--seq is at most 16777216"
 expect 2 "$zero" sim "${small[@]}" --faults drive && says err "there is no drive to fail"
 expect 2 "$zero" sim "${small[@]}" --ranks 16 --shard 5 && says err "--shard 5 does not divide 16 ranks"
 expect 2 "$zero" sim "${small[@]}" --gpu abacus && says err "abacus"

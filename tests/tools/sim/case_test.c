@@ -73,6 +73,9 @@ int main(int argc, char **argv) {
     CHECK_INT(case_check(first, count, NULL, stderr, &tally), 0);
     CHECK_INT(tally.runs, count);
     for (uint32_t f = 0; f < SIM_FAULT_KINDS && count >= 200; f++) CHECK(tally.fault[f] > 0);
+    struct sim_tally last = {0}; /* seeds go on from 0 after the largest */
+    CHECK_INT(case_check(UINT64_MAX - 1, 3, NULL, stderr, &last), 0);
+    CHECK_INT(last.runs, 3);
     planted_bugs_are_told();
     return check_end();
 }
