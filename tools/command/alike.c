@@ -22,6 +22,7 @@ static uint32_t list_options(const struct job *job, struct value *out) {
                                    {"--ema", job->eval_average, FLAG},
                                    {"--save-every", job->save_every, COUNT},
                                    {"--keep", job->keep, COUNT},
+                                   {"--continue", job->again, FLAG},
                                    {"--resume", job->resume, FLAG},
                                    {"--resume", job->resume_step, COUNT},
                                    {"--recover", job->recover, FLAG},

@@ -158,10 +158,10 @@ static zero_status check_found(const struct found *f, zero_shadow kind, struct z
     return kept ? ZERO_OK : check_overwriting(f, error);
 }
 
-static void tell_left(const struct found *f, uint64_t saved) {
+static void tell_left(const struct found *f, const struct earlier *last) {
     char from[80] = "begins anew, because it has no checkpoint";
     if (f->claim->job->quiet) return;
-    if (saved) snprintf(from, sizeof from, "goes on from the checkpoint of step %" PRIu64, saved);
+    if (last->saved) snprintf(from, sizeof from, "goes on from the checkpoint of step %" PRIu64, last->step);
     progress_line("shadow    step %" PRIu64
                   " of this run stays under %s, because another number of ranks made "
                   "it: the run %s",
@@ -178,27 +178,39 @@ static zero_status refuse_loss(const struct found *f, struct zero_error *error) 
         f->path, f->step, zero_engine_shadow_text(f->claim->engine));
 }
 
-/* By --continue: the shadow of this run, if its step is later than that of the latest checkpoint. Rank 0 decides. */
-static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_error *error) {
-    struct claim *c = f->claim;
-    const struct job *job = c->job;
-    double told[2] = {0, 0}; /* recovers, would lose the shadow */
-    c->way = job->recover ? CLAIM_RECOVER : job->resume ? CLAIM_RESUME : CLAIM_ANEW;
-    if (!job->again || job->discard_shadow) return ZERO_OK;
-    if (c->speaks && is_own(f)) {
-        uint64_t saved = earlier_step(job->run);
-        told[0] = kind == ZERO_SHADOW_USABLE && f->step > saved;
-        told[1] = (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED) && f->step > saved;
-        if (kind == ZERO_SHADOW_OTHER_RANKS && f->step > saved) tell_left(f, saved);
-    }
-    zero_status status = zero_engine_sum(c->engine, told, 2);
-    if (told[0] > 0) c->way = CLAIM_RECOVER;
-    return status ? engine_failed(status, error) : told[1] > 0 ? refuse_loss(f, error) : ZERO_OK;
+/* What rank 0 finds where the job says --continue, and tells all ranks. */
+enum { FAILS, RESUMES, RECOVERS, LOSES, FINDINGS };
+
+static void look(const struct found *f, zero_shadow kind, double told[FINDINGS], struct zero_error *error) {
+    const struct job *job = f->claim->job;
+    struct earlier last;
+    told[FAILS] = earlier_find(job->run, &last, error) != ZERO_OK;
+    bool later = !job->discard_shadow && is_own(f) && f->step > last.step;
+    told[RESUMES] = last.saved;
+    told[RECOVERS] = later && kind == ZERO_SHADOW_USABLE;
+    told[LOSES] = later && (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED);
+    if (later && kind == ZERO_SHADOW_OTHER_RANKS) tell_left(f, &last);
 }
 
-zero_status claim_directory(const struct job *job, const char *directory, struct zero_error *error) {
+/* By --continue: the shadow of this run, if its step is later than that of the latest checkpoint. */
+static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_error *error) {
+    struct claim *c = f->claim;
+    double told[FINDINGS] = {0};
+    c->way = c->job->recover ? CLAIM_RECOVER : c->job->resume ? CLAIM_RESUME : CLAIM_ANEW;
+    if (!c->job->again) return ZERO_OK;
+    if (c->speaks) look(f, kind, told, error);
+    zero_status status = zero_engine_sum(c->engine, told, FINDINGS);
+    if (status) return engine_failed(status, error);
+    if (told[FAILS] > 0) return error_set(error, ZERO_E_PEER, "%s", ""); /* rank 0 has the reason */
+    if (told[LOSES] > 0) return refuse_loss(f, error);
+    c->way = told[RECOVERS] > 0 ? CLAIM_RECOVER : told[RESUMES] > 0 ? CLAIM_RESUME : CLAIM_ANEW;
+    return ZERO_OK;
+}
+
+zero_status claim_directory(const struct job *job, const char *directory, bool is_new,
+                            struct zero_error *error) {
     zero_status status = identity_check(directory, error);
-    if (status || job->resume || job->recover || job->overwrite) return status;
+    if (status || job->resume || job->recover || job->overwrite || (job->again && !is_new)) return status;
     return earlier_check(directory, job->config.nvme_shadow, error);
 }
 

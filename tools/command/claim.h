@@ -6,7 +6,7 @@
 #include "tools/command/identity.h"
 #include "tools/command/job.h"
 
-/* How a run begins: as the job says, or, by --continue, from the later one of checkpoint and shadow. */
+/* How a run begins: as the job says, or, by --continue, from the later one of checkpoint and shadow, or anew where there is neither. */
 enum claim_way { CLAIM_ANEW, CLAIM_RESUME, CLAIM_RECOVER };
 
 struct claim {
@@ -20,8 +20,9 @@ struct claim {
 };
 
 /* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not say what
- * to do with it; ZERO_E_IO: a file that no run made is in the place of one of the run's. Called on rank 0. */
-zero_status claim_directory(const struct job *job, const char *directory, struct zero_error *error);
+ * to do with it; ZERO_E_IO: a file that no run made is in the place of one of the run's. `is_new`: the directory was not there before;
+ * then --continue, too, finds no earlier run. Called on rank 0. */
+zero_status claim_directory(const struct job *job, const char *directory, bool is_new, struct zero_error *error);
 
 /* Called after commit and before the weights are filled, loaded or recovered. All ranks call it and then agree on their
  * failures. Chooses the way. */

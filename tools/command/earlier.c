@@ -1,7 +1,9 @@
 #include "tools/command/earlier.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,21 +32,34 @@ static bool has_checkpoints(const char *directory) {
     return has;
 }
 
-bool earlier_saved(const char *directory) {
+/* Another failure than that no file has this name may hide one. */
+static bool is_missing(const char *directory, const char *name) {
     char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/checkpoints/latest", directory);
-    return access(path, F_OK) == 0;
+    snprintf(path, sizeof path, "%s/checkpoints%s", directory, name);
+    return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-uint64_t earlier_step(const char *directory) {
+zero_status earlier_find(const char *directory, struct earlier *out, struct zero_error *error) {
     char path[PATH_BYTES], found[STORAGE_PATH_BYTES];
-    uint64_t step = 0;
-    struct zero_error unused;
-    error_clear(&unused);
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    struct zero_error why;
+    error_clear(&why);
+    *out = (struct earlier){0};
+    if (is_missing(directory, "")) return ZERO_OK;
     snprintf(path, sizeof path, "%s/checkpoints", directory);
-    if (steps_find(storage_posix(), path, found, &unused)) return 0;
-    const char *name = strrchr(found, '/');
-    return name && steps_parse(name + 1, &step) ? step : 0;
+    zero_status status = steps_list(storage_posix(), path, &steps, &count, &why);
+    free(steps);
+    if (!status && !count && is_missing(directory, "/latest") && is_missing(directory, "/manifest.json"))
+        return ZERO_OK;
+    if (!status) status = steps_find(storage_posix(), path, found, &why);
+    if (status)
+        return error_set(error, status,
+                         "%s; --resume STEP goes on from the checkpoint of a step, --overwrite begins anew",
+                         why.message);
+    out->saved = true;
+    steps_parse(strrchr(found, '/') + 1, &out->step);
+    return ZERO_OK;
 }
 
 zero_status earlier_check(const char *directory, bool shadow, struct zero_error *error) {

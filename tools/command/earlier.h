@@ -11,9 +11,13 @@
  * to go on with that run or to overwrite it. `shadow`: the configuration keeps a shadow, from which a run may recover. */
 zero_status earlier_check(const char *directory, bool shadow, struct zero_error *error);
 
-/* Whether `directory` holds a complete checkpoint to go on from. earlier_step: its step; 0 where there is none, or where it cannot be
- * told. */
-bool earlier_saved(const char *directory);
-uint64_t earlier_step(const char *directory);
+/* The latest checkpoint of `directory`. */
+struct earlier {
+    bool saved;    /* there is one */
+    uint64_t step; /* the number of its directory */
+};
+
+/* ZERO_E_IO: checkpoints are there, or may be there, and the latest cannot be told. */
+zero_status earlier_find(const char *directory, struct earlier *out, struct zero_error *error);
 
 #endif

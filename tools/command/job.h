@@ -52,7 +52,7 @@ struct job {
     uint64_t keep;        /* checkpoints; 0: all */
     bool resume, recover; /* from a checkpoint; from what the drive keeps */
     bool overwrite;       /* begin anew over an earlier run in the directory */
-    bool again;           /* `resume` or `overwrite` was chosen by what the directory holds; settings must be the same */
+    bool again;           /* --continue: rank 0 chooses by what the directory holds; settings must be the same */
     bool discard_shadow;  /* discard another run's shadow on the drive */
     /* The id of the run that left the shadow; "any"; NULL: the id of this directory. */
     const char *recover_id;

@@ -89,7 +89,7 @@ zero_status products_find(struct products *p, const struct job *job, zero_engine
     if (status) return agreement_engine_failed(status, error);
     if (zero_engine_rank(engine) != 0) return ZERO_OK;
     snprintf(question, sizeof question, "%s: %s", p->question.place, p->question.shapes);
-    if ((job->resume || job->recover) && take_kept(p, of_run(p, job->run), gpt)) return ZERO_OK;
+    if ((job->resume || job->recover || job->again) && take_kept(p, of_run(p, job->run), gpt)) return ZERO_OK;
     return take_kept(p, kept, gpt) ? ZERO_OK : make(p, job, kept, gpt, error);
 }
 

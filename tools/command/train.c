@@ -11,7 +11,6 @@
 #include "tools/command/automatic.h"
 #include "tools/command/claim.h"
 #include "tools/command/command.h"
-#include "tools/command/earlier.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
@@ -170,11 +169,10 @@ static zero_status read_config(struct arguments *arguments, const struct launch 
     return status;
 }
 
-/* A run that continues from a checkpoint has its weights already. A shadow lacks those that are frozen. */
+/* A run that continues from a checkpoint has its weights already. By --continue it may begin; and a shadow lacks those that are frozen. */
 static zero_status find_weights(const struct arguments *arguments, struct job *job,
                                 struct zero_error *error) {
-    bool may_recover = arguments->again && job->config.nvme_shadow;
-    if (!arguments->model || (arguments->resume.given && !may_recover)) return ZERO_OK;
+    if (!arguments->model || arguments->resume.given) return ZERO_OK;
     job->pretrained.directory = arguments->model;
     return arguments->random ? ZERO_OK : pretrained_open(&job->pretrained, &job->model, error);
 }
@@ -229,7 +227,7 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
     error_clear(&job->lock_error);
     if (launch->rank || job->run_is_new) return ZERO_OK;
     zero_status status = run_lock_take(job->lock, job->run, &job->lock_error);
-    if (status == ZERO_OK) status = claim_directory(job, job->run, &job->lock_error);
+    if (status == ZERO_OK) status = claim_directory(job, job->run, false, &job->lock_error);
     if (status != ZERO_OK && !started(launch)) fprintf(stderr, "zero train: %s\n", job->lock_error.message);
     return status;
 }
@@ -306,13 +304,6 @@ static int config_failed(const struct arguments *arguments, const struct launch 
     else if (speaks)
         fprintf(stderr, "zero train: rank %u: %s\n", launch->rank, error->message);
     return error->code == ZERO_E_BUDGET ? EXIT_FAILED : EXIT_USAGE;
-}
-
-/* Steps that no checkpoint holds are made again. With a shadow the ranks may choose otherwise (claim.h). */
-static void choose_beginning(struct arguments *arguments) {
-    if (!arguments->again) return;
-    arguments->resume.given = earlier_saved(arguments->run);
-    arguments->overwrite = !arguments->resume.given;
 }
 
 /* Why these options do not go together; NULL: they do. */
@@ -432,7 +423,6 @@ static int run(int argc, char **argv) {
     const char *problem = conflict(&arguments);
     if (problem) return usage_error(&launch, problem);
     if (!arguments.ranks) arguments.ranks = 1;
-    choose_beginning(&arguments);
     if (interrupt_open("train", launch.rank == 0, &error) != ZERO_OK) {
         fprintf(stderr, "zero train: %s\n", error.message);
         return EXIT_FAILED;

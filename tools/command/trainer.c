@@ -188,7 +188,7 @@ static zero_status lock_new_directory(struct trainer *t) {
     const struct job *job = t->job;
     if (job->lock->held) return ZERO_OK;
     zero_status status = run_lock_take(job->lock, t->metrics.directory, t->error);
-    return status ? status : claim_directory(job, t->metrics.directory, t->error);
+    return status ? status : claim_directory(job, t->metrics.directory, true, t->error);
 }
 
 /* Rank 0's. */

@@ -31,6 +31,17 @@ mkdir empty && : >empty/metrics.jsonl
 expect 0 train --steps 1 --run empty
 says out "begins    with random weights, of seed 3"
 
+# --continue begins where there is no checkpoint, and not where the latest cannot be told. All ranks do as rank 0 finds.
+cp -r saved torn && rm torn/checkpoints/latest && keep torn
+expect 1 train --steps 4 --run torn --save-every 2 --continue && kept torn
+says err "torn/checkpoints has no latest; name a step's directory in it, such as step_00000004; --resume STEP goes on from the checkpoint of a step"
+[[ $(grep -c . err) == 1 ]] || fail "said more than once"
+ASAN_OPTIONS=detect_leaks=0 expect 1 mpirun --bind-to none --oversubscribe -np 2 "$zero" train c.json --data text --steps 4 --run torn --save-every 2 --continue
+says err "torn/checkpoints has no latest" && kept torn
+mkdir hidden && ln -s checkpoints hidden/checkpoints # a name that cannot be followed, as that of a drive which is away
+expect 1 train --steps 1 --run hidden --save-every 1 --continue
+says err "hidden/checkpoints" && [[ ! -e hidden/metrics.jsonl ]] || fail "began where checkpoints cannot be seen"
+
 # Beyond the end there is nothing to do, which is said.
 expect 0 train --steps 4 --run saved --resume
 says err "nothing is left to train: the run is at step 4, and --steps is 4; give --steps above that to go on"
