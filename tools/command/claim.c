@@ -158,10 +158,10 @@ static zero_status check_found(const struct found *f, zero_shadow kind, struct z
     return kept ? ZERO_OK : check_overwriting(f, error);
 }
 
-static void tell_left(const struct found *f, const struct earlier *last) {
+static void tell_left(const struct found *f, const struct earlier *last, bool goes_on) {
     char from[80] = "begins anew, because it has no checkpoint";
     if (f->claim->job->quiet) return;
-    if (last->saved) snprintf(from, sizeof from, "goes on from the checkpoint of step %" PRIu64, last->step);
+    if (goes_on) snprintf(from, sizeof from, "goes on from the checkpoint of step %" PRIu64, last->step);
     progress_line("shadow    step %" PRIu64
                   " of this run stays under %s, because another number of ranks made "
                   "it: the run %s",
@@ -178,32 +178,56 @@ static zero_status refuse_loss(const struct found *f, struct zero_error *error) 
         f->path, f->step, zero_engine_shadow_text(f->claim->engine));
 }
 
-/* What rank 0 finds where the job says --continue, and tells all ranks. */
+/* What rank 0 finds and tells all ranks, where the job means the latest checkpoint. */
 enum { FAILS, RESUMES, RECOVERS, LOSES, FINDINGS };
+
+/* A run that began anew over another, and saved nothing before it was killed. */
+static zero_status refuse_other(const struct claim *c, const struct earlier *last, struct zero_error *error) {
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "the latest checkpoint in %s, of step %" PRIu64
+        ", is of run %.*s, over which run %.*s began anew, which has saved nothing yet: go on with the "
+        "former by --resume %" PRIu64 ", or begin the latter again by --overwrite",
+        c->job->run, last->step, ID_SHOWN, last->run, ID_SHOWN, c->previous.id, last->step);
+}
+
+static void tell_other(const struct claim *c, const struct earlier *last) {
+    fprintf(stderr,
+            "zero train: the checkpoint of step %" PRIu64
+            " is of run %.*s, over which this one began anew: this one has none yet, and begins again\n",
+            last->step, ID_SHOWN, last->run);
+}
 
 static void look(const struct found *f, zero_shadow kind, double told[FINDINGS], struct zero_error *error) {
     const struct job *job = f->claim->job;
+    const char *own = f->claim->previous.id;
     struct earlier last;
-    told[FAILS] = earlier_find(job->run, &last, error) != ZERO_OK;
-    bool later = !job->discard_shadow && is_own(f) && f->step > last.step;
-    told[RESUMES] = last.saved;
+    zero_status status = earlier_find(job->run, &last, error);
+    bool other = *last.run && *own && strcmp(last.run, own) != 0;
+    if (other && !job->again) status = refuse_other(f->claim, &last, error);
+    bool later = !status && job->again && !job->discard_shadow && is_own(f) && (other || f->step > last.step);
+    told[FAILS] = status != ZERO_OK;
+    told[RESUMES] = last.saved && !other;
     told[RECOVERS] = later && kind == ZERO_SHADOW_USABLE;
     told[LOSES] = later && (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED);
-    if (later && kind == ZERO_SHADOW_OTHER_RANKS) tell_left(f, &last);
+    if (later && kind == ZERO_SHADOW_OTHER_RANKS) tell_left(f, &last, told[RESUMES] > 0);
+    if (other && !status && !told[RECOVERS] && !told[LOSES]) tell_other(f->claim, &last);
 }
 
 /* By --continue: the shadow of this run, if its step is later than that of the latest checkpoint. */
 static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_error *error) {
     struct claim *c = f->claim;
+    const struct job *job = c->job;
     double told[FINDINGS] = {0};
-    c->way = c->job->recover ? CLAIM_RECOVER : c->job->resume ? CLAIM_RESUME : CLAIM_ANEW;
-    if (!c->job->again) return ZERO_OK;
+    c->way = job->recover ? CLAIM_RECOVER : job->resume ? CLAIM_RESUME : CLAIM_ANEW;
+    if (!job->again && (!job->resume || job->resume_step)) return ZERO_OK;
     if (c->speaks) look(f, kind, told, error);
     zero_status status = zero_engine_sum(c->engine, told, FINDINGS);
     if (status) return engine_failed(status, error);
     if (told[FAILS] > 0) return error_set(error, ZERO_E_PEER, "%s", ""); /* rank 0 has the reason */
     if (told[LOSES] > 0) return refuse_loss(f, error);
-    c->way = told[RECOVERS] > 0 ? CLAIM_RECOVER : told[RESUMES] > 0 ? CLAIM_RESUME : CLAIM_ANEW;
+    if (job->again)
+        c->way = told[RECOVERS] > 0 ? CLAIM_RECOVER : told[RESUMES] > 0 ? CLAIM_RESUME : CLAIM_ANEW;
     return ZERO_OK;
 }
 

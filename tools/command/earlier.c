@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/steps.h"
 
 enum { PATH_BYTES = 4096 + 32 };
@@ -39,8 +40,16 @@ static bool is_missing(const char *directory, const char *name) {
     return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
+static void describe(const struct checkpoint *checkpoint, struct earlier *out) {
+    const char *run = manifest_note(&checkpoint->manifest, "run");
+    out->saved = true;
+    steps_parse(strrchr(checkpoint->path, '/') + 1, &out->step);
+    snprintf(out->run, sizeof out->run, "%s", run ? run : "");
+}
+
 zero_status earlier_find(const char *directory, struct earlier *out, struct zero_error *error) {
-    char path[PATH_BYTES], found[STORAGE_PATH_BYTES];
+    char path[PATH_BYTES];
+    struct checkpoint checkpoint = {0};
     uint64_t *steps = NULL;
     uint32_t count = 0;
     struct zero_error why;
@@ -52,13 +61,13 @@ zero_status earlier_find(const char *directory, struct earlier *out, struct zero
     free(steps);
     if (!status && !count && is_missing(directory, "/latest") && is_missing(directory, "/manifest.json"))
         return ZERO_OK;
-    if (!status) status = steps_find(storage_posix(), path, found, &why);
+    if (!status) status = checkpoint_open(storage_posix(), path, &checkpoint, &why);
+    if (!status) describe(&checkpoint, out);
+    checkpoint_close(&checkpoint);
     if (status)
         return error_set(error, status,
                          "%s; --resume STEP goes on from the checkpoint of a step, --overwrite begins anew",
                          why.message);
-    out->saved = true;
-    steps_parse(strrchr(found, '/') + 1, &out->step);
     return ZERO_OK;
 }
 

@@ -15,6 +15,7 @@ zero_status earlier_check(const char *directory, bool shadow, struct zero_error 
 struct earlier {
     bool saved;    /* there is one */
     uint64_t step; /* the number of its directory */
+    char run[40];  /* the id of the run that saved it; "": none */
 };
 
 /* ZERO_E_IO: checkpoints are there, or may be there, and the latest cannot be told. */

@@ -4,6 +4,7 @@ source "$(dirname "$0")/lib.sh" "$1"
 text >text
 config 3 >c.json
 train() { "$zero" train "${config:-c.json}" --data text --ranks 2 "$@"; }
+id() { sed -n 's/^id \(.\{12\}\).*/\1/p' "$1/identity"; } # RUN: the beginning of it, as messages show it
 kept() { cmp -s "$1/metrics.jsonl" before && [[ $(cat "$1/checkpoints/latest" 2>/dev/null) == "$latest" ]] || fail "$1 was overwritten"; }
 keep() { cp "$1/metrics.jsonl" before && latest=$(cat "$1/checkpoints/latest" 2>/dev/null); }
 
@@ -41,6 +42,19 @@ says err "torn/checkpoints has no latest" && kept torn
 mkdir hidden && ln -s checkpoints hidden/checkpoints # a name that cannot be followed, as that of a drive which is away
 expect 1 train --steps 1 --run hidden --save-every 1 --continue
 says err "hidden/checkpoints" && [[ ! -e hidden/metrics.jsonl ]] || fail "began where checkpoints cannot be seen"
+
+# A run began anew over another, and ended before it saved: the other's checkpoint is not its own.
+cp -r saved over
+expect 0 train --steps 3 --run over --overwrite && keep over
+expect 1 train --steps 6 --run over --resume && kept over
+says err "the latest checkpoint in over, of step 4, is of run $(id saved), over which run $(id over) began anew, which has saved nothing yet: go on with the former by --resume 4"
+expect 0 train --steps 3 --run over --save-every 3 --continue
+says err "the checkpoint of step 4 is of run $(id saved), over which this one began anew: this one has none yet, and begins again"
+says out "begins    with random weights, of seed 3"
+expect 0 train --steps 4 --run over --resume
+says out "resumed   after step 3,"
+expect 0 train --steps 5 --run over --resume 4
+says out "resumed   after step 4,"
 
 # Beyond the end there is nothing to do, which is said.
 expect 0 train --steps 4 --run saved --resume
