@@ -131,6 +131,7 @@ zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct
 void subject_close(struct subject *s) {
     pretrained_close(&s->pretrained);
     config_free(&s->config);
+    if (s->local) zero_local_destroy(s->local);
 }
 
 zero_status subject_failed(zero_status status, struct zero_error *error) {
@@ -142,8 +143,11 @@ zero_status subject_load(struct subject *s, zero_engine **out_engine, struct gpt
                          struct zero_error *error) {
     char json[256];
     snprintf(json, sizeof json, BEGIN "}", s->config.micro_batch, s->config.seed);
-    zero_engine *engine = *out_engine = zero_engine_init(json);
-    *out_gpt = NULL;
+    *out_engine = NULL, *out_gpt = NULL;
+    s->local = zero_local_create(1);
+    if (!s->local) return subject_failed(ZERO_OK, error);
+    zero_runtime runtime = {.struct_size = sizeof runtime, .local = s->local};
+    zero_engine *engine = *out_engine = zero_engine_init_with(json, &runtime);
     if (!engine) return subject_failed(ZERO_OK, error);
     zero_status status = gpt_create(engine, &s->model, (uint32_t)s->config.micro_batch, out_gpt);
     if (status == ZERO_E_MEMORY && !*gpt_last_error() && !*zero_last_error())

@@ -20,14 +20,16 @@ struct subject {
     uint32_t end_count;
     int32_t begin; /* the token before a text */
     bool has_begin;
+    zero_local *local; /* of the engine, from subject_load to subject_close */
 };
 
 zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct subject *out,
                          struct zero_error *error);
-void subject_close(struct subject *subject); /* also after a failed open */
+/* Also after a failed open. The engine is destroyed before. */
+void subject_close(struct subject *subject);
 
-/* An engine of one rank with the weights and no state, and the model in it. The caller destroys both, also after a
- * failure. */
+/* An engine of one rank with the weights and no state, and the model in it. What a launcher says of ranks does not count. The caller
+ * destroys both, also after a failure. */
 zero_status subject_load(struct subject *subject, zero_engine **out_engine, struct gpt **out_gpt,
                          struct zero_error *error);
 

@@ -81,6 +81,14 @@ text 20 >held
 expect 0 "$zero" train gpt2.json --data text --steps 3 --save-every 3 --run held.run --set data.eval='["held"]' --eval-every 3
 expect 0 "$zero" eval held.run --data held
 near "$(loss)" "$(last held.run)" "eval of a run, and what it measured"
+# Where a launcher has said of ranks, too: both are of one process.
+expect 0 "$zero" sample gpt2 --tokens 5 && mv out alone
+export RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000))
+expect 0 timeout 60 "$zero" sample gpt2 --tokens 5
+cmp alone out || fail "another sample beside a launcher's variables"
+expect 0 timeout 60 "$zero" eval held.run --data held
+near "$(loss)" "$(last held.run)" "eval beside a launcher's variables"
+unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
 expect 0 "$zero" eval llama --data held --context 9 && says out "of 9 tokens"
 expect 1 "$zero" eval llama --data held --context 99 && says err "at most 17"
 expect 1 "$zero" eval gpt2 --data held --context 9 && says err "exactly 32"
