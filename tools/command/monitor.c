@@ -122,8 +122,8 @@ static bool make_all(char *path) {
     return true;
 }
 
-zero_status monitor_open(const struct config *config, const char *run, bool anew, struct zero_error *error,
-                         struct monitor out[MONITORS]) {
+zero_status monitor_open(const struct config *config, const char *run, bool anew, bool overwrites,
+                         struct zero_error *error, struct monitor out[MONITORS]) {
     for (int i = 0; i < MONITORS; i++) {
         const struct config_monitor *c =
             (const struct config_monitor *)(const void *)((const char *)config + kinds[i].offset);
@@ -133,7 +133,8 @@ zero_status monitor_open(const struct config *config, const char *run, bool anew
         bool given = c->output_path && *c->output_path;
         int length = snprintf(path, sizeof out[i].directory, "%s%s%s/%s/", given ? c->output_path : run,
                               given ? "" : "/", given ? "" : kinds[i].block, c->job_name);
-        if (length >= (int)sizeof out[i].directory || !make_all(path) || !kinds[i].open(&out[i], anew)) {
+        bool replaces = anew && (overwrites || !given);
+        if (length >= (int)sizeof out[i].directory || !make_all(path) || !kinds[i].open(&out[i], replaces)) {
             int number = length >= (int)sizeof out[i].directory ? ENAMETOOLONG : errno;
             return error_set(error, ZERO_E_IO, "%s.output_path: cannot write in %s: %s", kinds[i].block, path,
                              strerror(number));

@@ -16,9 +16,10 @@ struct monitor {
 };
 
 /* Makes the directories: those of the configuration, or tensorboard/ and csv_monitor/ in `run`. `anew`: the run begins, so that files
- * of an earlier one are replaced. */
-zero_status monitor_open(const struct config *config, const char *run, bool anew, struct zero_error *error,
-                         struct monitor out[MONITORS]);
+ * of an earlier one in `run` are replaced. A directory of the configuration may have another run's files: they are replaced only if the
+ * run also `overwrites`; else it appends to them. */
+zero_status monitor_open(const struct config *config, const char *run, bool anew, bool overwrites,
+                         struct zero_error *error, struct monitor out[MONITORS]);
 
 /* Appends a step's scalars. A failure is told once on standard error; then the monitor is not used any more, and training goes on. */
 void monitor_write(struct monitor monitor[MONITORS], const struct record *record, uint64_t samples);

@@ -199,7 +199,8 @@ static zero_status open_directory(struct trainer *t) {
     if (status == ZERO_OK) status = lock_new_directory(t);
     if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
     if (status == ZERO_OK)
-        status = monitor_open(&job->config, t->metrics.directory, begins_anew(t), t->error, t->monitor);
+        status = monitor_open(&job->config, t->metrics.directory, begins_anew(t), job->overwrite, t->error,
+                              t->monitor);
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
     status = claim_begin(&t->claim, t->directory, t->error);

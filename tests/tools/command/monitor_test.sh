@@ -102,10 +102,12 @@ assert [e.step for e in events.Scalars("Train/Samples/train_loss")] == [2, 4, 6]
 END
 fi
 
-# A run that goes on appends; one that begins again replaces its tables.
+# A run that goes on appends, also to the tables of another run in the same output_path; one that begins again replaces its tables.
 expect 0 "$zero" train c.json --data text --steps 5 --run run --resume
 [[ $(grep -c . tables/small/Train_Samples_train_loss.csv) == 6 ]] || fail "resumed: $(cat tables/small/Train_Samples_train_loss.csv)"
 [[ $(read_all "$events" | grep -c train_loss) == 5 ]] || fail "resumed: $(read_all "$events")"
+expect 0 "$zero" train c.json --data text --steps 1 --run another
+[[ $(grep -c . tables/small/Train_Samples_train_loss.csv) == 7 ]] || fail "another run: $(cat tables/small/Train_Samples_train_loss.csv)"
 expect 0 "$zero" train c.json --data text --steps 2 --run run --overwrite
 [[ $(grep -c . tables/small/Train_Samples_train_loss.csv) == 3 ]] || fail "anew: $(cat tables/small/Train_Samples_train_loss.csv)"
 
