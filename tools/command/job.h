@@ -35,7 +35,7 @@ struct job {
     struct gpt_config model;
     struct pretrained pretrained; /* the first weights of a run that begins anew */
     struct dataset dataset;
-    /* Why the dataset could not be opened: the ranks agree on it before they train. */
+    /* Why the first weights or the dataset could not be opened: the ranks agree on it before they train. */
     struct zero_error data_error;
     uint64_t data_contents; /* a hash: tools/data/contents.h */
     struct run_lock *lock;  /* of this process; only rank 0 takes it */

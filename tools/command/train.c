@@ -245,7 +245,6 @@ static zero_status open_data(struct job *job) {
 /* Processes that mpirun started agree on a missing file through the engine: the file may be missing on one host
  * only. */
 static int run_job(struct job *job, const struct launch *launch) {
-    error_clear(&job->data_error);
     zero_status status = open_data(job);
     if (status != ZERO_OK && !started(launch)) {
         fprintf(stderr, "zero train: %s\n", job->data_error.message);
@@ -357,6 +356,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         .quiet = arguments->quiet,
         .live = !started(launch) && isatty(STDOUT_FILENO),
     };
+    error_clear(&job.data_error);
     zero_status status = read_config(arguments, launch, job.ranks, &job.config, &error);
     job.config_json = config_of(arguments);
     job.chosen = arguments->automatic;
@@ -382,7 +382,8 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         job.model.attention = (enum gpt_attention)job.config.device_attention;
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }
-    if (status == ZERO_OK) status = find_weights(arguments, &job, &error);
+    if (status == ZERO_OK) status = find_weights(arguments, &job, started(launch) ? &job.data_error : &error);
+    if (job.data_error.code) status = ZERO_OK; /* the ranks agree on it */
     int result;
     if (status == ZERO_OK) {
         if (lock_run(&job, launch) == ZERO_OK || started(launch))
