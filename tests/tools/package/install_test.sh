@@ -132,6 +132,9 @@ has mpicc && has pkg-config && {
 
 paths() { grep -v '/$' | sed 's|^[^/]*/||; s|^usr/||; s| -> .*||' | sort; }
 has dpkg-shlibdeps && {
+    mkdir failing && printf '#!/bin/sh\nexit 1\n' >failing/dpkg-shlibdeps && chmod +x failing/dpkg-shlibdeps
+    PATH=$PWD/failing:$PATH "$install" --deb failed.deb 2>/dev/null && fail "--deb: a package of unknown dependencies"
+    [[ ! -e failed.deb ]] || fail "--deb wrote a package of unknown dependencies"
     DPKG_DEB_COMPRESSOR_LEVEL=0 "$install" --deb zero.deb || fail "--deb"
     equal "$(dpkg-deb -c zero.deb | sed 's/^.* \.\//.\//' | paths)" "$listed" "files of the .deb"
     depends=$(dpkg-deb -f zero.deb Depends)
