@@ -294,8 +294,9 @@ static void take_lr(struct load *l, uint32_t group) {
                  group, own);
     else if (saved != own)
         log_line(&state->ranks->log, ZERO_LOG_INFO,
-                 "the learning rate of group %" PRIu32 " goes on at the checkpoint's %g, not at %g", group,
-                 saved, own);
+                 "the learning rate of group %" PRIu32
+                 " goes on at the checkpoint's %g, not at %g, unless the program sets it",
+                 group, saved, own);
 }
 
 static void take_counters(struct load *l) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/config/given.h"
 #include "engine/config/key.h"
 #include "tools/command/agreement.h"
 #include "tools/command/alike.h"
@@ -34,6 +35,7 @@ struct trainer {
     struct zero_error *error; /* the rank's first failure */
     uint32_t rank, ranks;
     bool speaks; /* rank 0 */
+    bool lr_set; /* a run that goes on has the configuration's learning rate */
     bool stops;  /* the ranks agreed to stop after a whole step: its state can be saved */
     uint64_t steps;
     struct products products;
@@ -140,6 +142,21 @@ static zero_status note_source(void *user, const char *key, const char *value) {
     return ZERO_OK;
 }
 
+/* A checkpoint and a shadow have their learning rates. Those that the configuration gives take effect, as its other settings do,
+ * unless a schedule sets them. */
+static zero_status set_lr(struct trainer *t) {
+    const struct config *c = &t->job->config;
+    double usual = config_written(c, "optimizer.params.lr") ? c->optimizer.lr : -1;
+    zero_status status = ZERO_OK;
+    if (begins_anew(t) || c->schedule_kind != LR_NONE) return ZERO_OK;
+    for (uint32_t g = 0; g <= c->groups.count && !status; g++) {
+        bool own = g && c->groups.item[g - 1].lr >= 0;
+        double lr = own ? c->groups.item[g - 1].lr : usual;
+        if (lr >= 0) status = zero_engine_set_lr(t->engine, (int)g, lr), t->lr_set = true;
+    }
+    return status;
+}
+
 static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     const struct job *job = t->job;
     struct pretrained_fill from = {&job->pretrained, t->error};
@@ -154,6 +171,7 @@ static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     zero_status status = way == CLAIM_RESUME ? saves_resume(t->engine, job->run, job->resume_step, &t->begin)
                          : way == CLAIM_RECOVER ? saves_recover(t->engine, fill, user, &t->begin)
                                                 : zero_engine_fill(t->engine, fill, user);
+    if (status == ZERO_OK) status = set_lr(t);
     if (reads && status == ZERO_OK) weights_note_source(job->pretrained.weights, note_source, t->engine);
     return status == ZERO_OK ? agree(t) : engine_failed(t, status); /* a rank may have failed to read */
 }
@@ -282,8 +300,9 @@ static void tell_resumed(struct trainer *t) {
     const char *length = config_schedule_length(&job->config);
     if (!t->speaks || begins_anew(t)) return;
     if (!job->quiet)
-        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64 "%s", t->begin.steps,
-                      t->begin.samples, t->claim.way == CLAIM_RECOVER ? ", from the shadow" : "");
+        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64 "%s%s", t->begin.steps,
+                      t->begin.samples, t->claim.way == CLAIM_RECOVER ? ", from the shadow" : "",
+                      t->lr_set ? ", with the configured learning rate" : "");
     if (t->begin.steps >= t->steps)
         fprintf(stderr,
                 "zero train: nothing is left to train: the run is at step %" PRIu64 ", and %s %" PRIu64

@@ -27,6 +27,11 @@ config=other_stage.json expect 0 train --steps 8 --run from_stage_3 --resume --s
 [[ $(weights) == "$whole" ]] || fail "resumed at another stage: other weights"
 [[ $(ls from_stage_3/checkpoints) == $'latest\nstep_00000007\nstep_00000008' ]] || fail "kept: $(ls from_stage_3/checkpoints)"
 
+# The learning rate, too, is the configuration's.
+expect 0 train --steps 6 --run from_2 --resume --set optimizer.params.lr=1e-3
+[[ $(tail -n 1 from_2/metrics.jsonl) == *'"lr": 0.001,'* ]] || fail "resumed with another learning rate: $(tail -n 1 from_2/metrics.jsonl)"
+says out "resumed   after step 5, at sample 40, with the configured learning rate"
+
 # The same with an optimizer of whole matrices beside another: both states are in the checkpoint.
 for stage in 3 1; do
     config $stage ', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' |
