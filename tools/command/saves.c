@@ -37,7 +37,8 @@ zero_status saves_note(zero_engine *engine, struct position position) {
     return status == ZERO_OK ? set_note(engine, "planned_steps", position.planned) : status;
 }
 
-zero_status saves_begin(zero_engine *engine, const struct saves *saves) {
+zero_status saves_begin(zero_engine *engine, struct saves *saves) {
+    saves->number = zero_engine_steps(engine);
     return zero_engine_save(engine, saves->directory);
 }
 

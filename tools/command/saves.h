@@ -7,6 +7,7 @@
 
 struct saves {
     char directory[4096 + 16]; /* RUN/checkpoints, the same text on all ranks */
+    uint64_t number;           /* of the last save's directory: updates, without skipped steps */
     bool told;                 /* rank 0 reported that an old checkpoint could not be deleted */
 };
 
@@ -20,7 +21,7 @@ struct position {
 /* `run`: the run's directory, the same text on all ranks. */
 void saves_open(const char *run, struct saves *out);
 
-/* Loads from RUN/checkpoints the latest checkpoint, or that of `step` if `step` is not 0. A checkpoint that no trainer
+/* Loads from RUN/checkpoints the latest checkpoint, or that with the number `step` if `step` is not 0. A checkpoint that no trainer
  * wrote, for example an imported one, has position 0. */
 zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, struct position *out);
 
@@ -33,7 +34,7 @@ zero_status saves_note(zero_engine *engine, struct position position);
 /* Begins a save. It may continue in the background ("checkpoint": {"async": true}) until saves_end, which also deletes
  * all checkpoints except the newest `keep`; 0 keeps all. If an old checkpoint cannot be deleted, the save does not
  * fail; rank 0 reports it on stderr, once. */
-zero_status saves_begin(zero_engine *engine, const struct saves *saves);
+zero_status saves_begin(zero_engine *engine, struct saves *saves);
 zero_status saves_end(zero_engine *engine, struct saves *saves, uint64_t keep);
 
 #endif

@@ -83,7 +83,9 @@ static const struct option options[] = {
      "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM", OPTION_COUNT,
      FIELD(save_every)},
     {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
-    {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
+    {"--resume", "[STEP]",
+     "goes on with --run DIR from its latest checkpoint, or from checkpoints/step_STEP: the number counts "
+     "updates, without skipped steps",
      OPTION_MAYBE, FIELD(resume)},
     {"--continue", NULL,
      "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and "

@@ -506,7 +506,8 @@ static void end_save(struct trainer *t) {
         zero_status status = saves_end(t->engine, &t->saves, t->job->keep);
         note_save(t, status, zero_last_error());
         if (status == ZERO_OK && t->speaks && !t->job->quiet)
-            progress_line("saved     after step %" PRIu64 ": %s", t->saving, t->saves.directory);
+            progress_line("saved     after step %" PRIu64 ": %s/step_%08" PRIu64, t->saving,
+                          t->saves.directory, t->saves.number);
     }
     t->saving = 0;
     enter(t, INTERRUPT_RUNNING, "training");

@@ -32,6 +32,14 @@ expect 0 train --steps 6 --run from_2 --resume --set optimizer.params.lr=1e-3
 [[ $(tail -n 1 from_2/metrics.jsonl) == *'"lr": 0.001,'* ]] || fail "resumed with another learning rate: $(tail -n 1 from_2/metrics.jsonl)"
 says out "resumed   after step 5, at sample 40, with the configured learning rate"
 
+# With skipped steps: the line names the directory, whose number --resume takes.
+skips=(--steps 6 --run skipped --set fp16.enabled=true --set fp16.initial_scale_power=20 --set fp16.hysteresis=1)
+expect 0 train --save-every 6 "${skips[@]}"
+saved=$(sed -n 's/^saved *after step 6: //p' out)
+[[ -e $saved/manifest.json && $saved != */step_00000006 ]] || fail "saved after a skipped step: $saved"
+expect 0 train --resume $((10#0${saved##*_})) "${skips[@]}"
+says out "resumed   after step 6,"
+
 # The same with an optimizer of whole matrices beside another: both states are in the checkpoint.
 for stage in 3 1; do
     config $stage ', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' |
