@@ -1,6 +1,7 @@
 #include "engine/comm/rendezvous.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,19 @@
 
 enum {
     ADDRESSES_MAX = 16, /* of one host name */
-    NOTICE_S = 10
+    NOTICE_S = 10,
+    WORD_MS = 500 /* for rank 0's word, which may be under way */
 };
 
 static const struct names of_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
                           of_runtime = {"zero_runtime.rank", "zero_runtime.size", "zero_runtime.address",
                                         "zero_runtime.port"};
+
+/* Ranks start at different times. Each step has the whole time, from when rank 0 and this rank are there together: rank 0's limit, whose
+ * message says most, is the first to pass. */
+static void begin_step(struct meeting *m) {
+    m->patience.deadline_ns = clock_now_ns() + (uint64_t)(m->r->timeout_s * 1e9);
+}
 
 /* ---- rank 0 ---- */
 
@@ -79,6 +87,7 @@ static zero_status lead(struct meeting *m) {
     status = callers_await(m, 1, true);
     tell_all(m, status, true);
     if (status) return status;
+    begin_step(m);
     status = callers_await(m, RENDEZVOUS_LANES, false);
     tell_all(m, status, false);
     return status;
@@ -91,6 +100,16 @@ static zero_status report_no_leader(struct meeting *m) {
               "rendezvous: rank %u: the program that listens at %s:%u does not answer as rank 0 does: %s: "
               "rank 0 ended, or another program uses that port: if so, set %s to a free one",
               m->r->rank, m->r->host, m->r->port, strerror(errno), m->names->port);
+    m->error->rank = 0;
+    return ZERO_E_PEER;
+}
+
+/* Rank 0 has taken this rank. */
+static zero_status report_leader_gone(struct meeting *m) {
+    char where[WHERE_BYTES];
+    error_set(m->error, ZERO_E_PEER,
+              "rendezvous: rank %u: rank 0 (%s) ended, or does not answer: %s: see its log", m->r->rank,
+              callers_where(m, 0, where), strerror(errno));
     m->error->rank = 0;
     return ZERO_E_PEER;
 }
@@ -212,7 +231,25 @@ static zero_status hear_verdict(struct meeting *m, bool first) {
         place_neighbours(m, leader);
     }
     if (heard) return ZERO_OK;
-    return errno == ECANCELED ? callers_interrupted(m, "rank 0", 0) : report_no_leader(m);
+    if (errno == ECANCELED) return callers_interrupted(m, "rank 0", 0);
+    return errno == EPROTO ? report_no_leader(m) : report_leader_gone(m);
+}
+
+/* An interruption that crosses rank 0's last word comes too late for the rendezvous: the ranks have met. */
+static bool has_met(struct meeting *m) {
+    struct verdict verdict;
+    struct lanes *leader = &m->peers[0];
+    struct patience brief = {.deadline_ns = clock_now_ns() + WORD_MS * 1000000ull};
+    struct pollfd word = {.fd = leader->socket[0], .events = POLLIN};
+    return poll(&word, 1, 0) == 1 && !verdict_ends(leader->socket[0]) &&
+           verdict_receive(leader->socket[0], &leader->seals[0], m->r->size, &verdict, brief);
+}
+
+/* What fails here may have failed because another rank heard rank 0 first, and closed its connections. */
+static bool leader_tells(const struct meeting *m, zero_status status) {
+    struct pollfd word = {.fd = m->peers[0].socket[0], .events = POLLIN};
+    if (status && status != ZERO_E_INTERRUPTED) poll(&word, 1, WORD_MS);
+    return verdict_ends(m->peers[0].socket[0]);
 }
 
 /* Listens at the address from which this rank reaches rank 0: the other ranks learn that one. A rank on rank 0's host that
@@ -248,10 +285,12 @@ static zero_status meet(struct meeting *m) {
     zero_status status = hear_verdict(m, true);
     bool all_came = m->key != 0;
     if (status == ZERO_OK) {
+        begin_step(m);
         status = connect_all(m);
-        bool told = verdict_ends(leader->socket[0]);
+        bool told = leader_tells(m, status);
         if (told) error_clear(m->error); /* rank 0's word counts, and not what it led to here */
         if (told || status == ZERO_OK) status = hear_verdict(m, false);
+        if (status == ZERO_E_INTERRUPTED && !told && has_met(m)) error_clear(m->error), status = ZERO_OK;
     }
     if (status == ZERO_E_INTERRUPTED || (status && all_came)) {
         struct verdict verdict = verdict_make(m->key, status, m->error);
@@ -270,7 +309,9 @@ static zero_status follow(struct meeting *m) {
                            m->r->rank, strerror(errno));
     if (status) close(leader);
     if (status == ZERO_OK) status = say(m, 0, 0, leader);
-    return status ? status : meet(m);
+    if (status) return status;
+    begin_step(m);
+    return meet(m);
 }
 
 /* ---- both ---- */
@@ -298,9 +339,8 @@ zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint
                           .places = places,
                           .listener = -1,
                           .error = error};
-    m->patience = (struct patience){.deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9),
-                                    .interrupted = callers_look,
-                                    .user = m};
+    m->patience = (struct patience){.interrupted = callers_look, .user = m};
+    begin_step(m);
     m->notice_ns = clock_now_ns() + (uint64_t)((r->notice_s > 0 ? r->notice_s : NOTICE_S) * 1e9);
     for (uint32_t q = 0; q < r->size; q++)
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) out_peers[q].socket[lane] = -1;

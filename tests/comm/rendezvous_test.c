@@ -366,6 +366,50 @@ static void messages_name_the_place(void) {
 }
 
 /* More strangers than rank 0 accepts at once do not keep the ranks out. */
+/* A rank that starts long before rank 0 waits for its word: rank 0 knows which rank is missing. */
+static void an_early_rank_waits_for_rank_0(void) {
+    enum { EARLY_S = 5, LIMIT_S = 6 };
+    struct rank ranks[2];
+    uint32_t port = free_port();
+    start(ranks + 1, in_order + 1, 1, 3, LIMIT_S, port);
+    sleep(EARLY_S);
+    start(ranks, in_order, 1, 3, LIMIT_S, port);
+    finish(ranks, 2);
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(ranks[i].status, ZERO_E_PEER);
+        CHECK_INT(ranks[i].error.rank, 2);
+        CHECK_CONTAINS(ranks[i].error.message, "rendezvous: rank 2 of 3 did not connect to rank 0");
+    }
+}
+
+/* Rank 1 hears rank 0 first, and ends while rank 2 greets it: rank 2 has rank 0's word, too. The test is ranks 0 and 1. */
+static void rank_0s_word_counts(void) {
+    struct rank two;
+    struct secret none = {.given = false};
+    struct seals seals;
+    struct answer answer = {0};
+    struct zero_error error;
+    int zero = socket_listen(NULL, 0), one = socket_listen(NULL, 0), greets;
+    struct place places[3] = {here(socket_port(one)), here(socket_port(one)), here(socket_port(one))};
+    start(&two, in_order + 2, 1, 3, LONG_S, socket_port(zero));
+    while ((answer.socket = socket_accept(zero)) < 0) usleep(1000);
+    while (handshake_hear(&answer, &none, &seals) == HEARD_PART) usleep(1000);
+    error_clear(&error);
+    struct verdict come = verdict_make(77, ZERO_OK, &error);
+    CHECK(verdict_send(answer.socket, &seals, &come));
+    CHECK(sealed_send(answer.socket, &seals.out, places, sizeof places, soon()));
+    while ((greets = socket_accept(one)) < 0) usleep(1000);
+    close(greets), close(one);
+    usleep(20000);
+    error_set(&error, ZERO_E_INTERRUPTED, "rendezvous: interrupted while rank 0 waited");
+    struct verdict ended = verdict_make(77, ZERO_E_INTERRUPTED, &error);
+    CHECK(verdict_send(answer.socket, &seals, &ended));
+    finish(&two, 1);
+    CHECK_INT(two.status, ZERO_E_INTERRUPTED);
+    CHECK_STRING(two.error.message, error.message);
+    close(answer.socket), close(zero);
+}
+
 static void a_crowd_keeps_nobody_out(void) {
     enum { CROWD = 400 };
     struct rank ranks[RANKS];
@@ -834,6 +878,8 @@ int main(void) {
     a_false_rank_0(true, ZERO_E_PEER, "does not answer as rank 0 does");
     rank_0_listens_at_one_address();
     messages_name_the_place();
+    an_early_rank_waits_for_rank_0();
+    rank_0s_word_counts();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();
     a_slow_rank_calls_again();
