@@ -336,22 +336,28 @@ static void count_wait(struct comm_work *work) {
 }
 
 /* Limits the wait for a call that all ranks have posted and whose data never arrives. A rank that did not post is reported
- * earlier, after 10 x timeout_s. */
+ * earlier, after 10 x timeout_s. A patient call has no limit: the log says once that it waits. */
 static zero_status judge_wait(struct comm_work *work) {
     struct comm *comm = work->group->comm;
     const struct comm_ops *ops = comm->ops;
     uint64_t grace_ns = (uint64_t)(comm->timeout_s * 2e9);
-    if (ops->virtual_time || work->call.patient ||
-        !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns))
+    if (ops->virtual_time || work->told || !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns))
         return ZERO_OK;
     char text[RECORD_TEXT_BYTES], who[32] = "a rank";
     int32_t rank = ops->late ? ops->late(work) : -1;
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
+    record_text(&work->record, work->group->ordinal, text);
+    work->told = work->call.patient;
+    if (work->told)
+        return log_line(&comm->log, ZERO_LOG_WARN,
+                        "rank %u has waited %.0f s for %s in %s, and goes on waiting, as no rank is silent: see "
+                        "whether a drive or a file system stands still there",
+                        comm->rank, (double)work->waited_ns * 1e-9, who, text),
+               ZERO_OK;
     return comm_raise(comm, ZERO_E_PEER, rank, false,
                       "rank %u waited %.1f s for %s, and the part of %s never arrived: a connection loses "
                       "data, or that rank no longer tests its calls (the limit is 12 x timeout_s, %g s)",
-                      comm->rank, (double)work->waited_ns * 1e-9,
-                      record_text(&work->record, work->group->ordinal, text), who, comm->timeout_s);
+                      comm->rank, (double)work->waited_ns * 1e-9, text, who, comm->timeout_s);
 }
 
 zero_status comm_test(struct comm_work *work, bool *out_done) {
