@@ -15,8 +15,8 @@
 #include "tests/engine/tcp_ranks.h"
 
 /* A look at the clock takes a tenth of timeout_s: the limits, of 10 and of 12 x timeout_s, are 100 and 120 looks. The second one
- * counts at most 100 ms between two tests of a call, which look several times. */
-enum { RANKS = 2, LOOKS = 600, LOCAL_S = 1, TCP_S = 600, GIVE_UP_S = 30 };
+ * counts at most 100 ms between two tests of a call, which look several times: rarely more than 10 times. */
+enum { RANKS = 2, LOOKS = 2400, LOCAL_S = 1, TCP_S = 600, GIVE_UP_S = 30 };
 
 static const struct plain_param params[] = {{"a", "a.w", 90000, 0, NULL}};
 
