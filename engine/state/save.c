@@ -1,7 +1,6 @@
 /* Saving: every rank writes its shard to one file, through the plan's piece of memory; rank 0 makes the directory
  * before and publishes it after. The ranks agree between the phases, so that none goes on where one has failed,
  * and the manifest appears only when all files are durable. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,12 +163,12 @@ static void warn_of_left(struct save *s) {
     s->state->warned_of_left_over |= s->left.code != ZERO_OK;
 }
 
-/* A save in the background outlives the call, and so the host program's current directory. */
+/* A save in the background outlives the call, and so the host program's current directory. Where no path leads to that, because
+ * this user may not search a directory above it, the path stays relative. */
 static zero_status make_absolute(struct save *s, struct zero_error *error) {
     char current[STORAGE_PATH_BYTES], relative[STORAGE_PATH_BYTES];
     if (*s->root == '/' || !s->state->blueprint->o.config->checkpoint_async) return ZERO_OK;
-    if (!getcwd(current, sizeof current))
-        return storage_check(-errno, "find the current directory for", s->root, error);
+    if (!getcwd(current, sizeof current) || access(current, X_OK) != 0) return ZERO_OK;
     memcpy(relative, s->root, sizeof relative);
     return storage_join(current, relative, s->root, error);
 }

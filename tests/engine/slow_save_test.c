@@ -196,6 +196,7 @@ static void run(bool tcp, bool async) {
              "{\"async\": %s}, "
              "\"comm\": {\"timeout_s\": %d}}",
              async ? "true" : "false", timeout_s);
+    atomic_store(&warnings, 0);
     run_ranks(tcp, json, dir);
     if (!tcp) CHECK(atomic_load(&warnings) > 0); /* over TCP too few tests of a call see the clock for one */
     if (!tcp && !async) ranks_run(RANKS, json, one_does_not_come, dir);
