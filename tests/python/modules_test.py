@@ -171,6 +171,8 @@ class Passes(Case):
                         if evaluates:
                             with torch.no_grad():
                                 loss_of_vectors(engine.model, 9)
+                        if step:
+                            output = None
                         engine.backward(torch.zeros((), requires_grad=True))
                         del output
                         info = engine.step()

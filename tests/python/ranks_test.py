@@ -146,6 +146,26 @@ def killed():
         os._exit(0)
 
 
+def fails_while_saving():
+    """Rank 1 ends by an exception while a save is under way; rank 0 says so soon."""
+    for way in ("close", "end of the program"):
+        engine = zero.fully_shard(made("mlp"), configuration(3, checkpoint={"async": True}, comm={"timeout_s": 20}), secret=os.environ["SECRET"])
+        train(engine, "mlp", 2)
+        engine.save(f"{os.environ['KILLED']}.{way}")
+        try:
+            if RANK == 1:
+                raise ValueError("bad batch")
+            train(engine, "mlp", 1000)
+        except ValueError:
+            if way == "close":
+                engine.close()
+            else:
+                sys.last_type = ValueError  # as Python sets it
+        except zero.ZeroError as error:
+            print(f"{way}: {error}", flush=True)
+        engine._closing()
+
+
 def interrupted():
     """Rank 0 waits for rank 1, which does not come before rank 0 has seen Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this program was started with
@@ -258,6 +278,11 @@ class Ranks(unittest.TestCase):
             print(found[0])
             seconds.append(float(found[1]))
         self.assertLess(seconds[-1], 2)
+
+    def test_fails_while_saving(self):
+        output, _ = (rank.output() for rank in self.start(fails_while_saving))
+        for way in ("close", "end of the program"):
+            self.assertRegex(output, rf"{way}: .*rank 1 (closed its communicator|is gone|left)")
 
     def test_interrupted(self):
         ranks = self.start(interrupted)

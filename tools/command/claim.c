@@ -261,7 +261,7 @@ zero_status claim_same(const struct claim *claim, struct zero_error *error) {
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error) {
     struct identity noted, *own = &claim->own;
     identity_noted(claim->engine, zero_engine_note, &noted);
-    bool kept = claim->way == CLAIM_RESUME && *claim->previous.id;
+    bool kept = claim->way == CLAIM_RESUME && *claim->previous.id && !*noted.id; /* an imported checkpoint has no run */
     const struct identity *from = kept ? &claim->previous : &noted;
     identity_begin(own);
     if (claim->way != CLAIM_ANEW && *from->id) strcpy(own->id, from->id), strcpy(own->begun, from->begun);

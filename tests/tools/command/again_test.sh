@@ -48,6 +48,9 @@ cp -r saved over
 expect 0 train --steps 3 --run over --overwrite && keep over
 expect 1 train --steps 6 --run over --resume && kept over
 says err "the latest checkpoint in over, of step 4, is of run $(id saved), over which run $(id over) began anew, which has saved nothing yet: go on with the former by --resume 4"
+cp -r over chosen && expect 0 train --steps 5 --run chosen --resume 4 # which chooses the former, also if it saves nothing
+expect 0 train --steps 6 --run chosen --resume
+says out "resumed   after step 4,"
 expect 0 train --steps 3 --run over --save-every 3 --continue
 says err "the checkpoint of step 4 is of run $(id saved), over which this one began anew: this one has none yet, and begins again"
 says out "begins    with random weights, of seed 3"

@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -48,10 +49,6 @@ class StepInfo:
     repeated: bool = False  # updated in the backward, and again, clipped
 
 
-class _Saved(float):
-    """What a group's rate was before a load: the saved rate holds until another one is set, be it the same number."""
-
-
 class Optimizer(torch.optim.Optimizer):
     """The engine's optimizer, as schedulers of torch.optim.lr_scheduler and training loops know one."""
 
@@ -63,6 +60,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr})
         self.engine = weakref.proxy(engine)
         self.known = [group["lr"] for group in groups]  # to the engine
+        self.before: list[float] = []  # the groups' rates at a load: the saved ones hold until others are set, be they the same numbers
         self._is_accelerate_prepared = True  # accelerate takes it as it is
 
     @property
@@ -76,9 +74,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def loaded(self) -> None:
         """The engine has the saved rates; the next step says them."""
-        self.known = []
-        for group in self.param_groups:
-            group["lr"] = _Saved(group["lr"])
+        self.known, self.before = [], [float(group["lr"]) + 0.0 for group in self.param_groups]
+        for group, rate in zip(self.param_groups, self.before, strict=True):
+            group["lr"] = rate
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
@@ -92,10 +90,10 @@ class Optimizer(torch.optim.Optimizer):
         """A step at the rates of the groups, which a scheduler may have changed; a schedule in the configuration sets them."""
         rates = [group["lr"] for group in self.param_groups]
         for i, rate in enumerate(rates):
-            if self.known[i : i + 1] != [rate] and not isinstance(rate, _Saved):
+            if self.known[i : i + 1] != [rate] and not any(rate is before for before in self.before):
                 lib.zero_engine_set_lr(handle, i, float(rate))
         info = lib.zero_engine_step(handle)
-        self.known = list(info.group_lr)[: len(rates)]
+        self.known, self.before = list(info.group_lr)[: len(rates)], []
         for group, rate in zip(self.param_groups, self.known, strict=True):
             group["lr"] = rate
         setattr(self, "_opt_called", True)  # noqa: B010  # for schedulers, which warn without it
@@ -122,11 +120,18 @@ def _meeting_point() -> dict[str, Any]:
     return {"rank": dist.get_rank(), "size": dist.get_world_size(), **place[0]}
 
 
+def _fails() -> bool:
+    """Whether an exception is handled, or has ended the program: then the other ranks may not come to where this one waits."""
+    return sys.exc_info()[0] is not None or getattr(sys, "last_type", None) is not None
+
+
 def _end(handle: int) -> None:
-    """Ends an engine, once a save in the background is complete. If that save fails, the log says so."""
+    """Ends an engine, once a save in the background is complete. If that save fails, the log says so. After an exception it ends at once,
+    which the other ranks hear."""
     try:
-        with suppress(ZeroError):
-            lib.zero_engine_save_wait(handle)
+        if not _fails():
+            with suppress(ZeroError):
+                lib.zero_engine_save_wait(handle)
     finally:
         lib.zero_engine_destroy(handle)
 
@@ -535,9 +540,10 @@ class Engine:
         return int(lib.zero_engine_steps(self._handle))
 
     def close(self) -> None:
-        """Ends the engine, once a save in the background is complete. The parameters are no longer there: take state_dict() before."""
+        """Ends the engine, once a save in the background is complete. The parameters are no longer there: take state_dict() before.
+        While an exception is handled it ends at once."""
         try:
-            if self._saving:
+            if self._saving and not _fails():
                 self.save_wait()
         finally:
             passes = self.__dict__.pop("_passes", None)

@@ -137,10 +137,12 @@ class Passes:
         if self.mode == TRAIN:
             return
         self.settle()
+        self._take_up()
+
+    def _take_up(self) -> None:
         lib.zero_micro_resume(self.handle)
         self.mode = TRAIN
-        before = self.training()
-        self._bring_held(before.calls[-1].use if before and before.calls and not self.free else self.root)
+        self._bring_held(self.calls[-1].use if self.calls and not self.free else self.root)
 
     def settle(self) -> bool:
         """Drops a pass that has ended with an exception, and one whose result no one has any more; whether there was the former."""
@@ -328,6 +330,8 @@ class Passes:
         if self.waiting and not self.in_root and not self.open:
             if self.training():
                 self._resume()
+            elif self.mode == EVAL:
+                self._take_up()
             self.waiting = False
             for call in reversed([call for call in self.calls if call.use.trains]):
                 self._open(call, True)

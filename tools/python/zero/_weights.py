@@ -90,8 +90,9 @@ def first_value(model: nn.Module, what: str, names: Iterable[str], values: dict[
     if value.numel() and bool((_bytes(value)[:64] == _UNSET).all()):
         module = type(model.get_submodule(name.rpartition(".")[0])).__name__
         raise ValueError(
-            f"zero: {what} {name} is on the meta device, and has no first value: its module, a {module}, has no reset_parameters that "
-            "sets it; give fully_shard init=, a function of a module that does, or make the module on the CPU"
+            f"zero: {what} {name} of a {module} is on the meta device, and nothing gives it a first value, neither init= nor else the "
+            "model's _init_weights, nor else its module's reset_parameters: give fully_shard init=, a function of a module that does, or "
+            "make the module on the CPU"
         )
     return value
 
