@@ -301,8 +301,8 @@ static void tell_resumed(struct trainer *t) {
     if (!t->speaks || begins_anew(t)) return;
     if (!job->quiet)
         progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64 "%s%s", t->begin.steps,
-                      t->begin.samples, t->claim.way == CLAIM_RECOVER ? ", from the shadow" : "",
-                      t->lr_set ? ", with the configured learning rate" : "");
+                      t->begin.samples, t->lr_set ? ", with the configured learning rate" : "",
+                      t->claim.way == CLAIM_RECOVER ? ", from the shadow" : "");
     if (t->begin.steps >= t->steps)
         fprintf(stderr,
                 "zero train: nothing is left to train: the run is at step %" PRIu64 ", and %s %" PRIu64
