@@ -91,7 +91,7 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: no backward has run in the last micro-step, %s: call "
                       "zero_backward_begin and _end of the units, or zero_micro_cancel",
                       policy->update_in_backward
-                          ? "which would update the weights (zero_optimization.update_in_backward)"
+                          ? "and the backward updates the weights (zero_optimization.update_in_backward)"
                           : "so it has no gradient");
     return ZERO_OK;
 }

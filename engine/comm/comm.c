@@ -350,8 +350,8 @@ static zero_status judge_wait(struct comm_work *work) {
     work->told = work->call.patient;
     if (work->told)
         return log_line(&comm->log, ZERO_LOG_WARN,
-                        "rank %u has waited %.0f s for %s in %s, and goes on waiting, as no rank is silent: see "
-                        "whether a drive or a file system stands still there",
+                        "rank %u has waited %.0f s for %s in %s, and goes on waiting, because no rank is silent: "
+                        "see whether the drive or the file system of that rank stands still",
                         comm->rank, (double)work->waited_ns * 1e-9, who, text),
                ZERO_OK;
     return comm_raise(comm, ZERO_E_PEER, rank, false,

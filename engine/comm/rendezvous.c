@@ -104,7 +104,7 @@ static zero_status report_no_leader(struct meeting *m) {
     return ZERO_E_PEER;
 }
 
-/* Rank 0 has taken this rank. */
+/* After rank 0 has taken this rank: no other program is at that port. */
 static zero_status report_leader_gone(struct meeting *m) {
     char where[WHERE_BYTES];
     error_set(m->error, ZERO_E_PEER,
@@ -287,10 +287,10 @@ static zero_status meet(struct meeting *m) {
     if (status == ZERO_OK) {
         begin_step(m);
         status = connect_all(m);
-        bool told = leader_tells(m, status);
+        bool connected = status == ZERO_OK, told = leader_tells(m, status);
         if (told) error_clear(m->error); /* rank 0's word counts, and not what it led to here */
         if (told || status == ZERO_OK) status = hear_verdict(m, false);
-        if (status == ZERO_E_INTERRUPTED && !told && has_met(m)) error_clear(m->error), status = ZERO_OK;
+        if (status == ZERO_E_INTERRUPTED && connected && has_met(m)) error_clear(m->error), status = ZERO_OK;
     }
     if (status == ZERO_E_INTERRUPTED || (status && all_came)) {
         struct verdict verdict = verdict_make(m->key, status, m->error);

@@ -425,7 +425,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     if (with_sum) norm_with_sum(e, op->region, round_of(e, item), &call.norm);
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
-    if (call.written && !item->index && !item->moved) e->norm[op->region] = 0; /* which adds to it */
+    if (call.written && !item->index && !item->moved) e->norm[op->region] = 0; /* `written` adds to the norm */
     if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL || with_sum;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     zero_status status = codes ? ZERO_OK : check_staging(e, item, group, &call);

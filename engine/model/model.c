@@ -74,8 +74,7 @@ uint64_t model_hash(const struct model *m) {
 static zero_status check_name(const char *what, const char *name, struct zero_error *error) {
     if (!name || !*name) return error_set(error, ZERO_E_ARGUMENT, "%s needs a name", what);
     if (utf8_is(name)) return ZERO_OK;
-    return error_set(error, ZERO_E_ARGUMENT, "%s's name is UTF-8, and \"%s\" is not: encode it so", what,
-                     name);
+    return error_set(error, ZERO_E_ARGUMENT, "%s's name must be UTF-8, and \"%s\" is not", what, name);
 }
 
 static const char *param_name(const void *model, uint32_t i) {

@@ -30,7 +30,8 @@ static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum m
 }
 
 /* Buffers that live for one use of their unit: those of every other unit share memory, so that one is used up while the next is made.
- * Of a unit's regions, each has its own. A held unit's live in the last use of the pass, beside those of that use's own unit. */
+ * Of a unit's regions, each has its own. The buffers of a held unit live in the last use of the pass, beside those of the unit that is
+ * used. */
 static bool take_same_turn(const struct plan *plan, uint32_t a, uint32_t b) {
     const struct model_region *all = plan->model->region;
     uint32_t units[2] = {all[a].unit, all[b].unit}, first[2] = {a, b};

@@ -66,7 +66,7 @@ static zero_status check(const struct manifest_entries *notes, const char *key, 
             NAME_BYTES_MAX - 1, NOTE_BYTES_MAX - 1);
     if (!utf8_is(key) || (value && !utf8_is(value)))
         return error_set(error, ZERO_E_ARGUMENT,
-                         "zero_engine_set_note: keys and texts are UTF-8, and those of \"%s\" are not", key);
+                         "zero_engine_set_note: keys and texts must be UTF-8, and those of \"%s\" are not", key);
     const char *before = notes_find(notes, key);
     uint64_t packed = notes_bytes(notes) + bytes_of(key, value);
     if (before) packed -= bytes_of(key, before);

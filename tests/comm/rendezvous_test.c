@@ -321,6 +321,26 @@ static int greet_rank_0(uint32_t port, uint32_t number, uint32_t size, uint16_t 
     return fd;
 }
 
+/* As rank 0: takes the next connection of a rank. */
+static int take_caller(int listener, struct seals *seals) {
+    struct secret none = {.given = false};
+    struct answer answer = {0};
+    while ((answer.socket = socket_accept(listener)) < 0) usleep(1000);
+    while (handshake_hear(&answer, &none, seals) == HEARD_PART) usleep(1000);
+    return answer.socket;
+}
+
+/* As rank 0: all have come, and listen at this port. */
+static void tell_places(int fd, struct seals *seals, uint32_t size, uint32_t port) {
+    struct place places[RANKS];
+    struct zero_error error;
+    error_clear(&error);
+    struct verdict come = verdict_make(77, ZERO_OK, &error);
+    for (uint32_t r = 0; r < size; r++) places[r] = here(port);
+    CHECK(verdict_send(fd, seals, &come));
+    CHECK(sealed_send(fd, &seals->out, places, size * sizeof *places, soon()));
+}
+
 /* The verdict, and where the ranks listen. */
 static void hear_places(int fd, uint32_t size, struct place *out) {
     char verdict[VERDICT_BYTES];
@@ -368,7 +388,7 @@ static void messages_name_the_place(void) {
 /* More strangers than rank 0 accepts at once do not keep the ranks out. */
 /* A rank that starts long before rank 0 waits for its word: rank 0 knows which rank is missing. */
 static void an_early_rank_waits_for_rank_0(void) {
-    enum { EARLY_S = 5, LIMIT_S = 6 };
+    enum { EARLY_S = 5, LIMIT_S = 15 }; /* early by more than rank 1 grants rank 0 after its own limit */
     struct rank ranks[2];
     uint32_t port = free_port();
     start(ranks + 1, in_order + 1, 1, 3, LIMIT_S, port);
@@ -385,29 +405,23 @@ static void an_early_rank_waits_for_rank_0(void) {
 /* Rank 1 hears rank 0 first, and ends while rank 2 greets it: rank 2 has rank 0's word, too. The test is ranks 0 and 1. */
 static void rank_0s_word_counts(void) {
     struct rank two;
-    struct secret none = {.given = false};
     struct seals seals;
-    struct answer answer = {0};
     struct zero_error error;
     int zero = socket_listen(NULL, 0), one = socket_listen(NULL, 0), greets;
-    struct place places[3] = {here(socket_port(one)), here(socket_port(one)), here(socket_port(one))};
     start(&two, in_order + 2, 1, 3, LONG_S, socket_port(zero));
-    while ((answer.socket = socket_accept(zero)) < 0) usleep(1000);
-    while (handshake_hear(&answer, &none, &seals) == HEARD_PART) usleep(1000);
-    error_clear(&error);
-    struct verdict come = verdict_make(77, ZERO_OK, &error);
-    CHECK(verdict_send(answer.socket, &seals, &come));
-    CHECK(sealed_send(answer.socket, &seals.out, places, sizeof places, soon()));
+    int fd = take_caller(zero, &seals);
+    tell_places(fd, &seals, 3, socket_port(one));
     while ((greets = socket_accept(one)) < 0) usleep(1000);
     close(greets), close(one);
     usleep(20000);
+    error_clear(&error);
     error_set(&error, ZERO_E_INTERRUPTED, "rendezvous: interrupted while rank 0 waited");
     struct verdict ended = verdict_make(77, ZERO_E_INTERRUPTED, &error);
-    CHECK(verdict_send(answer.socket, &seals, &ended));
+    CHECK(verdict_send(fd, &seals, &ended));
     finish(&two, 1);
     CHECK_INT(two.status, ZERO_E_INTERRUPTED);
     CHECK_STRING(two.error.message, error.message);
-    close(answer.socket), close(zero);
+    close(fd), close(zero);
 }
 
 static void a_crowd_keeps_nobody_out(void) {
@@ -668,7 +682,7 @@ static bool ask(void *user) {
 /* After this, the rank has read all that had come when it began. */
 static void await_two_looks(struct host *host) {
     int before = atomic_load(&host->asked);
-    while (atomic_load(&host->asked) < before + 2) usleep(1000);
+    for (int ms = 0; atomic_load(&host->asked) < before + 2 && CHECK(ms < LONG_S * 1000); ms++) usleep(1000);
 }
 
 static void start_interruptible(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
@@ -798,24 +812,62 @@ static void rank_0_passes_an_interruption_on(void) {
 
 /* The test plays rank 0. */
 static void an_interrupted_rank_tells_rank_0(void) {
-    struct secret none = {.given = false};
-    struct answer answer = {0};
     struct seals seals;
     struct verdict heard;
     struct rank rank;
     struct host host = {0};
     int listener = socket_listen(NULL, 0);
     start_interruptible(&rank, in_order + 1, 1, 3, socket_port(listener), &host);
-    while ((answer.socket = socket_accept(listener)) < 0) usleep(1000);
-    while (handshake_hear(&answer, &none, &seals) == HEARD_PART) usleep(1000);
+    int fd = take_caller(listener, &seals);
     await_two_looks(&host);
     atomic_store(&host.stop, true);
     finish(&rank, 1);
     CHECK_INT(rank.status, ZERO_E_INTERRUPTED);
-    CHECK(verdict_receive(answer.socket, &seals, 3, &heard, soon()));
+    CHECK(verdict_receive(fd, &seals, 3, &heard, soon()));
     CHECK_INT(heard.code, ZERO_E_INTERRUPTED);
     CHECK_STRING(heard.message, rank.error.message);
-    close(answer.socket), close(listener);
+    close(fd), close(listener);
+}
+
+/* A host that interrupts its rank just when rank 0's last word has come. */
+struct late_host {
+    struct host host;
+    int fd;
+    struct seals *seals;
+};
+
+static bool interrupt_late(void *user) {
+    struct late_host *late = user;
+    struct zero_error error;
+    if (!ask(&late->host)) return false;
+    error_clear(&error);
+    struct verdict met = verdict_make(77, ZERO_OK, &error);
+    return verdict_send(late->fd, late->seals, &met);
+}
+
+/* The ranks have met: the first call of the communicator is interrupted, and not the rendezvous. The test plays rank 0. */
+static void an_interruption_comes_too_late(void) {
+    struct seals seals[RENDEZVOUS_LANES];
+    struct late_host late = {.seals = seals};
+    int listener = socket_listen(NULL, 0), fd[RENDEZVOUS_LANES];
+    struct rank rank = {.options = {.host = "localhost",
+                                    .port = socket_port(listener),
+                                    .rank = 1,
+                                    .size = 2,
+                                    .timeout_s = LONG_S,
+                                    .interrupted = interrupt_late,
+                                    .interrupted_user = &late}};
+    pthread_create(&rank.thread, NULL, run, &rank);
+    late.fd = fd[0] = take_caller(listener, &seals[0]);
+    tell_places(fd[0], &seals[0], 2, rank.options.port);
+    for (uint32_t lane = 1; lane < RENDEZVOUS_LANES; lane++) fd[lane] = take_caller(listener, &seals[lane]);
+    await_two_looks(&late.host);
+    atomic_store(&late.host.stop, true);
+    finish(&rank, 1);
+    if (!CHECK_INT(rank.status, ZERO_OK)) fprintf(stderr, "%s\n", rank.error.message);
+    rendezvous_close(rank.peers, 2);
+    for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) close(fd[lane]);
+    close(listener);
 }
 
 /* ---- ports that the kernel gives to callers ---- */
@@ -868,6 +920,7 @@ int main(void) {
     interrupted_when_all_have_come();
     rank_0_passes_an_interruption_on();
     an_interrupted_rank_tells_rank_0();
+    an_interruption_comes_too_late();
     a_rank_ends_and_comes_again();
     a_rank_ends_when_all_have_come();
     for (uint32_t count = 2; count <= RANKS; count++) all_meet(count);

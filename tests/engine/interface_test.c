@@ -132,11 +132,11 @@ static void names_are_utf8(void) {
     zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
     zero_param param = {
         .struct_size = sizeof param, .name = "caf\xe9", .dims = 1, .shape = {2}, .slot = &slot};
-    refused(zero_engine_add_unit(e, "caf\xe9", &unit), ZERO_E_ARGUMENT, "a unit's name is UTF-8");
+    refused(zero_engine_add_unit(e, "caf\xe9", &unit), ZERO_E_ARGUMENT, "a unit's name must be UTF-8");
     CHECK_INT(zero_engine_add_unit(e, "caf\xc3\xa9", &unit), ZERO_OK);
-    refused(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "a parameter's name is UTF-8");
+    refused(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "a parameter's name must be UTF-8");
     param.name = "caf\xc3\xa9", param.tensor = "\xc3";
-    refused(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "a tensor's name is UTF-8");
+    refused(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "a tensor's name must be UTF-8");
     param.tensor = "t\xc3\xa9";
     CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
     zero_engine_destroy(e);

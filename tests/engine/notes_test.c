@@ -58,7 +58,7 @@ static void a_note_is_utf8(void) {
     struct manifest_entries notes = {0};
     CHECK_INT(set(&notes, "caf\xe9", "1"), ZERO_E_ARGUMENT);
     CHECK_INT(set(&notes, "place", "caf\xe9"), ZERO_E_ARGUMENT);
-    CHECK_CONTAINS(error.message, "are UTF-8");
+    CHECK_CONTAINS(error.message, "must be UTF-8");
     CHECK_INT(notes.count, 0);
     CHECK_INT(set(&notes, "caf\xc3\xa9", "\xe2\x82\xac 2"), ZERO_OK);
     manifest_free_entries(&notes);
