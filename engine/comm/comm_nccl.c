@@ -223,16 +223,16 @@ static zero_status raise_opening(struct nccl_group *group, ncclResult_t result) 
                       group->base.count, nccl_reason(group, result, why), advice);
 }
 
-static zero_status share_id(struct nccl_group *group, ncclUniqueId *id) {
+static zero_status share_id(struct nccl_group *group) {
     struct nccl_comm *comm = comm_of(&group->base);
-    ncclResult_t result = group->base.index == 0 ? comm->library.ncclGetUniqueId(id) : ncclSuccess;
+    ncclResult_t result = group->base.index == 0 ? comm->library.ncclGetUniqueId(&comm->id) : ncclSuccess;
     if (result != ncclSuccess) return raise_opening(group, result);
     struct comm_call call = {.kind = COMM_BROADCAST,
                              .dtype = DTYPE_U8,
                              .target_dtype = DTYPE_U8,
-                             .count = sizeof *id,
+                             .count = sizeof comm->id,
                              .what = "NCCL's unique id",
-                             .target = id};
+                             .target = &comm->id};
     return comm_run(group->companion, &call);
 }
 
@@ -259,17 +259,16 @@ static zero_status await_members(struct nccl_group *group) {
 static zero_status connect_members(struct nccl_group *group) {
     struct comm *comm = group->base.comm;
     struct zero_error error;
-    ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = NCCL_CTAS_MAX;
     error_clear(&error);
     zero_status status = make_current(comm->device, &error);
     if (status) return comm_raise_error(comm, &error, false);
-    status = share_id(group, &id);
+    status = share_id(group);
     if (status) return status;
-    ncclResult_t result = comm_of(&group->base)
-                              ->library.ncclCommInitRankConfig(&group->data, (int)group->base.count, id,
+    struct nccl_comm *mine = comm_of(&group->base);
+    ncclResult_t result = mine->library.ncclCommInitRankConfig(&group->data, (int)group->base.count, mine->id,
                                                                (int)group->base.index, &config);
     if (!nccl_good(result)) return raise_opening(group, result);
     return await_members(group);
