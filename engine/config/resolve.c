@@ -39,6 +39,7 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
     return config_derived_int(config, path, config->persistence_threshold, error);
 }
 
+#define OPTIMIZER_PARAMS "optimizer.params."
 #define WEIGHTS "zero_optimization.zero_quantized_weights"
 
 int config_weight_code(int choice) { return choice == CODE_FORMATS ? CODE_INT8 : choice; }
@@ -74,6 +75,13 @@ static zero_status resolve_weight_code(struct config *config, struct zero_error 
 static zero_status resolve_quantized(struct config *config, struct zero_error *error) {
     uint64_t bits = config->comm.quantized_gradient_bits;
     if (config_codes_weights(config) && !config_shards_params(config)) return refuse_codes(config, error);
+    /* The padding, which shares blocks of codes with weights, has zero gradients. */
+    if (config_codes_weights(config) && config_written(config, OPTIMIZER_PARAMS "eps") &&
+        config->optimizer.eps == 0)
+        return error_set(error, ZERO_E_CONFIG,
+                         OPTIMIZER_PARAMS
+                         "eps: with zero_quantized_weights an update divides by it where a gradient is "
+                         "zero: set it above 0");
     if (bits != 4 && bits != 8)
         return error_set(error, ZERO_E_CONFIG,
                          "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one");
@@ -262,7 +270,6 @@ static zero_status resolve_precision(struct config *config, struct zero_error *e
 
 /* ---- optimizer ---- */
 
-#define OPTIMIZER_PARAMS "optimizer.params."
 #define DECAY OPTIMIZER_PARAMS "weight_decay"
 
 /* The optimizer's default for the key below optimizer.params; NULL: the optimizer has no such key. */

@@ -150,6 +150,7 @@ uint64_t tensor_words(const struct executor_shape *o, uint32_t region);
 void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms);
 void tensor_begin(struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms);
 uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t first);
+uint64_t tensor_end(const struct executor *e, uint32_t region, uint32_t param); /* in the region */
 void tensor_measure_run(struct executor *e, uint32_t region, uint32_t param, uint64_t first,
                         const struct optimizer_args *args, struct tensor_norms *norms);
 zero_status tensor_measure_queue(struct executor *e, struct item *item, uint32_t param,

@@ -47,10 +47,10 @@ uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t fir
     return (first / part + 1) * part;
 }
 
-/* Where a tensor ends in its region; gaps belong to the tensor before. */
-static uint64_t tensor_end(const struct executor *e, uint32_t region, uint32_t param) {
-    const struct model_region *r = &e->o.shape.model->region[region];
-    return param + 1 < r->params ? e->o.shape.model->param[r->param[param + 1]].offset : r->padded;
+uint64_t tensor_end(const struct executor *e, uint32_t region, uint32_t param) {
+    const struct model *model = e->o.shape.model;
+    const struct model_param *p = &model->param[model->region[region].param[param]];
+    return p->offset + p->count;
 }
 
 /* This rank's part has no more of the tensor. */

@@ -135,7 +135,7 @@ static uint64_t piece_end(const struct update_argument *a, uint64_t begin, uint6
     return part < end ? part : end;
 }
 
-/* Gaps between parameters are zero and stay zero. */
+/* Gaps between parameters are zero, and stay zero if the optimizer turns zeros into zeros. */
 static zero_status run_pieces(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t scalars,
                               uint32_t param, run_fn run, void *user) {
     zero_status status = ZERO_OK;
@@ -151,6 +151,13 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
+/* Norms are taken without the gap behind the parameter: a direction of zeros need not be zero. */
+static uint64_t own_end(const struct update_argument *a, uint64_t shard, uint32_t param, uint64_t begin,
+                        uint64_t next) {
+    uint64_t end = tensor_end(a->executor, a->region, param);
+    return clamp(end > shard ? end - shard : 0, begin, next);
+}
+
 /* Calls `run` once per run of parameters with the same scalars; once per piece, where they are lent; once per tensor, where their norms
  * count. */
 static zero_status each_run(const struct update_argument *a, run_fn run, void *user) {
@@ -163,9 +170,11 @@ static zero_status each_run(const struct update_argument *a, run_fn run, void *u
     for (uint32_t i = 1; i <= region->params && begin < a->end && !status; i++) {
         const struct model_param *p = i < region->params ? &e->o.shape.model->param[region->param[i]] : NULL;
         if (p && p->scalars == scalars && !alone) continue;
-        uint64_t until = p ? clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end) : a->end;
+        uint64_t next = p ? clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end) : a->end,
+                 until = next;
+        if (a->phase == MEASURE) until = own_end(a, shard, first, begin, next);
         status = run_pieces(a, begin, until, scalars, first, run, user);
-        begin = until, first = i;
+        begin = next, first = i;
         if (p) scalars = p->scalars;
     }
     return status;

@@ -310,6 +310,7 @@ static void take_counters(struct load *l) {
                           m->loss_scale_stable);
     state->training->steps = takes_all(l) ? m->step : 0;
     state->training->skipped = takes_all(l) ? m->skipped : 0;
+    state->training->skipped_in_a_row = 0;
     if (!takes_all(l))
         settings_restart(state->training);
     else if (m->schedule_steps)

@@ -16,7 +16,7 @@ struct training {
     uint32_t rank, size;
     uint64_t steps, skipped;           /* updates done, and steps that an overflow skipped */
     uint64_t repeated;                 /* steps of this engine whose updates were made again */
-    uint64_t skipped_in_a_row;         /* since the last update, or since this engine was opened */
+    uint64_t skipped_in_a_row;         /* since the last update, load or fill, or since this engine was opened */
     struct loss_scale loss_scale;      /* 1 unless compute is fp16 */
     const struct optimizer *optimizer; /* a row of the table, or user_optimizer's */
     /* States per element that the optimizer uses here; with another optimizer, the larger number of both. */

@@ -394,6 +394,10 @@ static void conflicts(void) {
          "param_groups[2].zero_quantized_weights: at stage 1 the weights that are gathered are the ones that "
          "train: "
          "set zero_optimization.stage to 3, or remove it"},
+        {"{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"eps\": 0}}, "
+         "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": true}}",
+         "optimizer.params.eps: with zero_quantized_weights an update divides by it where a gradient is zero: "
+         "set it above 0"},
         {"{\"train_batch_size\": 2, \"comm\": {\"quantized_gradient_bits\": 6}}",
          "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one"},
         {"{\"train_batch_size\": 2, \"comm\": {\"reduction\": \"native\"}, \"zero_optimization\": "

@@ -257,9 +257,14 @@ static void skip_on_ranks(zero_engine *engine, uint32_t rank, void *user) {
 static void too_many_skips_in_a_row(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     zero_step_info info = {.struct_size = sizeof info};
+    char directory[512];
+    snprintf(directory, sizeof directory, "%s/saved", getenv("TEST_TMPDIR"));
     CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
     CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
     CHECK_INT(plain_step(&p, 1, &info), ZERO_OK); /* the row ends */
+    CHECK_INT(zero_engine_save(engine, directory), ZERO_OK);
+    CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
+    CHECK_INT(zero_engine_load(engine, directory), ZERO_OK); /* and here */
     CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
     zero_status status = step_with_nan(&p, &info);
     if (!status)

@@ -1,5 +1,6 @@
 /* A host's own optimizers that need more than an element: Lamb and Muon through zero_engine_set_optimizer must end in the bits of the
  * engine's; two of the host's own end alike at all stages and on all tiers; they are refused where they cannot work. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "kernels/optimizer.h"
@@ -187,6 +188,35 @@ static void a_ratio_is_of_a_whole_tensor(void) {
     }
 }
 
+static void make_sign(void *user, float *weight, const float *mean, const float *none, const float *scalars,
+                      uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) weight[i] = mean[i] >= 0 ? 1 : -1;
+}
+
+static void is_of_a_parameter(void *user, double weight_norm, double direction_norm,
+                              float scalars[ZERO_SCALARS_MAX]) {
+    bool found = false;
+    for (int i = 0; i < TOY_PARAMS; i++)
+        found = found || sqrt(toy_params[i].rows * toy_params[i].columns) == direction_norm;
+    if (!CHECK(found)) fprintf(stderr, "no parameter has the norm %g\n", direction_norm);
+}
+
+/* Between parameters there are gaps, where a direction of zeros need not be zero. */
+static void a_norm_is_of_a_parameter_alone(void) {
+    static struct toy_result got;
+    zero_optimizer signs = own_trusting;
+    signs.direction = make_sign, signs.trust = is_of_a_parameter;
+    struct toy_setup s = setup_of(&signs);
+    for (s.ranks = 1; s.ranks <= 3; s.ranks++)
+        for (s.stage = 0; s.stage <= 3; s.stage += 3)
+            for (int t = 0; t < TOY_TIERS; t++) {
+                if (s.stage < toy_tiers[t].stage_min) continue;
+                s.tiers = toy_tiers[t].json;
+                toy_train(&s, &got);
+                CHECK_STRING(got.error, "");
+            }
+}
+
 static void flush(zero_engine *e) {
     set(e);
     float_control_set(float_control() |
@@ -263,6 +293,7 @@ int main(void) {
     everywhere(&own_balanced);
     in_the_backward();
     a_ratio_is_of_a_whole_tensor();
+    a_norm_is_of_a_parameter_alone();
     a_host_flushes_denormals();
     not_everywhere();
     a_scope_has_its_functions();
