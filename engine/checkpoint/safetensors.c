@@ -302,10 +302,16 @@ zero_status safetensors_print(struct tensor *tensor, uint32_t count, const char 
     long used = ftell(file);
     for (; used % SAFETENSORS_ALIGN_BYTES; used++) fputc(' ', file);
     bool failed = ferror(file);
-    if (fclose(file) != 0 || failed || length - 8 > SAFETENSORS_HEADER_BYTES_MAX) {
+    int most = format ? SAFETENSORS_SHARED_HEADER_BYTES_MAX : SAFETENSORS_HEADER_BYTES_MAX;
+    failed |= fclose(file) != 0;
+    if (failed || length - 8 > (size_t)most) {
         free(bytes);
-        return error_set(error, ZERO_E_MEMORY,
-                         "a safetensors header of %" PRIu32 " tensors is too large; use more ranks", count);
+        return failed
+                   ? error_set(error, ZERO_E_MEMORY, "no memory for a header of %" PRIu32 " tensors", count)
+                   : error_set(error, ZERO_E_UNSUPPORTED,
+                               "the safetensors header of %" PRIu32
+                               " tensors has %zu bytes, and may have %d: use more %s",
+                               count, length - 8, most, format ? "files" : "ranks");
     }
     finish(bytes, length, tensor, count);
     *out = bytes;

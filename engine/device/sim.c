@@ -9,7 +9,7 @@
 #include "engine/device/implementations.h"
 #include "engine/device/discrete.h"
 
-enum { PENDING_MAX = 256, TICKET_STREAMS = 16 };
+enum { ROOM_FIRST = 256, TICKET_STREAMS = 16 };
 _Static_assert((int)DEVICE_STREAMS <= (int)TICKET_STREAMS, "a ticket says its stream");
 
 struct pending {
@@ -22,8 +22,8 @@ struct pending {
 
 /* Only the oldest item is in progress. */
 struct queue {
-    struct pending item[PENDING_MAX];
-    uint64_t first, end; /* the number of the oldest item, and of the next item */
+    struct pending *item;      /* a ring of `room` */
+    uint64_t room, first, end; /* `first`, `end`: the number of the oldest item, and of the next item */
     /* The number of the item in item[0]. An empty queue begins again at item[0], so that it touches few pages. */
     uint64_t base;
 };
@@ -58,13 +58,15 @@ static zero_status sim_open(const struct device_options *options, struct device 
 }
 
 static struct pending *at(struct queue *queue, uint64_t number) {
-    return &queue->item[(number - queue->base) % PENDING_MAX];
+    return &queue->item[(number - queue->base) % queue->room];
 }
 
 static void sim_close(struct device *device) {
     struct sim *sim = (struct sim *)device;
-    for (int s = 0; s < DEVICE_STREAMS; s++)
+    for (int s = 0; s < DEVICE_STREAMS; s++) {
         if (sim->queue[s].first < sim->queue[s].end) free(at(&sim->queue[s], sim->queue[s].first)->before);
+        free(sim->queue[s].item);
+    }
     free(sim);
 }
 
@@ -138,12 +140,24 @@ static zero_status start(struct sim *sim, struct pending *p) {
     return status;
 }
 
+/* Doubles the ring of a full queue. Work with coded messages has a piece for each of the ranks. */
+static bool make_room(struct queue *queue) {
+    uint64_t count = queue->end - queue->first;
+    if (count < queue->room) return true;
+    uint64_t room = queue->room ? 2 * queue->room : ROOM_FIRST;
+    struct pending *item = malloc(room * sizeof *item);
+    if (!item) return false;
+    for (uint64_t i = 0; i < count; i++) item[i] = *at(queue, queue->first + i);
+    free(queue->item);
+    queue->item = item, queue->room = room, queue->base = queue->first;
+    return true;
+}
+
 static zero_status push_item(struct sim *sim, const struct device_work *work, uint64_t awaits,
                              uint64_t *out_ticket, struct zero_error *error) {
     struct queue *queue = &sim->queue[work->stream];
-    if (queue->end - queue->first == PENDING_MAX)
-        return error_set(error, ZERO_E_INTERNAL, "device sim: more than %d pieces of work on a stream",
-                         (int)PENDING_MAX);
+    if (!make_room(queue))
+        return error_set(error, ZERO_E_MEMORY, "device sim: no memory for the work of a stream");
     if (queue->end == queue->first) queue->base = queue->end;
     struct pending *p = at(queue, queue->end);
     *p = (struct pending){

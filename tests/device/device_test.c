@@ -200,6 +200,24 @@ static void waits(struct device *device) {
 
 /* ---- sim ---- */
 
+/* A message that is coded for each rank is a piece of work for each rank. */
+static void a_long_stream(void) {
+    enum { COPIES = 2000 };
+    static uint32_t chain[COPIES + 1] = {7};
+    struct device *device = open_device(DEVICE_SIM, 3, 0.9);
+    struct zero_error error;
+    uint64_t ticket = 0;
+    error_clear(&error);
+    for (int i = 0; i < COPIES; i++)
+        if (!CHECK_INT(device->ops->copy(device, DEVICE_REDUCE, &chain[i + 1], &chain[i], sizeof *chain,
+                                         &ticket, &error),
+                       ZERO_OK))
+            break;
+    CHECK_INT(finish(device, ticket, &error), ZERO_OK);
+    CHECK_INT(chain[COPIES], 7);
+    device->ops->close(device);
+}
+
 /* The order in which `count` pieces of work complete, as one number. */
 static uint64_t completion_order(uint64_t seed) {
     enum { COUNT = DEVICE_STREAMS };
@@ -339,6 +357,7 @@ int main(int argc, char **argv) {
                            (struct device_options){.seed = seed, .probability = 0.3, .discrete = true}));
     order_is_the_seeds();
     outputs_are_poisoned();
+    a_long_stream();
     early_reuse_is_found();
     closes_with_pending_work();
     return check_end();

@@ -513,8 +513,29 @@ static void what_a_header_may_be(void) {
     safetensors_free(&table);
 }
 
+/* A rank's file of a terabyte has 64 MiB of checksums in its header. What transformers reads has at most 100 MB. */
+static void a_large_header(void) {
+    enum { CHECKSUMS = 101000000 };
+    struct tensor tensor = {.name = "param/w", .dtype = DTYPE_F32, .dims = 1, .shape = {4}, .count = 4};
+    struct tensor_table table = {0};
+    struct zero_error error;
+    char *note = malloc(CHECKSUMS + 1), *header = NULL;
+    uint64_t bytes = 0;
+    error_clear(&error);
+    memset(note, '7', CHECKSUMS), note[CHECKSUMS] = 0, tensor.note = note;
+    if (CHECK_INT(safetensors_print(&tensor, 1, NULL, &header, &bytes, &error), ZERO_OK) &&
+        CHECK_INT(safetensors_parse(header, bytes, bytes + 16, "large", &table, &error), ZERO_OK))
+        CHECK(table.count == 1 && strcmp(table.tensor[0].note, note) == 0);
+    safetensors_free(&table);
+    free(header);
+    CHECK_INT(safetensors_print(&tensor, 1, "pt", &header, &bytes, &error), ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(error.message, "the safetensors header of 1 tensors has 1010");
+    free(note);
+}
+
 int main(void) {
     a_header_of_too_many_values();
+    a_large_header();
     what_a_header_may_be();
     every_bit_counts();
     other_models();

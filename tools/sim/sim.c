@@ -196,13 +196,13 @@ static void close_run(struct run *run) {
 
 /* The shards of every copy of a region must cover it exactly once. */
 static void check_shards(struct run *run) {
-    uint8_t *owned = calloc(run->ranks, sizeof *owned);
+    uint32_t *owned = calloc(run->ranks, sizeof *owned);
     if (!owned) run_violated(run, 0, ZERO_E_MEMORY, "no memory to check shards");
     for (uint32_t i = 0; i < run->model.regions && owned; i++) {
         struct placement cut = run->blueprint.regions[i].state;
         uint32_t parts = placement_parts(cut, run->blueprint.policy.mesh);
         uint64_t shard = run->blueprint.plan.layout.elements[i];
-        memset(owned, 0, run->ranks);
+        memset(owned, 0, run->ranks * sizeof *owned);
         bool exact = run->blueprint.regions[i].frozen || shard * parts == run->model.region[i].padded;
         for (uint32_t k = 0; k < run->ranks; k++) owned[placement_part(cut, run->blueprint.policy.mesh, k)]++;
         for (uint32_t p = 0; p < run->ranks; p++) exact &= owned[p] == (p < parts ? run->ranks / parts : 0);

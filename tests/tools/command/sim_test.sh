@@ -16,6 +16,8 @@ expect 0 "$zero" sim "${small[@]}" --ranks 16 --faults reorder,delay --seed 2 &&
 [[ $(hashes) != "$first" ]] || fail "faults leave the schedule as it is"
 expect 0 "$zero" sim "${small[@]}" --ranks 16 --shard 8 && says out "(8 shards x 2 copies)"
 expect 0 "$zero" sim sim.json --ranks 8 --model gpt2-xl --steps 1 && says out "50 units"
+sed 's/"stage": 3/"stage": 0/' sim.json >copies.json
+expect 0 "$zero" sim copies.json --units 1 --params 1e6 --ranks 256 --steps 1 && says out "zero0"
 config 2 >model.json
 expect 0 "$zero" sim model.json --ranks 4 --gpu cpu --steps 2 && says out "zero2" && says out "in 4 units, fp32"
 
