@@ -85,9 +85,10 @@ static zero_status sum_on_device(struct comm_work *w, uint32_t members, const vo
     uint64_t ticket = 0;
     error_clear(&error);
     if (members > ORDERED_INPUTS_MAX)
-        return comm_raise(w->group->comm, ZERO_E_UNSUPPORTED, -1, false,
-                          "comm %s: sums of %u ranks on one device; at most %d are possible",
-                          w->group->comm->ops->name, members, (int)ORDERED_INPUTS_MAX);
+        return comm_raise(
+            w->group->comm, ZERO_E_UNSUPPORTED, -1, false,
+            "comm %s: sums of %u ranks on one GPU, and it adds at most %d: start fewer ranks on each GPU",
+            w->group->comm->ops->name, members, (int)ORDERED_INPUTS_MAX);
     for (uint32_t m = 0; m < members; m++) a.input[m] = pointers[m];
     work.write[0] = (struct device_span){a.target, count * dtype_bytes(call->target_dtype)};
     if (call->add) work.read[work.reads++] = work.write[0];

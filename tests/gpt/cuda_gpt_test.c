@@ -410,11 +410,11 @@ static void what_is_slow(struct gpt_config config) {
     CHECK_CONTAINS(gpt_cuda_slow(&config, ZERO_F16), "the width of the model");
 }
 
-static void refused(struct gpt_config config, const char *part) {
+static void refused(struct gpt_config config, uint32_t batch, const char *part) {
     struct gpt *gpt = NULL;
     zero_engine *engine = fake_engine_create(ZERO_F32, 1, 1);
     fake_engine_on(engine, &device);
-    CHECK_INT(gpt_create(engine, &config, 1, &gpt), ZERO_E_UNSUPPORTED);
+    CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_E_UNSUPPORTED);
     CHECK_CONTAINS(gpt_last_error(), part);
     zero_engine_destroy(engine);
 }
@@ -491,10 +491,12 @@ int main(void) {
     masked(llama, 1, 0.75);
     moved(gpt2);
     what_is_slow(llama);
-    refused(wide, "heads wider than 128 are computed on the CPU alone");
+    refused(wide, 1, "heads wider than 128 are computed on the CPU alone");
     struct gpt_config bounds = gpt2;
     bounds.documents = true;
-    refused(bounds, "bounds of documents are computed on the CPU alone");
+    refused(bounds, 1, "bounds of documents are computed on the CPU alone");
+    refused(gpt2, 65536,
+            "a GPU computes micro-batches of at most 65535 samples and 16776960 tokens, not of 65536");
     cuda_device_close(&cuda);
     return check_end();
 }

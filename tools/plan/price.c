@@ -1,5 +1,6 @@
 #include "tools/plan/price.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +148,16 @@ static zero_status check_type(const struct scenario *s, const struct blueprint *
                      s->machine.device.name, dtype_name(b->terms.precision.compute));
 }
 
+/* The GPT that would train refuses the same. */
+static zero_status check_rows(const struct scenario *s, const zero_engine *engine, struct zero_error *error) {
+    uint64_t batch = zero_engine_micro_batch(engine);
+    if (batch <= INT32_MAX / s->shapes.context) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "a micro-batch of %" PRIu64 " samples of %" PRIu64
+                     " tokens is more than 2147483647 tokens: plan a smaller --micro-batch or --seq",
+                     batch, s->shapes.context);
+}
+
 static zero_status price_engine(const struct scenario *s, zero_engine *engine, struct price *p,
                                 struct zero_error *error) {
     zero_plan plan = {.struct_size = sizeof plan};
@@ -154,7 +165,9 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     struct shapes_recompute recompute = recompute_of(s, engine, p);
     const char *problem = shapes_problem(&s->shapes, s->machine.device.is_host, recompute);
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
-    zero_status status = shapes_declare(&s->shapes, recompute, engine, &unused);
+    zero_status status = check_rows(s, engine, error);
+    if (status) return status;
+    status = shapes_declare(&s->shapes, recompute, engine, &unused);
     if (!status) status = reserve_activations(s, engine, p);
     if (!status && s->traced)
         status = zero_engine_trace(engine, 1, 1); /* unless the configuration says otherwise */

@@ -101,6 +101,8 @@ expect 2 "$zero" plan --model gpt2 --gpu cpu --hardware wrong.json && says err "
 echo '{"train_batch_size": 5, "bf16": {"enabled": true}}' >batch.json
 expect 2 "$zero" plan batch.json --model gpt2 --gpu a100-80g && says err "train_batch_size: 5 is not a multiple of"
 expect 2 "$zero" plan batch.json --model gpt2 --gpu v100-32g --micro-batch 1 && says err "v100-32g does not multiply bf16"
+expect 2 "$zero" plan --model gpt2 --gpu cpu --ranks 1 --micro-batch 4096 --seq 1048576 &&
+    says err "a micro-batch of 4096 samples of 1048576 tokens is more than 2147483647 tokens"
 config 3 ', "zero_optimisation": {}' >typo.json
 expect 2 "$zero" plan typo.json --gpu cpu && says err 'did you mean "zero_optimization"'
 expect 2 "$zero" plan --measure --model gpt2 && says err "--measure takes the model's shapes from CONFIG.json"

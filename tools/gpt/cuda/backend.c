@@ -1,4 +1,5 @@
 /* The GPU backend's table, and the begin and end of a micro-step: the only places where the host waits for the GPU. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,9 +8,20 @@
 
 static const char *problem(zero_dtype dtype) { return NULL; }
 
-static zero_status refuse(const struct gpt_config *config, struct zero_error *error) {
-    const char *problem = gpt_cuda_problem(config);
-    return problem ? error_set(error, ZERO_E_UNSUPPORTED, "%s", problem) : ZERO_OK;
+/* A grid has at most 65,535 blocks along y and z (CUDA C++ Programming Guide, "Technical Specifications"): attention has the
+ * sequences along z, sums over rows have parts of SUM_ROWS along y. */
+static zero_status refuse(const struct gpt *gpt, struct zero_error *error) {
+    enum { BLOCKS_MAX = 65535 };
+    const char *problem = gpt_cuda_problem(&gpt->config);
+    if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
+    if (gpt->batch <= BLOCKS_MAX &&
+        (uint64_t)gpt->batch * gpt->config.context <= (uint64_t)BLOCKS_MAX * SUM_ROWS)
+        return ZERO_OK;
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "a GPU computes micro-batches of at most 65535 samples and 16776960 tokens, not of %" PRIu32
+        " samples of %" PRIu32 ": choose a smaller train_micro_batch_size_per_gpu",
+        gpt->batch, gpt->config.context);
 }
 
 /* Before sm_90 a product with GELU's slope at its end is slower than a product and a kernel; llm.c makes the same choice. In fp32
@@ -36,7 +48,7 @@ static zero_status open_context(struct gpt *gpt, struct cuda_gpt *c) {
 }
 
 static zero_status open_all(struct gpt *gpt, struct cuda_gpt *c) {
-    zero_status status = refuse(&gpt->config, &c->error);
+    zero_status status = refuse(gpt, &c->error);
     if (!status) status = cuda_driver_open(&c->driver, &c->error);
     if (!status) status = open_context(gpt, c);
     if (!status) status = cuda_kernels_open(c);
