@@ -52,8 +52,8 @@ uint64_t model_layout_hash(const struct model *m) {
         if (p->tensor != p->name) h = hash_string(h, p->tensor);
         if (p->tensor_rows) h = hash_bytes(h, &p->tensor_first, sizeof p->tensor_first);
         uint32_t flags = p->flags & ~(uint32_t)ZERO_ADDS_GRAD; /* which says nothing of what is stored */
-        h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &flags, sizeof flags);
-        h = hash_bytes(h, &p->owner, sizeof p->owner);
+        h = hash_bytes(hash_bytes(h, p->shape, p->dims * sizeof *p->shape), &flags, sizeof flags);
+        h = hash_bytes(hash_bytes(h, &p->dims, sizeof p->dims), &p->owner, sizeof p->owner);
     }
     return h;
 }

@@ -198,7 +198,7 @@ static void say_difference(const struct state *state, const struct commit *c, ch
     if (c->stage != (uint32_t)config->stage)
         snprintf(out, size, "its stage is %" PRIu32 ", and here it is %d", c->stage, (int)config->stage);
     else if (c->model != model_layout_hash(state->model))
-        snprintf(out, size, "its model has other units or parameters, or other flags of them");
+        snprintf(out, size, "its model has other units or parameters, or other shapes or flags of them");
     else if (strcmp(c->optimizer, training_optimizer_name(state->training, name)) != 0)
         snprintf(out, size, "its optimizer is %.*s, and here it is %s", (int)sizeof c->optimizer - 1,
                  c->optimizer, training_optimizer_name(state->training, name));

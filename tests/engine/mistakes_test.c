@@ -114,6 +114,17 @@ static void another_model_on_each_rank(zero_engine *engine, uint32_t rank, void 
             "rank 1 has another model than rank 0; give all ranks the same");
 }
 
+static void another_shape_on_each_rank(zero_engine *engine, uint32_t rank, void *user) {
+    zero_unit *unit;
+    zero_slot own;
+    zero_param param = param_of("weight", &own);
+    param.dims = 2, param.shape[0] = rank ? 20 : 5, param.shape[1] = COUNT / param.shape[0];
+    CHECK_INT(zero_engine_add_unit(engine, "unit", &unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    answers(zero_engine_commit(engine, NULL), ZERO_E_DIVERGED,
+            "rank 1 has another model than rank 0; give all ranks the same");
+}
+
 static void using(void) {
     zero_unit *unit[2];
     zero_engine *e = open_engine("{\"train_batch_size\": 2, \"gradient_accumulation_steps\": 2}", unit, 0);
@@ -255,6 +266,7 @@ int main(void) {
     declaring();
     spans_at_stage_3();
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
+    ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_shape_on_each_rank, NULL);
     using();
     one_micro_step_of_a_use();
     more_units_than_declared();

@@ -22,8 +22,9 @@ struct setting {
     uint32_t stage, ranks;
     bool decoupled; /* AdamW */
     const struct plain_param *model;
+    const uint64_t *columns; /* of plain_declare_matrices */
 };
-static const struct setting usual = {2, 2, true, model};
+static const struct setting usual = {2, 2, true, model, NULL};
 
 /* What a run does after commit, and what it should find. */
 struct visit {
@@ -64,7 +65,7 @@ static void visit(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_shadow(engine, NULL), ZERO_SHADOW_NONE);
     refused(zero_engine_discard_shadow(engine), ZERO_E_ORDER, "zero_engine_discard_shadow",
             "after zero_engine_commit");
-    CHECK_INT(plain_declare(&p, engine, v->setting->model, PARAMS), ZERO_OK);
+    CHECK_INT(plain_declare_matrices(&p, engine, v->setting->model, PARAMS, v->setting->columns), ZERO_OK);
     if (!CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     bool good = CHECK_INT(zero_engine_shadow(engine, &step), v->kind);
     good = CHECK_INT(step, v->step) && good;
@@ -118,13 +119,16 @@ static void none_and_usable(void) {
 }
 
 static void others(void) {
-    static const struct setting stage = {1, 2, true, model}, named = {2, 2, true, other_model},
-                                adam = {2, 2, false, model}, adds = {2, 2, true, adding_model};
+    static const uint64_t columns[PARAMS] = {90, 0};
+    static const struct setting stage = {1, 2, true, model, NULL}, named = {2, 2, true, other_model, NULL},
+                                shaped = {2, 2, true, model, columns}, adam = {2, 2, false, model, NULL},
+                                adds = {2, 2, true, adding_model, NULL};
     static const struct {
         const struct setting *setting;
         const char *text;
     } cases[] = {{&stage, "its stage is 2, and here it is 1"},
                  {&named, "its model has other units or parameters"},
+                 {&shaped, "its model has other units or parameters"},
                  {&adam, "its optimizer is adamw, and here it is adam"}};
     BEGIN("other", 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -141,7 +145,7 @@ static void others(void) {
 
 /* Files of another number of ranks lie beside, and stay. */
 static void other_ranks(void) {
-    static const struct setting one = {2, 1, true, model};
+    static const struct setting one = {2, 1, true, model, NULL};
     BEGIN("ranks", 2);
     VISIT("ranks", .kind = ZERO_SHADOW_OTHER_RANKS, .step = 2, .text = "of a run on 2 ranks, and here are 1",
           .refused = true, .steps = 1, .setting = &one);
@@ -188,7 +192,7 @@ static void missing(void) {
 /* Commit refuses files of another size, says what they keep, and makes them anew for a host that says so. */
 static void another_size(void) {
     static const struct plain_param small[] = {{"a", "a.w", 900, 0, NULL}};
-    static const struct setting one = {2, 1, true, model};
+    static const struct setting one = {2, 1, true, model, NULL};
     zero_runtime runtime = {.struct_size = sizeof runtime};
     struct plain p;
     char json[1500];
