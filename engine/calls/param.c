@@ -106,7 +106,7 @@ static zero_status check_moment(const zero_engine *e, const char *what, const st
                       "(zero_optimization.update_in_backward): remove that key to read gradients, or set "
                       "gradient_clipping and nvme.shadow, with which they stay until zero_engine_step",
                       what, p->name);
-    if (e->pass.micro == policy_passes(&e->blueprint.policy)) return ZERO_OK;
+    if (e->pass.micro == policy_passes(&e->blueprint.policy) && e->pass.backwards) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
                   "%s: the gradient of \"%s\" is complete only between the last backward of a step "
                   "and zero_engine_step",

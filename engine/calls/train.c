@@ -83,8 +83,7 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: an evaluation has interrupted the last training pass: call "
                       "zero_micro_resume, and do its backward");
-    bool trains = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
-    bool lacks_gradient = pass_awaits_backward(pass) || (trains && !pass->backwards);
+    bool lacks_gradient = pass_awaits_backward(pass) || !pass->backwards;
     bool lacks_updates = policy->update_in_backward && pass->backwards == pass->made_before;
     if ((lacks_gradient || lacks_updates) && policy->refreshes)
         return refuse(ZERO_E_ORDER,

@@ -234,10 +234,12 @@ static void a_step_without_a_backward(void) {
         CHECK_INT(zero_engine_step(e, NULL), ZERO_OK);
     }
     CHECK_INT(zero_engine_steps(e), 2);
-    /* A pass in which no unit was used, and which is closed: no backward can come, and the step goes on without a gradient. */
+    /* A pass in which no unit was used, and which is closed: no backward can come, and the step can begin anew. */
     CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
     CHECK_INT(zero_engine_flush(e), ZERO_OK);
-    CHECK_INT(zero_engine_step(e, NULL), ZERO_OK);
+    refused(zero_engine_step(e, NULL), ZERO_E_ORDER, "or zero_micro_cancel");
+    CHECK_INT(zero_micro_cancel(e), ZERO_OK);
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
     zero_engine_destroy(e);
 }
 

@@ -183,14 +183,25 @@ static void more_units_than_declared(void) {
     zero_engine_destroy(e);
 }
 
+static void flushes(zero_engine *e) { CHECK_INT(zero_engine_flush(e), ZERO_OK); }
+static void evaluates(zero_engine *e) { CHECK_INT(zero_micro_begin(e, ZERO_EVAL), ZERO_OK); }
+
+/* Also where another call comes in between. */
 static void a_step_without_a_backward(void) {
-    zero_unit *unit[2];
-    zero_engine *e = open_engine("{\"train_batch_size\": 1}", unit, 0);
-    CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
-    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
-    answers(zero_engine_step(e, NULL), ZERO_E_ORDER,
-            "no backward has run in the last micro-step, so it has no gradient");
-    zero_engine_destroy(e);
+    static void (*const between[])(zero_engine *) = {NULL, flushes, evaluates};
+    for (size_t i = 0; i < sizeof between / sizeof *between; i++) {
+        zero_unit *unit[2];
+        float gradient;
+        zero_engine *e = open_engine("{\"train_batch_size\": 1}", unit, 0);
+        CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
+        CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+        if (between[i]) between[i](e);
+        answers(zero_engine_step(e, NULL), ZERO_E_ORDER,
+                "no backward has run in the last micro-step, so it has no gradient");
+        answers(zero_engine_get(e, "w0", ZERO_GRAD, &gradient, 0, 1), ZERO_E_ORDER,
+                "is complete only between the last backward of a step and zero_engine_step");
+        zero_engine_destroy(e);
+    }
 }
 
 /* A recovered run fills what is frozen. */
