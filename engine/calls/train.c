@@ -79,13 +79,14 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: %" PRIu32 " of %" PRIu32
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
                       pass->micro * policy_use_micros(policy), policy->micro_steps);
+    if (!policy->refreshes) return ZERO_OK; /* a backward may be left out */
     if (pass->suspended)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: an evaluation has interrupted the last training pass: call "
                       "zero_micro_resume, and do its backward");
     bool lacks_gradient = pass_awaits_backward(pass) || !pass->backwards;
     bool lacks_updates = policy->update_in_backward && pass->backwards == pass->made_before;
-    if ((lacks_gradient || lacks_updates) && policy->refreshes)
+    if (lacks_gradient || lacks_updates)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: no backward has run in the last micro-step, %s: call "
                       "zero_backward_begin and _end of the units, or zero_micro_cancel",
@@ -110,6 +111,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (status) return status;
     e->pass.micro = 0;
     e->pass.backwards = 0;
+    e->pass.suspended = false;
     e->pass.phase = PHASE_READY;
     e->pass.settled = false;
     if (!e->stepped) report_device_memory(e);

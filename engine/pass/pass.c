@@ -11,9 +11,9 @@
 
 /* ---- what the host may do when ---- */
 
-/* A training pass whose forward has begun and whose backward has not would be lost. */
+/* A training pass whose forward has begun and whose backward has not would be lost; where nothing is trained, nothing is lost. */
 static zero_status check_pass(const struct pass *pass, const char *what) {
-    if (!pass_awaits_backward(pass)) return ZERO_OK;
+    if (!pass_awaits_backward(pass) || !pass->blueprint->policy.refreshes) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
                   "%s: a training pass is between its forward and its backward; do the backward first%s, or "
                   "drop the pass with zero_micro_cancel",
@@ -87,7 +87,7 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     pass->recomputed = false;
     pass->made = 0;
     pass->made_before = pass->backwards;
-    if (mode == ZERO_TRAIN) pass->micro++;
+    if (mode == ZERO_TRAIN) pass->micro++, pass->suspended = false;
     pass->mode = mode;
     pass->run->moves.pass.event = PASS_BEGINS;
     pass->run->moves.pass.evaluating = mode == ZERO_EVAL;

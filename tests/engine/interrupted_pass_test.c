@@ -1,5 +1,6 @@
 /* Passes that are cancelled, and evaluations between a forward and its backward, leave no trace: the weights are those of a training
  * without them, at every stage and depth, with and without recomputation, and with a held unit. And the calls that are refused. */
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/check.h"
@@ -67,14 +68,20 @@ static void forward(struct host *h) {
     CHECK_INT(zero_forward_end(h->unit), ZERO_OK);
 }
 
-static void declare(zero_engine *engine, struct host *h) {
-    zero_param param = {
-        .struct_size = sizeof param, .name = "w", .dims = 1, .shape = {100}, .slot = &h->slot};
+static void declare_as(zero_engine *engine, struct host *h, uint32_t flags) {
+    zero_param param = {.struct_size = sizeof param,
+                        .name = "w",
+                        .dims = 1,
+                        .shape = {100},
+                        .flags = flags,
+                        .slot = &h->slot};
     CHECK_INT(zero_engine_add_unit(engine, "u", &h->unit), ZERO_OK);
     CHECK_INT(zero_unit_add_param(h->unit, &param), ZERO_OK);
     CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
     CHECK_INT(zero_engine_fill(engine, fill, NULL), ZERO_OK);
 }
+
+static void declare(zero_engine *engine, struct host *h) { declare_as(engine, h, 0); }
 
 static void calls_in_the_wrong_state(zero_engine *engine, uint32_t rank, void *user) {
     struct host h = {0};
@@ -161,6 +168,52 @@ static void ranks_in_other_passes(zero_engine *engine, uint32_t rank, void *user
     CHECK_INT(zero_engine_flush(engine), ZERO_OK);
 }
 
+/* ---- where nothing is trained, each backward may be left out ---- */
+
+static void evaluates(zero_engine *engine, struct host *h) {
+    CHECK_INT(zero_micro_begin(engine, ZERO_EVAL), ZERO_OK);
+    forward(h);
+}
+
+static void goes_on(zero_engine *engine, struct host *h) {
+    evaluates(engine, h);
+    CHECK_INT(zero_micro_resume(engine), ZERO_OK);
+    CHECK_INT(zero_backward_begin(h->unit), ZERO_OK);
+    CHECK(h->slot.param && !h->slot.grad);
+    CHECK_INT(zero_backward_end(h->unit), ZERO_OK);
+}
+
+static void flushes(zero_engine *engine, struct host *h) {
+    CHECK_INT(zero_engine_flush(engine), ZERO_OK);
+    CHECK(!h->slot.param);
+}
+
+static void flushes_an_evaluation(zero_engine *engine, struct host *h) {
+    evaluates(engine, h);
+    flushes(engine, h);
+}
+
+static void nothing_is_trained(zero_engine *engine, uint32_t rank, void *user) {
+    static void (*const after_forward[])(zero_engine *, struct host *) = {NULL, evaluates, goes_on, flushes,
+                                                                          flushes_an_evaluation};
+    enum { WAYS = sizeof after_forward / sizeof *after_forward };
+    struct host h = {0};
+    declare_as(engine, &h, ZERO_FROZEN);
+    CHECK_INT(zero_unit_trains(h.unit), 0);
+    for (uint32_t way = 0; way < WAYS * WAYS; way++) {
+        for (uint32_t micro = 0; micro < 2; micro++) {
+            uint32_t then = micro ? way / WAYS : way % WAYS;
+            CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+            refused(zero_micro_resume(engine), "no evaluation has interrupted");
+            forward(&h);
+            if (after_forward[then]) after_forward[then](engine, &h);
+        }
+        CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+        refused(zero_micro_resume(engine), "no evaluation has interrupted");
+    }
+    CHECK_INT(zero_engine_steps(engine), WAYS * WAYS);
+}
+
 int main(void) {
     static const char *const stage1 =
         "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 1}}";
@@ -170,5 +223,13 @@ int main(void) {
     ranks_run(1, stage1, nothing_but_held_units, NULL);
     ranks_run(2, stage1, an_evaluation_is_cancelled, NULL);
     ranks_run(2, stage1, ranks_in_other_passes, NULL);
+    for (int stage = 0; stage <= 3; stage++) {
+        char json[200];
+        snprintf(json, sizeof json,
+                 "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 2, "
+                 "\"zero_optimization\": {\"stage\": %d}}",
+                 stage);
+        ranks_run(2, json, nothing_is_trained, NULL);
+    }
     return check_end();
 }
