@@ -293,8 +293,8 @@ typedef struct zero_param {
      * declare it with zero_engine_reserve.
      *
      * The weights live there, without a copy, if all parameters of the unit have spans and the host computes on the CPU. The host
-     * then writes them only before zero_engine_fill. (A parameter that has a slot too, or a tied one with a slot alone, needs one
-     * address: one span.)
+     * then writes them only before zero_engine_fill. (A parameter that has a slot or a pointer too, or is tied and has no spans, needs
+     * one address: one span.)
      * The gradient lives there, too, if also a step has one micro-step, or all parameters of the unit ZERO_ADDS_GRAD and
      * gradient_accumulation_mode is "last"; units are used in the declared order; gradients are reduced in their own type
      * (communication_data_type), unscaled, uncoded, in rank order and over all ranks at once; the optimizer's state is not on a drive;

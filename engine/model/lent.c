@@ -56,14 +56,15 @@ void lent_clear(const struct model_region *r, enum lent_array array, uint64_t by
 
 /* ---- which regions ---- */
 
-static bool needs_address(const struct model_param *p, bool owner) {
-    return owner ? p->slot != NULL : !p->spans;
+/* The host reads the parameter at one address. */
+static bool needs_address(const struct model_param *p) {
+    return p->slot || p->param_pointer || p->grad_pointer || !p->spans;
 }
 
 /* Whether the parameter lets its region be lent. */
 static bool allows(const struct model *m, uint32_t i) {
     const struct model_param *p = &m->param[i], *owner = &m->param[p->owner];
-    return owner->spans && (!needs_address(p, p == owner) || owner->span_count == 1);
+    return owner->spans && (!needs_address(p) || owner->span_count == 1);
 }
 
 /* Whether a tied parameter's gradient is the owner's, whatever the spans' cuts. */

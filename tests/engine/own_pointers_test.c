@@ -85,6 +85,59 @@ static void use_pointers(zero_engine *engine, uint32_t rank, void *user) {
     train(engine, &h);
 }
 
+/* ---- beside spans: a pointer, or a slot, is one address, however many spans there are ---- */
+
+enum { HALF = SIZE / 2 };
+
+static void add(zero_unit *unit, const char *name, const char *tied_to, const zero_span *spans, uint32_t count,
+                float **param_pointer, float **grad_pointer, zero_slot *slot) {
+    zero_param param = {
+        .struct_size = sizeof param, .name = name, .dims = 1, .shape = {SIZE}, .tied_to = tied_to};
+    param.flags = tied_to ? 0 : ZERO_ADDS_GRAD;
+    param.spans = spans, param.span_count = count, param.slot = slot;
+    param.param_pointer = (void **)param_pointer, param.grad_pointer = (void **)grad_pointer;
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+}
+
+static void check_address(const float *weight) {
+    if (!CHECK(weight)) return;
+    for (int i = 0; i < SIZE; i++)
+        if (!CHECK_DOUBLE((double)weight[i], (double)values[i], 0)) return;
+}
+
+/* A parameter in two spans has pointers too; or `tied`: another one, which is tied to it, has a slot beside a span of its own. */
+static void use_spans(zero_engine *engine, bool tied) {
+    static float memory[2][SIZE], grads[2][SIZE];
+    const zero_span spans[] = {{memory[0], grads[0], HALF}, {memory[0] + HALF, grads[0] + HALF, SIZE - HALF}},
+                    whole = {memory[1], grads[1], SIZE};
+    float *weight = NULL, *grad = NULL;
+    zero_slot slot = {0};
+    zero_unit *unit[2];
+    memcpy(memory[0], values, sizeof memory[0]);
+    CHECK_INT(zero_engine_add_unit(engine, "0", &unit[0]), ZERO_OK);
+    add(unit[0], "w", NULL, spans, 2, tied ? NULL : &weight, tied ? NULL : &grad, NULL);
+    CHECK_INT(zero_engine_add_unit(engine, "1", &unit[1]), ZERO_OK);
+    add(unit[1], "t", tied ? "w" : NULL, &whole, 1, NULL, NULL, tied ? &slot : NULL);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_fill(engine, NULL, NULL), ZERO_OK);
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit[tied]), ZERO_OK);
+    check_address(tied ? slot.param : weight);
+    CHECK_INT(zero_forward_end(unit[tied]), ZERO_OK);
+    CHECK_INT(zero_backward_begin(unit[tied]), ZERO_OK);
+    check_address(tied ? slot.param : weight);
+    CHECK(tied ? slot.grad != NULL : grad != NULL);
+    CHECK_INT(zero_backward_end(unit[tied]), ZERO_OK);
+}
+
+static void pointers_beside_spans(const char *json) {
+    for (int tied = 0; tied <= 1; tied++) {
+        zero_engine *engine = zero_engine_init(json);
+        if (CHECK(engine)) use_spans(engine, tied);
+        zero_engine_destroy(engine);
+    }
+}
+
 int main(void) {
     static float weights[LAYERS * SIZE], head[HEAD];
     for (int i = 0; i < LAYERS * SIZE; i++) weights[i] = (float)(i + 1) / 1024;
@@ -97,6 +150,7 @@ int main(void) {
                  "\"stage3_param_persistence_threshold\": 50}}",
                  stage);
         ranks_run(2, json, use_pointers, NULL);
+        if (stage < 3) pointers_beside_spans(json);
     }
     return check_end();
 }
