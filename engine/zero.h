@@ -395,7 +395,8 @@ zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 /* 1: in every use the elements of `param` begin where those of `before` end, and so do their gradients, if both are trained: the two
  * are one array, which one matrix product can read or write. The answer is the same at every stage and tier, so weights keep their bits
  * if a program's products depend on it. 0: they are apart: the end of `before` is not on a cache line, they are of different kinds (one
- * is frozen, small, kept in fp32 or gathered in other codes) or of different units, or one has spans. 0 before commit. Local. */
+ * is frozen, small, kept in fp32 or gathered in other codes) or of different units, or one has spans, or is tied to one that has them.
+ * 0 before commit. Local. */
 int zero_param_adjoins(const zero_handle *param, const zero_handle *before);
 
 /* The input of an update: the configuration's optimizer.params, by group, after a schedule. */

@@ -68,12 +68,18 @@ zero_status zero_param_addresses(const zero_handle *param, zero_slot *out) {
     return ZERO_OK;
 }
 
+/* In memory of the host's: its own, or that of the parameter that it is tied to. */
+static bool has_spans(const struct model *m, const struct model_param *p) {
+    return p->span_count || m->param[p->owner].span_count;
+}
+
 /* The addresses alone do not say it: two regions may lie side by side at one stage, and apart at another. */
 int zero_param_adjoins(const zero_handle *param, const zero_handle *before) {
     const struct model_param *p = param_of(param, "zero_param_adjoins"),
                              *q = param_of(before, "zero_param_adjoins");
     if (!p || !q || param->engine != before->engine) return 0;
-    if (param->engine->pass.phase == PHASE_DECLARING || p->span_count || q->span_count) return 0;
+    const struct model *m = &param->engine->model;
+    if (param->engine->pass.phase == PHASE_DECLARING || has_spans(m, p) || has_spans(m, q)) return 0;
     return p->region == q->region && p->offset == q->offset + q->count;
 }
 

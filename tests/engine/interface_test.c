@@ -217,6 +217,37 @@ static void what_adjoins(void) {
     CHECK_CONTAINS(zero_last_error(), "zero_param_adjoins: the parameter is NULL");
 }
 
+/* Two parameters that are tied to others lie where these do: in spans of the host's, wherever they are. */
+static void add_tied_lines(zero_engine *e) {
+    static float memory[4][64];
+    static zero_slot slots[2];
+    zero_unit *unit;
+    for (int i = 0; i < 4; i++) {
+        zero_span span = {memory[i % 2 ? 0 : 2], memory[i % 2 ? 1 : 3], 64};
+        zero_param param = {.struct_size = sizeof param, .name = (const char *[]){"a", "b", "c", "d"}[i]};
+        param.dims = 1, param.shape[0] = 64;
+        if (i < 2) param.spans = &span, param.span_count = 1;
+        if (i >= 2) param.slot = &slots[i - 2], param.tied_to = i == 2 ? "a" : "b";
+        if (i % 2 == 0) CHECK_INT(zero_engine_add_unit(e, i ? "tied" : "u", &unit), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+}
+
+static void tied_to_spans_nothing_adjoins(void) {
+    char json[100];
+    for (int stage = 0; stage < 3; stage++) {
+        snprintf(json, sizeof json, "{\"train_batch_size\": 1, \"zero_optimization\": {\"stage\": %d}}",
+                 stage);
+        zero_engine *e = zero_engine_init(json);
+        add_tied_lines(e);
+        CHECK_INT(adjoins(e, "b", "a"), 0);
+        CHECK_INT(adjoins(e, "d", "c"), 0);
+        CHECK_INT(adjoins(e, "d", "a"), 0);
+        zero_engine_destroy(e);
+    }
+}
+
 /* The step is refused, and nothing is lost: the backward can still come. */
 static void a_step_without_a_backward(void) {
     char line[256] = "";
@@ -311,6 +342,7 @@ int main(void) {
     names_are_utf8();
     addresses_are_known_after_commit();
     what_adjoins();
+    tied_to_spans_nothing_adjoins();
     a_step_without_a_backward();
     the_last_failure_has_parts();
     what_the_configuration_came_to();
