@@ -357,9 +357,11 @@ uint64_t zero_param_count(const zero_handle *param); /* elements */
 zero_dtype zero_param_dtype(const zero_handle *param);
 
 /* Passes use units in any order, any number of times: a backward may run twice, or two forwards before it; gradients add up. A unit may
- * begin between another one's begin and end, up to 64 deep: a forward inside a backward then needs no segment. Ranks use the units
- * alike. Without this call, units are used in the order in which they were added. The price: nothing is gathered ahead, and what a pass
- * has gathered, and its whole gradients, stay in memory until it ends. Before commit, the same on all ranks. Local. */
+ * begin between another one's begin and end, up to 64 deep: a forward inside a backward then needs no segment. (A backward inside one of
+ * the same unit, or of a unit that is tied to it in the same spans, needs ZERO_ADDS_GRAD or slots: where the host overwrites the spans,
+ * its begin returns ZERO_E_ORDER.) Ranks use the units alike. Without this call, units are used in the order in which they were added.
+ * The price: nothing is gathered ahead, and what a pass has gathered, and its whole gradients, stay in memory until it ends. Before
+ * commit, the same on all ranks. Local. */
 zero_status zero_engine_free_order(zero_engine *engine);
 
 /* The same with a bound: at most `units` units are in use at once (0: any number). A unit counts once, from its first begin to its last

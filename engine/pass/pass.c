@@ -381,9 +381,40 @@ zero_status pass_forward_end(struct pass *pass, zero_unit *unit) {
     return end(pass, unit, false, "zero_forward_end");
 }
 
+/* The parameter of `unit` whose spans the host overwrites, and which are those of a parameter of `other`, too. */
+static const struct model_param *overwritten(const struct model *m, const zero_unit *unit,
+                                             const zero_unit *other) {
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
+        const struct model_param *p = &m->param[i];
+        if (!p->spans || p->flags & (ZERO_ADDS_GRAD | ZERO_FROZEN)) continue;
+        for (uint32_t k = other->first_param; k < other->first_param + other->params; k++) {
+            const struct model_param *q = &m->param[k];
+            if (q->owner == p->owner && q->spans && q->spans->grad == p->spans->grad) return p;
+        }
+    }
+    return NULL;
+}
+
+/* What an open backward has written would be lost, and nothing tells whether it has written yet. */
+static zero_status check_overwriting(const struct pass *pass, const zero_unit *unit) {
+    for (uint32_t i = pass->phase == PHASE_USE ? pass->nested + 1 : 0; i-- > 0;) {
+        struct open_use use =
+            i == pass->nested ? (struct open_use){pass->unit, pass->backward} : pass->outer[i];
+        const struct model_param *p = use.backward ? overwritten(pass->model, unit, use.unit) : NULL;
+        if (p)
+            return refuse(ZERO_E_ORDER,
+                          "zero_backward_begin of \"%s\": the backward of \"%s\" is open, and this one would "
+                          "overwrite its gradient in the spans of \"%s\": add to them (ZERO_ADDS_GRAD), or "
+                          "use slots",
+                          unit->name, use.unit->name, p->name);
+    }
+    return ZERO_OK;
+}
+
 zero_status pass_backward_begin(struct pass *pass, zero_unit *unit) {
     uint32_t position = backward_position(pass, unit);
     zero_status status = check_begin(pass, unit, "zero_backward_begin", true, position);
+    if (!status) status = check_overwriting(pass, unit);
     if (status) return status;
     if (pass->recompute_next)
         return refuse(ZERO_E_ORDER,

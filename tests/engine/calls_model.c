@@ -57,12 +57,19 @@ static void draw_params(struct calls_model *m, uint64_t *state) {
     }
 }
 
+/* A backward inside another one of its unit would overwrite its spans. */
+static void add_always(struct calls_model *m) {
+    for (uint32_t u = 0; u < m->units; u++)
+        for (uint32_t k = 0; k < m->params[u]; k++)
+            if (!(m->param[u][k].flags & ZERO_FROZEN)) m->param[u][k].flags |= ZERO_ADDS_GRAD;
+}
+
 /* Ties the last parameter of a unit, holds a unit, makes a segment: what the header allows together. */
 static void draw_units(struct calls_model *m, uint64_t *state) {
     uint32_t u = 1 + calls_pick(state, m->units - 1);
     m->held = m->first = m->last = -1;
     m->free_order = !m->updates && calls_pick(state, 4) == 0;
-    m->spans &= !m->free_order; /* two uses of a unit at once would share its spans */
+    if (m->free_order && m->spans) add_always(m);
     if (m->free_order && calls_pick(state, 2)) m->bound = 1 + calls_pick(state, 3);
     if (calls_pick(state, 4) == 0) m->held = (int32_t)calls_pick(state, m->units);
     m->vertical &= !m->free_order && m->held < 0;

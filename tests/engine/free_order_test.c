@@ -1,6 +1,7 @@
 /* Passes in free order, with and without a bound on the units in use at once. Where the declared order can express the program, the
  * bits are those of the declared order. A program that it cannot express, with forwards and backwards that run twice, has the same
  * weights at every stage, for each bound. What a bound saves, and what happens above it. */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -269,6 +270,104 @@ static void room_of_a_device(zero_engine *engine, uint32_t rank, void *user) {
     plan_equals_rows(&h);
 }
 
+/* ---- a backward inside another one ---- */
+
+enum { COUNT = 64 };
+
+/* Two units, "w" and "tied" to it, of which the backward of `inner` begins inside that of "w". In spans the first has arrays 0, and the
+ * second those of `array`. */
+static const struct nest {
+    uint32_t inner, array;
+    bool spans, adds, refused;
+    uint32_t bound;
+} nests[] = {
+    {.inner = 0, .spans = false},
+    {.inner = 0, .spans = false, .bound = 1},
+    {.inner = 1, .spans = false, .bound = 2},
+    {.inner = 0, .spans = true, .adds = true},
+    {.inner = 0, .spans = true, .adds = true, .bound = 1},
+    {.inner = 1, .spans = true, .adds = true},
+    {.inner = 1, .spans = true, .array = 1},
+    {.inner = 0, .spans = true, .refused = true},
+    {.inner = 0, .spans = true, .array = 1, .refused = true, .bound = 1},
+    {.inner = 1, .spans = true, .refused = true},
+};
+
+struct nested {
+    const struct nest *nest;
+    zero_unit *unit[2];
+    zero_slot slot[2];
+    float param[2][COUNT], grad[2][COUNT];
+};
+
+static void declare_nested(struct nested *n, zero_engine *engine) {
+    for (uint32_t u = 0; u < 2; u++) {
+        uint32_t array = u ? n->nest->array : 0;
+        const zero_span span = {n->param[array], n->grad[array], COUNT};
+        zero_param param = {
+            .struct_size = sizeof param, .name = u ? "tied" : "w", .dims = 1, .shape = {COUNT}};
+        if (u) param.tied_to = "w";
+        if (!u && n->nest->adds) param.flags = ZERO_ADDS_GRAD;
+        if (n->nest->spans) param.spans = &span, param.span_count = 1;
+        if (!n->nest->spans) param.slot = &n->slot[u];
+        CHECK_INT(zero_engine_add_unit(engine, param.name, &n->unit[u]), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(n->unit[u], &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_free_order_within(engine, n->nest->bound), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_fill(engine, values, NULL), ZERO_OK);
+}
+
+static void write_gradient(struct nested *n, uint32_t unit, float value_of_it) {
+    bool spans = n->nest->spans, add = spans ? n->nest->adds : n->slot[unit].add;
+    float *grad = spans ? n->grad[unit ? n->nest->array : 0] : n->slot[unit].grad;
+    for (int i = 0; i < COUNT; i++) grad[i] = (add ? grad[i] : 0) + value_of_it;
+}
+
+/* Both gradients add up: 1 of the outer backward, 10 of the inner one, 100 of one after them. */
+static void backward_inside(zero_engine *engine, uint32_t rank, void *user) {
+    struct nested n = {.nest = user};
+    uint32_t inner = n.nest->inner;
+    float gradient[COUNT];
+    declare_nested(&n, engine);
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_INT(zero_forward_begin(n.unit[i ? inner : 0]), ZERO_OK);
+        CHECK_INT(zero_forward_end(n.unit[i ? inner : 0]), ZERO_OK);
+    }
+    CHECK_INT(zero_backward_begin(n.unit[0]), ZERO_OK);
+    write_gradient(&n, 0, 1);
+    CHECK_INT(zero_forward_begin(n.unit[0]), ZERO_OK); /* a forward takes no gradient */
+    CHECK_INT(zero_forward_end(n.unit[0]), ZERO_OK);
+    if (n.nest->refused) {
+        refused(zero_backward_begin(n.unit[inner]), "zero_backward_begin of \"");
+        CHECK_CONTAINS(zero_last_error(), "the backward of \"w\" is open");
+    } else {
+        CHECK_INT(zero_backward_begin(n.unit[inner]), ZERO_OK);
+        write_gradient(&n, inner, 10);
+        CHECK_INT(zero_backward_end(n.unit[inner]), ZERO_OK);
+    }
+    CHECK_INT(zero_backward_end(n.unit[0]), ZERO_OK);
+    CHECK_INT(zero_backward_begin(n.unit[inner]), ZERO_OK);
+    write_gradient(&n, inner, 100);
+    CHECK_INT(zero_backward_end(n.unit[inner]), ZERO_OK);
+    CHECK_INT(zero_engine_get(engine, "w", ZERO_GRAD, gradient, 0, COUNT), ZERO_OK);
+    for (int i = 0; i < COUNT; i++)
+        if (!CHECK_DOUBLE((double)gradient[i], n.nest->refused ? 101 : 111, 0)) return;
+}
+
+static void backwards_inside_others(void) {
+    char json[200];
+    for (size_t i = 0; i < sizeof nests / sizeof *nests; i++)
+        for (uint32_t stage = 0; stage < 3; stage++) {
+            snprintf(json, sizeof json,
+                     "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": "
+                     "{\"stage\": %u}}",
+                     stage);
+            ranks_run(1 + stage % 2, json, backward_inside, (void *)(uintptr_t)&nests[i]);
+        }
+}
+
 int main(void) {
     static const char *const config =
         "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": "
@@ -289,5 +388,6 @@ int main(void) {
     for (int ranks = 1; ranks <= 2; ranks++) ranks_run((uint32_t)ranks, config, above_the_bound, NULL);
     for (int ranks = 1; ranks <= 2; ranks++) ranks_run((uint32_t)ranks, on_drive, room_from_a_drive, NULL);
     ranks_run_discrete(2, config, room_of_a_device, NULL);
+    backwards_inside_others();
     return check_end();
 }
