@@ -68,13 +68,11 @@ zero_status zero_unit_next_micro(zero_unit *unit) {
 static zero_status check_step(zero_engine *e, const zero_step_info *out) {
     zero_status status = engine_check(e, "zero_engine_step");
     if (!status && out) status = given_check(out->struct_size, "zero_step_info");
+    if (!status) status = pass_check_outside(&e->pass, "zero_engine_step");
     if (status) return status;
     const struct pass *pass = &e->pass;
-    if (pass->phase == PHASE_USE)
-        return refuse(ZERO_E_ORDER, "zero_engine_step: unit \"%s\" is still in use; end it first",
-                      pass->unit->name);
     const struct policy *policy = &e->blueprint.policy;
-    if (pass->phase == PHASE_DECLARING || pass->micro != policy_passes(policy))
+    if (pass->micro != policy_passes(policy))
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: %" PRIu32 " of %" PRIu32
                       " micro-steps are done (gradient_accumulation_steps); do the others first",

@@ -175,7 +175,7 @@ static void before_commit(struct plain *p) {
     ORDER(zero_forward_begin(p->unit[0]), "first", NULL);
     ORDER(zero_backward_begin(p->unit[0]), "first", NULL);
     nothing_is_in_use(p);
-    ORDER(zero_engine_step(e, NULL), "zero_engine_step", NULL);
+    ORDER(zero_engine_step(e, NULL), "zero_engine_step", "call zero_engine_commit first");
     ORDER(zero_engine_flush(e), "zero_engine_flush", "commit");
     ORDER(zero_engine_fill(e, toy_fill, NULL), "zero_engine_fill", "commit");
     ORDER(zero_engine_hash(e, hash), "zero_engine_hash", "commit");
