@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 int error_code_known(uint32_t code) {
     switch ((zero_status)code) {
 #define ERROR_CASE(name, number, meaning) case name:
@@ -16,12 +18,6 @@ int error_code_known(uint32_t code) {
 
 void error_clear(struct zero_error *error) { *error = (struct zero_error){.rank = -1}; }
 
-/* The last place up to `at` that is not inside a character of UTF-8. */
-static size_t whole_characters(const char *text, size_t at) {
-    while (at && ((unsigned char)text[at] & 0xc0) == 0x80) at--;
-    return at;
-}
-
 /* A sentence that is too long loses its middle, which is a name: it keeps what failed, and the advice. */
 static void print(char *out, size_t capacity, const char *format, va_list args) {
     static const char gap[] = " ... ";
@@ -33,8 +29,8 @@ static void print(char *out, size_t capacity, const char *format, va_list args) 
     else if ((size_t)length < capacity)
         strcpy(out, whole);
     else
-        snprintf(out, capacity, "%.*s%s%s", (int)whole_characters(whole, half), whole, gap,
-                 whole + whole_characters(whole, (size_t)length - half + 3));
+        snprintf(out, capacity, "%.*s%s%s", (int)utf8_cut(whole, half), whole, gap,
+                 whole + utf8_cut(whole, (size_t)length - half + 3));
     if (length >= 0) free(whole);
 }
 

@@ -33,6 +33,20 @@ static inline size_t utf8_prefix(const char *text, size_t bytes) {
     return (size_t)(at - text);
 }
 
+/* The last place up to `at` that is not inside a character. */
+static inline size_t utf8_cut(const char *text, size_t at) {
+    while (at && ((uint8_t)text[at] & 0xC0) == 0x80) at--;
+    return at;
+}
+
+/* Copies the text, or the characters of it that fit. */
+static inline void utf8_copy(char *out, size_t capacity, const char *text) {
+    size_t bytes = strlen(text);
+    if (bytes >= capacity) bytes = utf8_cut(text, capacity - 1);
+    memcpy(out, text, bytes);
+    out[bytes] = 0;
+}
+
 static inline bool utf8_is(const char *text) {
     size_t bytes = strlen(text);
     return utf8_prefix(text, bytes) == bytes;

@@ -30,12 +30,18 @@ const char *zero_engine_setting(const zero_engine *e, const char *key) {
     if (!engine_given(e, "zero_engine_setting")) return NULL;
     const struct config_key *found = key ? config_key_find(key) : NULL;
     if (!found) {
+        failure_call("zero_engine_setting", NULL);
         refuse(ZERO_E_ARGUMENT,
                "zero_engine_setting: there is no key \"%s\": `zero help config` lists all of them",
                key ? key : "NULL");
         return NULL;
     }
     return e->config.entries[config_key_index(found)].text;
+}
+
+static bool asked(const zero_engine *e, const char *what) {
+    failure_call(what, NULL);
+    return engine_given(e, what);
 }
 
 /* A row of the plan. Measured: those of its bytes that its tier's extent, as allocated, has. */
@@ -74,7 +80,7 @@ static zero_status give_row(zero_memory_row *out, zero_memory_row row) {
 /* The rows of the plan that are in use, then each tier's alignment, then the host program's reservations: a
  * tier's rows add up to what is planned, and what is allocated. */
 zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory_row *out) {
-    if (!engine_given(e, "zero_engine_memory")) return ZERO_E_ARGUMENT;
+    if (!asked(e, "zero_engine_memory")) return ZERO_E_ARGUMENT;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: out is NULL");
     if (given_check(out->struct_size, "zero_memory_row")) return ZERO_E_ARGUMENT;
     if (e->pass.phase == PHASE_DECLARING)
@@ -109,7 +115,7 @@ static void add_counters(struct comm_counters *sum, const struct comm_counters *
 }
 
 zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
-    if (!engine_given(e, "zero_engine_counters")) return ZERO_E_ARGUMENT;
+    if (!asked(e, "zero_engine_counters")) return ZERO_E_ARGUMENT;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_counters: out is NULL");
     if (given_check(out->struct_size, "zero_counters")) return ZERO_E_ARGUMENT;
     struct comm_counters c, data;
@@ -147,7 +153,7 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
 
 zero_status zero_engine_memory_owner(const zero_engine *e, uint32_t index, zero_memory_owner *out) {
     zero_memory_owner *list;
-    if (!engine_given(e, "zero_engine_memory_owner")) return ZERO_E_ARGUMENT;
+    if (!asked(e, "zero_engine_memory_owner")) return ZERO_E_ARGUMENT;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_memory_owner: out is NULL");
     if (given_check(out->struct_size, "zero_memory_owner")) return ZERO_E_ARGUMENT;
     if (e->pass.phase == PHASE_DECLARING)

@@ -1,7 +1,8 @@
 #include "engine/model/reservations.h"
 
 #include <inttypes.h>
-#include <string.h>
+
+#include "engine/base/utf8.h"
 
 zero_status reservations_add(struct reservations *reservations, zero_tier tier, uint64_t bytes,
                              const char *name, struct zero_error *error) {
@@ -10,7 +11,7 @@ zero_status reservations_add(struct reservations *reservations, zero_tier tier, 
                          RESERVATIONS_MAX);
     struct reservation *r = &reservations->item[reservations->count++];
     *r = (struct reservation){.tier = tier, .bytes = bytes};
-    strncpy(r->name, name, sizeof r->name - 1);
+    utf8_copy(r->name, sizeof r->name, name);
     return ZERO_OK;
 }
 

@@ -1,8 +1,8 @@
 #include "engine/ranks/failure.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
+
+#include "engine/base/utf8.h"
 
 static _Thread_local struct failure last, present; /* present: the call under way; its error is unused */
 
@@ -12,7 +12,7 @@ const struct failure *failure_last(void) { return &last; }
 
 void failure_call(const char *name, const char *unit) {
     present.call = name;
-    snprintf(present.unit, sizeof present.unit, "%s", unit ? unit : "");
+    utf8_copy(present.unit, sizeof present.unit, unit ? unit : "");
 }
 
 zero_status last_error_set(zero_status status, const char *format, ...) {

@@ -44,6 +44,7 @@ static void close_outliving(struct outliving *outliving) {
 }
 
 zero_local *zero_local_create(uint32_t ranks) {
+    failure_call("zero_local_create", NULL);
     if (ranks == 0 || ranks > RANKS_MAX) {
         refuse(ZERO_E_ARGUMENT, "zero_local_create: %" PRIu32 " ranks; 1 to %d are possible", ranks,
                RANKS_MAX);

@@ -311,6 +311,63 @@ static void the_last_failure_has_parts(void) {
     zero_engine_destroy(e);
 }
 
+static void failed_in(const char *call) {
+    zero_failure failure = {.struct_size = sizeof failure};
+    CHECK_INT(zero_last_failure(&failure), ZERO_OK);
+    CHECK_STRING(failure.call, call);
+    CHECK(!failure.unit);
+    CHECK_CONTAINS(failure.sentence, call);
+}
+
+/* Not of the call before, which had a unit. */
+static void a_call_that_only_reads_fails_in_its_own_name(void) {
+    char line[256] = "";
+    zero_unit *unit;
+    zero_memory_row row = {.struct_size = sizeof row};
+    zero_memory_owner owner = {.struct_size = sizeof owner};
+    zero_engine *e = open_engine("{\"train_batch_size\": 1}", line, &unit);
+    CHECK_INT(zero_forward_begin(unit), ZERO_E_ORDER);
+    CHECK(!zero_engine_setting(e, "nonsense"));
+    failed_in("zero_engine_setting");
+    CHECK_INT(zero_forward_begin(unit), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_memory(e, 1000, &row), ZERO_E_ARGUMENT);
+    failed_in("zero_engine_memory");
+    CHECK_INT(zero_forward_begin(unit), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_memory_owner(e, 1000, &owner), ZERO_E_ARGUMENT);
+    failed_in("zero_engine_memory_owner");
+    CHECK_INT(zero_forward_begin(unit), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_counters(e, NULL), ZERO_E_ARGUMENT);
+    failed_in("zero_engine_counters");
+    CHECK_INT(zero_forward_begin(unit), ZERO_E_ORDER);
+    CHECK(!zero_local_create(0));
+    failed_in("zero_local_create");
+    zero_engine_destroy(e);
+}
+
+/* A name that is too long for what keeps it is cut between two characters. */
+static void long_names_stay_utf8(void) {
+    enum { CHARACTERS = 100, UNIT_BYTES = 126, RESERVATION_BYTES = 62 };
+    char name[2 * CHARACTERS + 1] = "";
+    zero_unit *unit;
+    zero_failure failure = {.struct_size = sizeof failure};
+    zero_memory_row row = {.struct_size = sizeof row};
+    zero_param param = {.struct_size = sizeof param, .name = "w", .dims = 1, .shape = {2}, .slot = &slot};
+    for (int i = 0; i < CHARACTERS; i++) memcpy(name + 2 * i, "\xc3\xa9", 3);
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    CHECK_INT(zero_engine_add_unit(e, name, &unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    CHECK_INT(zero_engine_reserve(e, ZERO_CPU, 4096, name), ZERO_OK);
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit), ZERO_E_ORDER);
+    CHECK_INT(zero_last_failure(&failure), ZERO_OK);
+    CHECK_INT(strlen(failure.unit), UNIT_BYTES);
+    uint32_t rows = 0;
+    while (!zero_engine_memory(e, rows, &row)) rows++; /* reservations come last */
+    CHECK_INT(zero_engine_memory(e, rows - 1, &row), ZERO_OK);
+    CHECK_INT(strlen(row.name), RESERVATION_BYTES);
+    zero_engine_destroy(e);
+}
+
 static void what_the_configuration_came_to(void) {
     char line[256] = "";
     zero_unit *unit;
@@ -345,6 +402,8 @@ int main(void) {
     tied_to_spans_nothing_adjoins();
     a_step_without_a_backward();
     the_last_failure_has_parts();
+    a_call_that_only_reads_fails_in_its_own_name();
+    long_names_stay_utf8();
     what_the_configuration_came_to();
     return check_end();
 }
