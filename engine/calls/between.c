@@ -13,6 +13,13 @@
 #include "engine/state/weights_hash.h"
 #include "engine/training/step_settings.h"
 
+/* As engine_check_between, for calls that need no weights: also while the averages are in their place. */
+static zero_status check_between(zero_engine *e, const char *what) {
+    zero_status status = engine_check(e, what);
+    if (!status) status = pass_check_between(&e->pass, what);
+    return status ? status : background_save_finish(&e->state);
+}
+
 /* ---- weights and states ---- */
 
 /* Brings everything up to date on its tier, and commits the shadow. While averages are in the place of the weights, it commits nothing: a
@@ -107,8 +114,7 @@ zero_status zero_engine_ema_begin(zero_engine *e) {
 }
 
 zero_status zero_engine_ema_end(zero_engine *e) {
-    zero_status status = engine_check(e, "zero_engine_ema_end");
-    if (!status) status = pass_check_between(&e->pass, "zero_engine_ema_end");
+    zero_status status = check_between(e, "zero_engine_ema_end");
     if (status) return status;
     if (!e->state.averaged)
         return refuse(
@@ -200,7 +206,7 @@ zero_status zero_engine_load_ema(zero_engine *e, const char *dir) {
 }
 
 zero_status engine_prune(zero_engine *e, struct storage *storage, const char *dir, uint64_t keep) {
-    zero_status status = engine_check_between(e, "zero_engine_prune");
+    zero_status status = check_between(e, "zero_engine_prune");
     if (status) return status;
     if (!dir || !keep) return refuse(ZERO_E_ARGUMENT, "zero_engine_prune: dir is NULL, or keep is 0");
     return state_prune(&e->state, storage, dir, keep);
@@ -273,7 +279,7 @@ zero_status zero_engine_set_schedule(zero_engine *e, zero_schedule_fn schedule, 
 /* ---- the trace ---- */
 
 zero_status zero_engine_write_trace(zero_engine *e, const char *path) {
-    zero_status status = engine_check_between(e, "zero_engine_write_trace");
+    zero_status status = check_between(e, "zero_engine_write_trace");
     if (status) return status;
     if (!e->trace || !path)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_write_trace: %s",

@@ -112,7 +112,16 @@ static void check_refusals(zero_engine *e) {
     refused(zero_engine_park(e, ZERO_CPU), "zero_engine_park");
     refused(zero_engine_written(e), "zero_engine_written");
     refused(zero_engine_ema_begin(e), "zero_engine_ema_begin");
+}
+
+/* What reads no weights. */
+static void check_allowed(zero_engine *e) {
+    const char *dir = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
+    char path[512];
+    snprintf(path, sizeof path, "%s/trace.json", dir);
     CHECK_INT(zero_engine_flush(e), ZERO_OK);
+    CHECK_INT(zero_engine_prune(e, "/nowhere", 1), ZERO_E_IO); /* it looks for the checkpoints */
+    CHECK_INT(zero_engine_write_trace(e, path), ZERO_OK);
 }
 
 static zero_status exchange(struct plain *p, const struct life *life) {
@@ -122,7 +131,7 @@ static zero_status exchange(struct plain *p, const struct life *life) {
     CHECK_INT(zero_engine_ema_end(p->engine), ZERO_E_ORDER);
     if (!status) status = zero_engine_ema_begin(p->engine);
     for (int k = 0; k < 2 && !status; k++) status = evaluate(p, before->average);
-    if (!status) check_refusals(p->engine);
+    if (!status) check_refusals(p->engine), check_allowed(p->engine);
     if (!status && !life->leaves) {
         status = zero_engine_ema_end(p->engine);
         if (!status) status = evaluate(p, before->weight);
@@ -158,6 +167,7 @@ static void live(zero_engine *engine, uint32_t rank, void *user) {
     char hash[33];
     if (!CHECK_STRING(engine ? "" : zero_last_error(), "")) return;
     zero_status status = plain_declare_matrices(&p, engine, params, PARAMS, life->matrices ? columns : NULL);
+    if (!status) status = zero_engine_trace(engine, 1, 1);
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status && !life->recovers) status = zero_engine_fill(engine, toy_fill, NULL);
     if (!status && !life->recovers) status = train(&p, life, rank);
