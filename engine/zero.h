@@ -706,7 +706,7 @@ zero_status zero_engine_unpark(zero_engine *engine);
  *
  * _begin: the averages take the place of the weights, where these rest, and the weights that of the averages: no memory is taken. Until
  * _end the engine takes passes of ZERO_EVAL, zero_engine_sum, zero_engine_flush (which commits no shadow then), zero_engine_destroy, and
- * calls that neither read nor change weights, such as zero_engine_memory; every other call returns ZERO_E_ORDER. In bf16 and fp16 the
+ * calls that neither read nor change weights, such as zero_engine_prune; every other call returns ZERO_E_ORDER. In bf16 and fp16 the
  * program computes with the averages rounded to nearest; in bf16 one that is halfway rounds to the larger magnitude. Frozen parameters
  * are their weights.
  * _end: weights and averages are in their places again, with the same bits. State on a drive is read and written once by each of the
@@ -817,8 +817,8 @@ zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t kee
 
 /* Notes of the host program: texts that the next saves keep, and that a load replaces: for example the
  * number of samples used, or the state of its generators. At most 64, UTF-8 of at most 4,095 bytes (with a shadow, which keeps them with
- * each step, 2,048 bytes of keys and texts together); NULL removes one. The same on all ranks; rank 0's are saved. Local. The result of
- * _note is valid until the next set or load. */
+ * each step, 2,047 bytes together: those of keys and texts, and 2 for each note); NULL removes one. The same on all ranks; rank 0's are
+ * saved. Local. The result of _note is valid until the next set or load. */
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
 

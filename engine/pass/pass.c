@@ -463,7 +463,7 @@ static zero_status check_giving(const struct pass *pass, const struct zero_unit 
 }
 
 static zero_status check_span(const struct model_param *p, const void *gradient, const char *what) {
-    if (!p->spans || !gradient) return ZERO_OK;
+    if (!p->spans || !gradient || p->flags & ZERO_FROZEN) return ZERO_OK;
     return refuse(ZERO_E_ARGUMENT,
                   "%s: parameter \"%s\" has spans, and its gradient is taken from there: write it there",
                   what, p->name);

@@ -148,11 +148,13 @@ static void an_empty_unit(zero_engine *engine, uint32_t rank, void *user) {
 
 static void spans_take_no_given_gradient(zero_engine *engine, uint32_t rank, void *user) {
     struct host h = {.engine = engine};
-    float w[N], g[N] = {0}, given[N] = {0};
-    zero_span span = {w, g, N};
-    zero_param param = param_of(&h, 0, "w"), tied = param_of(&h, 1, "lm");
+    float w[N], g[N] = {0}, given[N] = {0}, f[N];
+    zero_span span = {w, g, N}, frozen_span = {f, NULL, N};
+    zero_param param = param_of(&h, 0, "w"), tied = param_of(&h, 1, "lm"), frozen = param_of(&h, 2, "f");
     param.spans = &span, param.span_count = 1, param.slot = NULL, param.flags = ZERO_ADDS_GRAD;
     add(&h, 0, "a", param);
+    frozen.spans = &frozen_span, frozen.span_count = 1, frozen.slot = NULL, frozen.flags = ZERO_FROZEN;
+    CHECK_INT(zero_unit_add_param(h.unit[0], &frozen), ZERO_OK);
     tied.tied_to = "w";
     add(&h, 1, "head", tied);
     begin(&h);
@@ -163,8 +165,9 @@ static void spans_take_no_given_gradient(zero_engine *engine, uint32_t rank, voi
     CHECK_INT(zero_backward_end(h.unit[1]), ZERO_OK);
     CHECK_INT(zero_backward_begin(h.unit[0]), ZERO_OK);
     refused(zero_param_give_grad(zero_unit_param(h.unit[0], 0), given), ZERO_E_ARGUMENT, "has spans");
-    refused(zero_unit_give_grads(h.unit[0], (const void *const[]){given}), ZERO_E_ARGUMENT, "has spans");
-    CHECK_INT(zero_unit_give_grads(h.unit[0], (const void *const[]){NULL}), ZERO_OK);
+    refused(zero_param_give_grad(zero_unit_param(h.unit[0], 1), given), ZERO_E_ARGUMENT, "is frozen");
+    refused(zero_unit_give_grads(h.unit[0], (const void *const[]){given, NULL}), ZERO_E_ARGUMENT, "has spans");
+    CHECK_INT(zero_unit_give_grads(h.unit[0], (const void *const[]){NULL, given}), ZERO_OK);
     for (int k = 0; k < N; k++) g[k] += 2;
     CHECK_INT(zero_backward_end(h.unit[0]), ZERO_OK);
     check_gradient(&h, "w", 3);
