@@ -30,7 +30,8 @@
  * The library never exits the process and prints nothing: its lines go to the log callback.
  * A failure of the engine is sticky: every later call that would change or move anything returns the same failure. Functions that
  * only read what this rank knows (rank, size, steps, note, memory, counters, loss_scale) still answer. A refused call
- * (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed.
+ * (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed. But a declared model that _commit or _plan refuses,
+ * and values of a host's schedule that a step refuses, are failures of the engine, whatever their status.
  * After any status but ZERO_OK, zero_last_error() is a sentence that says what went wrong, where, and what to do instead.
  * Structs begin with struct_size, which the caller sets to sizeof the struct. 0 is refused. A larger struct, of a newer header, is
  * accepted while the part that this library does not know is zero, as in openat2(2). */
@@ -716,7 +717,7 @@ zero_status zero_engine_ema_begin(zero_engine *engine);
 zero_status zero_engine_ema_end(zero_engine *engine);
 
 /* Multiply the loss by this factor before backward. The engine divides it out of everything that it reports and applies. It is 1
- * unless compute is fp16, and only zero_engine_step changes it. Local. */
+ * unless compute is fp16. Only zero_engine_step, _fill, _recover and the loads change it. Local. */
 float zero_engine_loss_scale(const zero_engine *engine);
 
 /* The learning rate from the next step on; rank 0's is used on all ranks. With
@@ -731,10 +732,12 @@ typedef struct zero_setting {
 } zero_setting;
 
 /* A schedule of the host's own, in place of the configuration's; NULL: the configuration's again, or none. Called before each
- * step for each group, in zero_engine_step's thread; rank 0's values are used on all ranks. `step`: updates done,
- * 0 before the first; a skipped step does not advance it, a load takes it from the checkpoint, so that a function of
- * `step` goes on by itself. `setting` holds what the group was given, and takes what the step is to use: lr finite and at
- * least 0, betas at least 0 and below 1, else zero_engine_step returns ZERO_E_ARGUMENT. Local. */
+ * step for each group, in zero_engine_step's thread; rank 0's values are used on all ranks. With
+ * zero_optimization.update_in_backward it is called in the zero_micro_begin of a step's last training pass, again if that pass is
+ * dropped, and all ranks return the same. `step`: updates done, 0 before the first; a skipped step does not advance it, a load takes it
+ * from the checkpoint, so that a function of `step` goes on by itself. `setting` holds what the group was given, and takes what the step
+ * is to use: lr finite and at least 0, betas at least 0 and below 1, else the function that has called it returns ZERO_E_ARGUMENT, a
+ * failure of the engine. Local. */
 typedef void (*zero_schedule_fn)(void *user, uint64_t step, int group, zero_setting *setting);
 zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn schedule, void *user);
 
