@@ -363,7 +363,9 @@ static zero_status store_auto(struct store *s, enum config_source source) {
     return config_entry_set(s->config, s->key, as, "\"auto\"", s->error);
 }
 
+/* In DeepSpeed a null for warmup_max_lr is the optimizer's lr, as "auto" is here, and not the default. */
 static bool is_auto(const struct config_key *key, const struct config_value *value) {
+    if (value->kind == VALUE_NULL) return key->type == KEY_NUMBERS && key->automatic && !*key->automatic;
     return value->kind == VALUE_STRING && strcmp(value->string, "auto") == 0 && config_key_takes_auto(key);
 }
 
@@ -373,8 +375,8 @@ zero_status config_store(struct config *config, const struct config_key *key,
     struct store s = {.config = config, .key = key, .value = value, .error = error};
     if (key->use == KEY_USED) s.field = (char *)config + key->offset;
     bool not_given = value->kind == VALUE_NULL && (!key->fallback || key->use != KEY_USED);
-    if (not_given && key->type != KEY_LIMIT) return ZERO_OK;
     if (is_auto(key, value)) return store_auto(&s, source);
+    if (not_given && key->type != KEY_LIMIT) return ZERO_OK;
     zero_status status = setters[key->type](&s);
     if (status == ZERO_OK) status = uses[key->use](&s);
     if (status == ZERO_OK) status = config_entry_set(config, key, source, value->text, error);

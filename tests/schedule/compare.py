@@ -88,6 +88,8 @@ def cases():
             "last_batch_iteration": [-1, 5, None]}
     yield from product("WarmupLR", warmup_min_lr=[0, 1e-5], warmup_max_lr=[0.03, None], **warm)
     yield from product("WarmupDecayLR", warmup_min_lr=[0, 1e-5], warmup_max_lr=[0.03], total_num_steps=[3, 100], **warm)
+    for kind, length in ("WarmupLR", {}), ("WarmupDecayLR", {"total_num_steps": 100}):
+        yield kind, {"warmup_max_lr": None, "warmup_num_steps": 7, **length}  # null, and not left out
     yield from product("WarmupCosineLR", total_num_steps=[3, 100], warmup_min_ratio=[0.1, None],
                        cos_min_ratio=[0, 0.07, None], **warm)
     yield from product("LRRangeTest", lr_range_test_min_lr=[0.0007, None], lr_range_test_step_size=[1, 7, None],

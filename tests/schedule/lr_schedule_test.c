@@ -48,6 +48,12 @@ static const struct sequence {
     {"'type': 'WarmupDecayLR', 'params': {'total_num_steps': 6, 'warmup_num_steps': 2}",
      5,
      {0, 0, 1e-3, 1e-3, 75e-5}},
+    /* null is "auto" there: the optimizer's lr, where a missing warmup_max_lr is 0.001 */
+    {"'type': 'WarmupDecayLR', 'params': {'total_num_steps': 6, 'warmup_max_lr': null, 'warmup_num_steps': 2, "
+     "'warmup_type': 'linear'}",
+     9,
+     {0, 0, 4, 8, 6, 4, 2, 0, 0}},
+    {"'type': 'WarmupLR', 'params': {'warmup_max_lr': null, 'warmup_num_steps': 4}", 6, {0, 0, 4, 8 * log3_of_4, 8, 8}},
     /* begun at 3: the first update takes the optimizer's lr, for nothing has set it; the next i = 4 */
     {"'type': 'WarmupDecayLR', 'params': {'total_num_steps': 6, 'warmup_max_lr': 4, 'warmup_num_steps': 2, "
      "'warmup_type': 'linear', 'last_batch_iteration': 3}",
