@@ -5,6 +5,7 @@
 
 #include "engine/config/key.h"
 #include "engine/config/value.h"
+#include "kernels/optimizer.h"
 
 #define PARAMS "scheduler.params."
 
@@ -242,6 +243,20 @@ const char *config_schedule_length(const struct config *config) {
     return NULL;
 }
 
+/* PyTorch's schedules cycle a momentum where there are no betas, and a schedule here sets nothing but lr and betas. DeepSpeed's
+ * OneCycle leaves the momentum, too. */
+static zero_status check_momentum(const struct config *config, enum lr_schedule_kind kind,
+                                  struct zero_error *error) {
+    const struct optimizer *row = optimizers[config->optimizer.type];
+    if (!defaults[kind][BASE_MOM] || !config->schedule.cycle_momentum) return ZERO_OK;
+    for (uint32_t g = 0; g < config->groups.count && row->defaults.beta1 > 0; g++)
+        if (config->groups.item[g].optimizer) row = config->groups.item[g].optimizer;
+    if (row->defaults.beta1 > 0) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "%s: %s cycles beta1, also by default, and %s has no betas: set it to false",
+                     paths[CYCLE_MOMENTUM], lr_schedules[kind]->name, row->title);
+}
+
 zero_status config_resolve_scheduler(struct config *config, struct zero_error *error) {
     bool there = config_entry(config, "scheduler.type")->source != CONFIG_DEFAULT;
     enum lr_schedule_kind kind = there ? (enum lr_schedule_kind)(config->scheduler + 1) : LR_NONE;
@@ -250,5 +265,6 @@ zero_status config_resolve_scheduler(struct config *config, struct zero_error *e
     for (int i = 0; i < PARAM_COUNT && status == ZERO_OK; i++) status = resolve_param(config, kind, i, error);
     if (status || kind == LR_NONE) return status;
     if (!defaults[kind][LAST_ITERATION]) config->schedule.last_batch_iteration = -1;
-    return resolve_auto(config, error);
+    status = check_momentum(config, kind, error);
+    return status ? status : resolve_auto(config, error);
 }

@@ -423,6 +423,45 @@ static void conflicts(void) {
     }
 }
 
+#define SCHEDULED(optimizer, groups, type, params)                                                           \
+    "{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"" optimizer "\"}" groups                          \
+    ", \"scheduler\": {\"type\": \"" type "\", \"params\": {" params "}}}"
+#define ONE_CYCLE_LR "\"max_lr\": 1, \"total_steps\": 9"
+#define ONE_CYCLE "\"cycle_min_lr\": 1, \"cycle_max_lr\": 2"
+#define OF_BIASES(optimizer) ", \"param_groups\": [{\"match\": \"*.bias\", \"optimizer\": \"" optimizer "\"}]"
+
+/* PyTorch's schedules cycle the momentum of an optimizer that has no betas; DeepSpeed's OneCycle leaves it. */
+static void momentum_is_not_cycled_in_silence(void) {
+    static const struct {
+        const char *json, *message;
+    } cases[] = {
+        {SCHEDULED("SGD", "", "OneCycleLR", ONE_CYCLE_LR),
+         "scheduler.params.cycle_momentum: OneCycleLR cycles beta1, also by default, and SGD has no betas: "
+         "set it to false"},
+        {SCHEDULED("SGD", "", "CyclicLR", "\"base_lr\": 1, \"max_lr\": 2, \"cycle_momentum\": true"),
+         "scheduler.params.cycle_momentum: CyclicLR cycles beta1, also by default, and SGD has no betas: set "
+         "it to false"},
+        {SCHEDULED("AdamW", OF_BIASES("SGD"), "OneCycleLR", ONE_CYCLE_LR),
+         "scheduler.params.cycle_momentum: OneCycleLR cycles beta1, also by default, and SGD has no betas: "
+         "set it to false"},
+        {SCHEDULED("Muon", OF_BIASES("AdamW"), "OneCycleLR", ONE_CYCLE_LR),
+         "scheduler.params.cycle_momentum: OneCycleLR cycles beta1, also by default, and Muon has no betas: "
+         "set it to false"},
+        {SCHEDULED("SGD", "", "OneCycleLR", ONE_CYCLE_LR ", \"cycle_momentum\": false"), ""},
+        {SCHEDULED("SGD", "", "OneCycle", ONE_CYCLE), ""},
+        {SCHEDULED("AdamW", OF_BIASES("Lion"), "OneCycleLR", ONE_CYCLE_LR), ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        CHECK_INT(config_read(cases[i].json, &config, &error), ZERO_OK);
+        CHECK_INT(config_resolve(&config, 1, &error), *cases[i].message ? ZERO_E_CONFIG : ZERO_OK);
+        CHECK_STRING(error.message, cases[i].message);
+        config_free(&config);
+    }
+}
+
 static void command_line(void) {
     static const char *const paths[] = {"a b", "\"c\""};
     struct config config;
@@ -547,6 +586,7 @@ int main(void) {
     accumulation_mode_follows_the_stage();
     element_types();
     conflicts();
+    momentum_is_not_cycled_in_silence();
     command_line();
     types_of_the_model();
     what_the_planner_chooses();
