@@ -2,6 +2,7 @@
  * written values, never values that an earlier call derived. Therefore it may run again with another number of ranks. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/base/dtype.h"
 #include "engine/config/batch.h"
@@ -135,6 +136,18 @@ static zero_status take_autocast(struct config *config, struct zero_error *error
     return config_derived(config, half ? "fp16.enabled" : "bf16.enabled", "true", error);
 }
 
+static zero_status check_params(const struct config *config, struct zero_error *error) {
+    static const char path[] = "data_types.param_dtype";
+    const char *compute = dtype_name((enum dtype)config->compute_dtype);
+    const char *text = config_entry(config, path)->text; /* in quotes */
+    if (!config_written(config, path) || !strncasecmp(text + 1, compute, strlen(compute))) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "%s: %s contradicts the type of compute, %s, which parameters have: remove it, or change "
+        "bf16.enabled or fp16.enabled",
+        path, text, compute);
+}
+
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
     zero_status status = fill_types(config, error);
     if (!status) status = take_autocast(config, error);
@@ -153,7 +166,7 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
             "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, "
             "or remove it");
     config->compute_dtype = bf16 ? DTYPE_BF16 : config->fp16.enabled ? DTYPE_F16 : DTYPE_F32;
-    return ZERO_OK;
+    return check_params(config, error);
 }
 
 /* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. A shadow has what was before

@@ -201,6 +201,12 @@ static const struct {
     {"", DTYPE_F32, DTYPE_F32, DTYPE_F32},
     {", \"bf16\": {\"enabled\": false}, \"fp16\": {\"loss_scale\": 8}", DTYPE_F32, DTYPE_F32, DTYPE_F32},
     {", \"bf16\": {\"enabled\": true}", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+    {", \"bf16\": {\"enabled\": true}, \"data_types\": {\"param_dtype\": \"BF16\"}", DTYPE_BF16, DTYPE_BF16,
+     DTYPE_BF16},
+    {", \"fp16\": {\"enabled\": true}, \"data_types\": {\"param_dtype\": \"auto\"}", DTYPE_F16, DTYPE_F16,
+     DTYPE_F16},
+    {", \"data_types\": {\"param_dtype\": \"fp32\", \"buffer_dtype\": null}", DTYPE_F32, DTYPE_F32,
+     DTYPE_F32},
     {", \"bf16\": {\"enabled\": \"auto\"}, \"fp16\": {\"enabled\": true}", DTYPE_F16, DTYPE_F16, DTYPE_F16},
     {", \"bfloat16\": {\"enabled\": true}", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
     {", \"bf16\": {\"enabled\": true}, \"communication_data_type\": null", DTYPE_BF16, DTYPE_BF16,
@@ -376,6 +382,15 @@ static void conflicts(void) {
          "aio.block_size: 5000 is not a multiple of 4096: use 4096"},
         {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
          "fp16.enabled: bf16 is enabled too, and compute has one type: set one of them to false"},
+        {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": true}, \"data_types\": {\"param_dtype\": "
+         "\"fp32\"}}",
+         "data_types.param_dtype: \"fp32\" contradicts the type of compute, bf16, which parameters have: "
+         "remove it, or change "
+         "bf16.enabled or fp16.enabled"},
+        {"{\"train_batch_size\": 2, \"data_types\": {\"param_dtype\": \"fp16\"}}",
+         "data_types.param_dtype: \"fp16\" contradicts the type of compute, fp32, which parameters have: "
+         "remove it, or change "
+         "bf16.enabled or fp16.enabled"},
         {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": false}, \"bfloat16\": {\"enabled\": true}}",
          "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16"},
         {"{\"train_batch_size\": 4, \"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}, "
