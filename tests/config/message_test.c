@@ -141,6 +141,13 @@ static const struct {
      "data.path: [ \"a\", 1 ] is a list where a path or a list of paths is expected"},
     {"{\"data\": {\"eval\": 1.0}}", ZERO_E_CONFIG,
      "data.eval: 1.0 is a number where a fraction below 1, a path or a list of paths is expected"},
+    {"{\"data_types\": {\"buffer_dtype\": \"fp32\"}}", ZERO_E_UNSUPPORTED,
+     "data_types.buffer_dtype: \"fp32\" is not supported here: buffers are the program's, and keep their own "
+     "type: remove it"},
+    {"{\"data_types\": {\"keep_in_fp32_modules\": [\"e_score_correction_bias\"]}}", ZERO_E_UNSUPPORTED,
+     "data_types.keep_in_fp32_modules: [ \"e_score_correction_bias\" ] is not supported here: buffers are "
+     "the program's, and keep "
+     "their own type: remove it; parameters stay fp32 in a group of param_groups with \"dtype\": \"fp32\""},
     {"{\"seed\": 1,\n\"seed\": 2}", ZERO_E_CONFIG,
      "configuration:2:1: key \"seed\" stands twice in one object: remove one"},
     {"{\"model\": {\"hidden_size\": 4, \"model_type\": \"bert\"}}", ZERO_E_UNSUPPORTED,
