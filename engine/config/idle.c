@@ -17,52 +17,55 @@ static bool no_drive(const struct config *c) {
 static bool no_average(const struct config *c) { return c->ema.decay == 0; }
 static bool checkpoints_in_memory(const struct config *c) { return !c->recompute.on_drive; }
 static bool state_on_device(const struct config *c) { return c->optimizer_tier == TIER_DEVICE; }
-static bool params_on_device(const struct config *c) { return c->param_tier == TIER_DEVICE; }
+static bool state_in_memory(const struct config *c) { return c->optimizer_tier != TIER_NVME; }
+static bool params_in_memory(const struct config *c) { return c->param_tier != TIER_NVME; }
+static bool all_in_memory(const struct config *c) { return state_in_memory(c) && params_in_memory(c); }
+static bool not_cut(const struct config *c) { return all_in_memory(c) && !c->device_share; }
 
 static const struct idle {
     const char *keys[4]; /* keys, or the beginnings of keys; */
-    const char *but[2];  /* not these: one makes the choice, another has a row of its own */
+    const char *but;     /* not this one, which makes the choice */
     bool (*idle)(const struct config *config);
     const char *why;
 } idles[] = {
-    {{"fp16."}, {"fp16.enabled"}, not_fp16, "while fp16.enabled is false"},
+    {{"fp16."}, "fp16.enabled", not_fp16, "while fp16.enabled is false"},
     {{"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage3_max_live_parameters"},
-     {NULL},
+     NULL,
      not_stage_3,
      "below stage 3, where parameters are whole on every rank"},
     {{"comm.quantized_gradient_bits"},
-     {NULL},
+     NULL,
      exact_gradients,
      "while zero_optimization.zero_quantized_gradients is false"},
-    {{"ema."}, {"ema.decay"}, no_average, "while ema.decay is 0"},
-    {{"zero_optimization.micro_order"}, {NULL}, one_micro_step, "while a step has one micro-step"},
-    {{"checkpoint.async_bytes"}, {NULL}, saves_at_once, "while checkpoint.async is false"},
-    {{"aio.", "nvme."}, {NULL}, no_drive, "while nothing is on NVMe"},
+    {{"ema."}, "ema.decay", no_average, "while ema.decay is 0"},
+    {{"zero_optimization.micro_order"}, NULL, one_micro_step, "while a step has one micro-step"},
+    {{"checkpoint.async_bytes"}, NULL, saves_at_once, "while checkpoint.async is false"},
+    {{"aio.", "nvme."}, NULL, no_drive, "while nothing is on NVMe"},
     {{"activation_checkpointing.nvme_path"},
-     {NULL},
+     NULL,
      checkpoints_in_memory,
      "but for zero_engine_add_scratch while activation_checkpointing.nvme_checkpointing is false"},
-    {{"zero_optimization.offload_optimizer."},
-     {"zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.nvme_path"},
-     state_on_device,
-     "while its device is \"none\""},
-    {{"zero_optimization.offload_param."},
-     {"zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path"},
-     params_on_device,
-     "while its device is \"none\""},
+    {{"zero_optimization.sub_group_size"},
+     NULL,
+     not_cut,
+     "but where a GPU's host updates, while neither state nor parameters are on NVMe"},
+    {{"zero_optimization.offload_optimizer.buffer_count"},
+     NULL,
+     all_in_memory,
+     "while neither state nor parameters are on NVMe"},
+    {{"zero_optimization.offload_optimizer.ratio"}, NULL, state_on_device, "while its device is \"none\""},
     {{"zero_optimization.offload_optimizer.nvme_path"},
-     {NULL},
-     state_on_device,
-     "but for zero_engine_park while its device is \"none\""},
+     NULL,
+     state_in_memory,
+     "but for zero_engine_park while its device is not \"nvme\""},
     {{"zero_optimization.offload_param.nvme_path"},
-     {NULL},
-     params_on_device,
-     "but for zero_engine_park while its device is \"none\""},
+     NULL,
+     params_in_memory,
+     "but for zero_engine_park while its device is not \"nvme\""},
 };
 
 static bool names(const struct idle *row, const char *path) {
-    for (int k = 0; k < 2; k++)
-        if (row->but[k] && !strcmp(path, row->but[k])) return false;
+    if (row->but && !strcmp(path, row->but)) return false;
     for (int k = 0; row->keys[k]; k++)
         if (!strncmp(path, row->keys[k], strlen(row->keys[k]))) return true;
     return false;

@@ -50,22 +50,24 @@ static void log_codes(const struct choices *c) {
     }
 }
 
-/* One line names all keys that have no effect; with one such key it says what is done instead. */
+static void log_keys(const struct choices *c, const char *keys) {
+    log_line(&c->ranks->log, ZERO_LOG_INFO,
+             "accepted, and without effect here (zero config --changed says why): %s", keys);
+}
+
+/* Lines name all keys that have no effect; with one such key the line says what is done instead. */
 static void log_accepted(const struct choices *c) {
     char keys[900];
     size_t at = 0;
-    uint64_t count = c->config->line_count, shown = 0;
+    uint64_t count = c->config->line_count;
     if (count == 1) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", c->config->lines[0]);
-    if (count < 2) return;
-    for (; shown < count; shown++) {
-        const char *line = c->config->lines[shown];
+    for (uint64_t i = 0; i < count && count > 1; i++) {
+        const char *line = c->config->lines[i];
         int length = (int)strcspn(line, " ");
-        if (at + (size_t)length + 2 >= sizeof keys) break;
-        at += (size_t)sprintf(keys + at, "%s%.*s", shown ? ", " : "", length, line);
+        if (at + (size_t)length + 2 >= sizeof keys) log_keys(c, keys), at = 0;
+        at += (size_t)sprintf(keys + at, "%s%.*s", at ? ", " : "", length, line);
     }
-    log_line(&c->ranks->log, ZERO_LOG_INFO,
-             "accepted, and without effect here (zero config --changed says why): %s%s", keys,
-             shown < count ? ", ..." : "");
+    if (at) log_keys(c, keys);
 }
 
 void choices_log(const struct choices *c) {

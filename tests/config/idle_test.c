@@ -32,9 +32,39 @@ static void idle_keys(void) {
          "\"none\", \"nvme_path\": \"/x\"}}",
          "checkpoint.async_bytes: no effect while checkpoint.async is false\n"
          "aio.queue_depth: no effect while nothing is on NVMe\n"
-         "zero_optimization.offload_optimizer.buffer_count: no effect while its device is \"none\"\n"
+         "zero_optimization.offload_optimizer.buffer_count: no effect while neither state nor parameters are "
+         "on NVMe\n"
          "zero_optimization.offload_param.nvme_path: no effect but for zero_engine_park while its device is "
-         "\"none\"\n"},
+         "not "
+         "\"nvme\"\n"},
+        {", \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": 9, \"offload_optimizer\": {\"device\": "
+         "\"cpu\", "
+         "\"buffer_count\": 2, \"nvme_path\": \"/x\", \"ratio\": 1}, \"offload_param\": {\"device\": "
+         "\"cpu\", \"nvme_path\": "
+         "\"/x\"}}",
+         "zero_optimization.sub_group_size: no effect but where a GPU's host updates, while neither state "
+         "nor parameters are on "
+         "NVMe\n"
+         "zero_optimization.offload_optimizer.buffer_count: no effect while neither state nor parameters are "
+         "on NVMe\n"
+         "zero_optimization.offload_optimizer.nvme_path: no effect but for zero_engine_park while its device "
+         "is not \"nvme\"\n"
+         "zero_optimization.offload_param.nvme_path: no effect but for zero_engine_park while its device is "
+         "not \"nvme\"\n"},
+        {", \"zero_optimization\": {\"sub_group_size\": 9, \"offload_optimizer\": {\"device\": \"none\", "
+         "\"ratio\": 1}}",
+         "zero_optimization.sub_group_size: no effect but where a GPU's host updates, while neither state "
+         "nor parameters are on "
+         "NVMe\n"
+         "zero_optimization.offload_optimizer.ratio: no effect while its device is \"none\"\n"},
+        /* The device's share is cut between chunks; parameters on the drive have slots. */
+        {", \"zero_optimization\": {\"sub_group_size\": 9, \"offload_optimizer\": {\"device\": \"cpu\", "
+         "\"ratio\": 0.5}}",
+         ""},
+        {", \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": 9, \"offload_optimizer\": {\"device\": "
+         "\"none\", "
+         "\"buffer_count\": 2}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/x\"}}",
+         ""},
         {", \"aio\": {\"queue_depth\": 3}, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "
          "\"nvme\", "
          "\"nvme_path\": \"/x\", \"buffer_count\": 2}}",
@@ -53,7 +83,7 @@ static void idle_keys(void) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct config config;
         struct zero_error error;
-        char json[512], line[256], lines[1024] = "";
+        char json[512], line[1024], lines[1024] = "";
         error_clear(&error);
         snprintf(json, sizeof json, "{\"train_batch_size\": 1%s}", rows[i].json);
         CHECK_INT(config_read(json, &config, &error), ZERO_OK);

@@ -392,6 +392,54 @@ static void what_the_configuration_came_to(void) {
     zero_engine_destroy(e);
 }
 
+static void keep_all(void *user, zero_log_level level, const char *line) {
+    size_t length = strlen(user);
+    snprintf((char *)user + length, 8192 - length, "%s\n", line);
+}
+
+/* Opens an engine, writes its first lines to `log`, of 8192 bytes, and closes it. */
+static void first_lines(const char *json, char *log) {
+    zero_runtime runtime = {.struct_size = sizeof runtime, .log = keep_all, .log_user = log};
+    zero_engine *e = zero_engine_init_with(json, &runtime);
+    if (!CHECK(e)) fprintf(stderr, "%s\n", zero_last_error());
+    zero_engine_destroy(e);
+}
+
+/* More keys than a line has room for. */
+static void the_log_names_all_accepted_keys(void) {
+    static const char *const names[] = {"overlap_comm",
+                                        "contiguous_gradients",
+                                        "reduce_scatter",
+                                        "allgather_partitions",
+                                        "use_multi_rank_bucket_allreduce",
+                                        "compute_grad_norm",
+                                        "round_robin_gradients",
+                                        "parameter_alignment",
+                                        "load_from_fp32_weights",
+                                        "elastic_checkpoint",
+                                        "ignore_unused_parameters",
+                                        "legacy_stage1",
+                                        "pipeline_loading_checkpoint",
+                                        "memory_efficient_linear",
+                                        "override_module_apply",
+                                        "log_trace_cache_warnings",
+                                        "enable_sanity_checks",
+                                        "save_muon_momentum_buffer_in_memory",
+                                        "stage3_gather_16bit_weights_on_model_save",
+                                        "stage3_use_all_reduce_for_fetch_params",
+                                        "stage3_allgather_sequential",
+                                        "mics_hierarchical_params_gather"};
+    char json[2048] = "{\"train_batch_size\": 1, \"zero_optimization\": {", log[8192] = "", key[128];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        sprintf(json + strlen(json), "%s\"%s\": true", i ? ", " : "", names[i]);
+    first_lines(strcat(json, "}}"), log);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        sprintf(key, " zero_optimization.%s", names[i]);
+        CHECK_CONTAINS(log, key);
+    }
+    CHECK(!strstr(log, "..."));
+}
+
 int main(void) {
     a_null_engine_is_refused();
     a_null_engine_has_no_values();
@@ -405,5 +453,6 @@ int main(void) {
     a_call_that_only_reads_fails_in_its_own_name();
     long_names_stay_utf8();
     what_the_configuration_came_to();
+    the_log_names_all_accepted_keys();
     return check_end();
 }
