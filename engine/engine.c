@@ -5,6 +5,7 @@
 
 #include "engine/calls/engine.h"
 #include "engine/calls/given.h"
+#include "engine/inside.h"
 #include "engine/open/choices.h"
 #include "engine/open/join.h"
 #include "engine/ranks/local_ranks.h"
@@ -86,7 +87,8 @@ static zero_engine *make(const zero_runtime *given) {
     return e;
 }
 
-static zero_status open_training(zero_engine *e, struct zero_error *error) {
+static zero_status open_training(zero_engine *e, bool obeys, struct zero_error *error) {
+    e->config.host_obeys = obeys;
     zero_status status =
         training_open(&e->training, &e->config, &e->ranks.log, e->ranks.rank, e->ranks.data_size, error);
     if (status) return ranks_fail(&e->ranks, error);
@@ -101,7 +103,7 @@ static zero_status open_training(zero_engine *e, struct zero_error *error) {
     return ZERO_OK;
 }
 
-static zero_engine *init(const char *json, const zero_runtime *runtime) {
+static zero_engine *init(const char *json, const zero_runtime *runtime, bool obeys) {
     zero_runtime given = {0};
     if (runtime && given_take(&given, sizeof given, runtime, runtime->struct_size, "zero_runtime"))
         return NULL;
@@ -115,7 +117,7 @@ static zero_engine *init(const char *json, const zero_runtime *runtime) {
     struct zero_error error;
     error_clear(&error);
     struct joining joining = {&e->config, &e->ranks, &e->run, &e->host};
-    if (!join_ranks(&joining, json, &given, &error) && !open_training(e, &error)) return e;
+    if (!join_ranks(&joining, json, &given, &error) && !open_training(e, obeys, &error)) return e;
     zero_engine_destroy(e);
     refuse_error(&error);
     return NULL;
@@ -123,18 +125,23 @@ static zero_engine *init(const char *json, const zero_runtime *runtime) {
 
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime) {
     failure_call("zero_engine_init_with", NULL);
-    return init(json, runtime);
+    return init(json, runtime, false);
+}
+
+zero_engine *engine_init_obeying(const char *json, const zero_runtime *runtime) {
+    failure_call("zero_engine_init_with", NULL);
+    return init(json, runtime, true);
 }
 
 zero_engine *zero_engine_init(const char *json) {
     failure_call("zero_engine_init", NULL);
-    return init(json, NULL);
+    return init(json, NULL, false);
 }
 
 zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero_engine **out) {
     failure_call("zero_engine_open", NULL);
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_open: out is NULL");
-    zero_engine *e = init(json, runtime);
+    zero_engine *e = init(json, runtime, false);
     if (!e) return failure_last()->error.code;
     *out = e;
     return ZERO_OK;

@@ -1,5 +1,5 @@
-/* The inside of an engine: for the planner and the simulator, which run what was planned, and for tests that look at what is
- * planned, plant faults, or use another file system. Hosts need none of it. */
+/* The inside of an engine: for the command, for the planner and the simulator, which run what was planned, and for tests that
+ * look at what is planned, plant faults, or use another file system. Hosts need none of it. */
 #ifndef ZERO_ENGINE_INSIDE_H
 #define ZERO_ENGINE_INSIDE_H
 
@@ -8,6 +8,9 @@
 #include "engine/comm/comm.h"
 #include "engine/run/run.h"
 #include "offload/faults.h"
+
+/* zero_engine_init_with for a host that obeys the keys that the engine leaves to it, as `zero train` does. The log does not name them. */
+zero_engine *engine_init_obeying(const char *json, const zero_runtime *runtime);
 
 /* After zero_engine_plan or zero_engine_commit: what was planned. The borrower may run the policy; of an engine that only plans. */
 struct blueprint *engine_blueprint(zero_engine *engine);

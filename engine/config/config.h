@@ -205,6 +205,7 @@ struct config {
     struct lr_schedule_params schedule;
     /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
     uint64_t planned_steps;
+    bool host_obeys; /* Set by the caller: the host obeys the keys that the engine leaves to it (config_idle) */
     uint64_t stage;
     /* Rows of tier_table (offload/tier.h), as written; the row after them: tiered, for the state alone. */
     int optimizer_device, param_device, grad_device;
@@ -332,7 +333,7 @@ char *config_print(const struct config *config);
 char *config_print_changed(const struct config *config); /* only written keys, "auto" included */
 char *config_help(void);
 
-/* After config_resolve, for the log: written keys that have no effect because of other keys. Each line gives one reason
+/* After config_resolve, for the log: written keys that have no effect because of other keys, or of the host. Each line gives one reason
  * and its keys. Writes line `index`, which may be empty; false: there are no more lines. */
 bool config_idle(const struct config *config, uint32_t index, char *out, size_t capacity);
 

@@ -6,6 +6,7 @@
 #include "engine/config/key.h"
 #include "engine/config/given.h"
 
+static bool left_to_host(const struct config *c) { return !c->host_obeys; }
 static bool not_fp16(const struct config *c) { return c->compute_dtype != DTYPE_F16; }
 static bool not_stage_3(const struct config *c) { return !config_shards_params(c); }
 static bool exact_gradients(const struct config *c) { return !c->quantized_gradients; }
@@ -23,11 +24,17 @@ static bool all_in_memory(const struct config *c) { return state_in_memory(c) &&
 static bool not_cut(const struct config *c) { return all_in_memory(c) && !c->device_share; }
 
 static const struct idle {
-    const char *keys[4]; /* keys, or the beginnings of keys; */
-    const char *but;     /* not this one, which makes the choice */
+    const char *keys[12]; /* keys, or the beginnings of keys; */
+    const char *but;      /* not this one, which makes the choice or has its own row */
     bool (*idle)(const struct config *config);
     const char *why;
 } idles[] = {
+    {{"steps_per_print", "tensorboard.", "csv_monitor.", "activation_checkpointing.",
+      "model.gradient_checkpointing", "data.", "device.attention", "device.graphs", "device.outputs",
+      "device.products", "zero_optimization.vocabulary_block_rows"},
+     "activation_checkpointing.nvme_path",
+     left_to_host,
+     "unless this program obeys them itself, as `zero train` does"},
     {{"fp16."}, "fp16.enabled", not_fp16, "while fp16.enabled is false"},
     {{"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage3_max_live_parameters"},
      NULL,

@@ -73,7 +73,7 @@ static void log_accepted(const struct choices *c) {
 void choices_log(const struct choices *c) {
     if (c->ranks->rank) return;
     log_accepted(c);
-    char idle[512];
+    char idle[1000];
     for (uint32_t i = 0; config_idle(c->config, i, idle, sizeof idle); i++)
         if (*idle) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", idle);
     char of[64] = "";

@@ -87,6 +87,7 @@ static void idle_keys(void) {
         error_clear(&error);
         snprintf(json, sizeof json, "{\"train_batch_size\": 1%s}", rows[i].json);
         CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        config.host_obeys = true;
         CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
         for (uint32_t k = 0; config_idle(&config, k, line, sizeof line); k++)
             if (*line) strcat(lines, line), strcat(lines, "\n");

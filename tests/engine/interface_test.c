@@ -440,6 +440,26 @@ static void the_log_names_all_accepted_keys(void) {
     CHECK(!strstr(log, "..."));
 }
 
+/* Only the host can obey them. */
+static void the_log_names_keys_that_are_left_to_the_host(void) {
+    static const char json[] =
+        "{\"train_batch_size\": 1, \"steps_per_print\": 5, \"tensorboard\": {\"enabled\": true, "
+        "\"job_name\": \"x\"}, "
+        "\"csv_monitor\": {\"enabled\": true}, \"activation_checkpointing\": {\"number_checkpoints\": 4, "
+        "\"cpu_checkpointing\": true}, \"model\": {\"gradient_checkpointing\": true}, \"data\": {\"path\": "
+        "\"x\"}, "
+        "\"device\": {\"graphs\": true}}";
+    static const char line[] =
+        "steps_per_print, tensorboard.enabled, tensorboard.job_name, csv_monitor.enabled, "
+        "activation_checkpointing.number_checkpoints, activation_checkpointing.cpu_checkpointing, "
+        "device.graphs, data.path, "
+        "model.gradient_checkpointing: no effect unless this program obeys them itself, as `zero train` "
+        "does\n";
+    char log[8192] = "";
+    first_lines(json, log);
+    CHECK_CONTAINS(log, line);
+}
+
 int main(void) {
     a_null_engine_is_refused();
     a_null_engine_has_no_values();
@@ -454,5 +474,6 @@ int main(void) {
     long_names_stay_utf8();
     what_the_configuration_came_to();
     the_log_names_all_accepted_keys();
+    the_log_names_keys_that_are_left_to_the_host();
     return check_end();
 }

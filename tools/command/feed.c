@@ -195,7 +195,7 @@ void feed_close(struct feed *feed) {
 zero_status feed_read_step(struct feed *feed, uint64_t step, struct zero_error *error) {
     zero_status status = ZERO_OK;
     for (uint32_t micro = 0; micro < feed->micro_count && status == ZERO_OK; micro++) {
-        struct place at = {
+        struct sample_place at = {
             step - feed->first_step, micro, feed->micro_count, feed->rank, feed->ranks, feed->batch};
         uint64_t position = feed->first_sample + order_position(at);
         size_t to = (size_t)micro * feed->batch * feed->context;
@@ -208,7 +208,7 @@ zero_status feed_read_step(struct feed *feed, uint64_t step, struct zero_error *
 zero_status feed_read_held_out(struct feed *feed, uint64_t micro, uint32_t *out_count,
                                struct zero_error *error) {
     const struct dataset *dataset = feed->dataset;
-    uint64_t first = order_position((struct place){micro, 0, 1, feed->rank, feed->ranks, feed->batch});
+    uint64_t first = order_position((struct sample_place){micro, 0, 1, feed->rank, feed->ranks, feed->batch});
     uint64_t measured = dataset_measured(dataset), left = measured > first ? measured - first : 0;
     uint32_t count = left < feed->batch ? (uint32_t)left : feed->batch;
     zero_status status = ZERO_OK;

@@ -12,6 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/config/given.h"
 #include "engine/config/key.h"
+#include "engine/inside.h"
 #include "tools/command/agreement.h"
 #include "tools/command/alike.h"
 #include "tools/command/claim.h"
@@ -108,7 +109,7 @@ static zero_status open_engine(struct trainer *t) {
                             .discard_shadow = t->job->discard_shadow && !found_wrong(t->job)->code,
                             .cuda = 1};
     enter(t, INTERRUPT_OPENING, "waiting for the other ranks");
-    t->engine = zero_engine_init_with(t->job->config_json, &runtime);
+    t->engine = engine_init_obeying(t->job->config_json, &runtime);
     if (!t->engine && found_wrong(t->job)->code) return error_pass(t->error, found_wrong(t->job));
     if (!t->engine) return engine_failed(t, ZERO_E_INTERNAL);
     t->rank = zero_engine_rank(t->engine);

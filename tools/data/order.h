@@ -29,11 +29,11 @@ static inline uint64_t order_samples(uint64_t tokens, uint32_t context) {
 /* The sample at `position` of the endless sequence. */
 uint64_t order_sample(const struct order *order, uint64_t position);
 
-struct place {
+struct sample_place {
     uint64_t step;
     uint32_t micro, micro_count, rank, ranks, batch;
 };
-static inline uint64_t order_position(struct place at) {
+static inline uint64_t order_position(struct sample_place at) {
     return ((at.step * at.micro_count + at.micro) * at.ranks + at.rank) * at.batch;
 }
 

@@ -16,6 +16,7 @@ runs() {
     shift
     expect 0 "$zero" train "$files/runs/$file.json" --model model.json --data text --ranks 2 --steps 6 --run run --overwrite
     for what in "$@"; do says out "$what"; done
+    ! grep "unless this program obeys them" out || fail "$file: zero train obeys these keys"
     [[ $(wc -l <run/metrics.jsonl) == 6 ]] || fail "$file: not 6 steps"
     tested+=("$file.json")
 }

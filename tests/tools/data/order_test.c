@@ -23,7 +23,7 @@ static void sequential_order_is_as_written(void) {
     /* 2 ranks, micro-batches of 1, 2 micro-steps, by hand; the second step wraps after two of its four
      * samples. */
     static const struct {
-        struct place at;
+        struct sample_place at;
         const char *tokens, *targets;
     } expected[] = {
         {{.step = 0, .micro = 0, .rank = 0}, "abcd", "bcde"},
@@ -36,7 +36,7 @@ static void sequential_order_is_as_written(void) {
         {{.step = 1, .micro = 1, .rank = 1}, "efgh", "fghi"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        struct place at = expected[i].at;
+        struct sample_place at = expected[i].at;
         at.micro_count = 2, at.ranks = 2, at.batch = 1;
         int32_t tokens[4], targets[4];
         CHECK_INT(order_read(&order, reader, order_position(at), 1, tokens, targets, &error), ZERO_OK);
@@ -62,7 +62,7 @@ static void ranks_share_without_overlap(void) {
             for (uint32_t micro = 0; micro < MICROS; micro++)
                 for (uint32_t rank = 0; rank < RANKS; rank++)
                     for (uint64_t i = 0; i < BATCH; i++) {
-                        struct place at = {step, micro, MICROS, rank, RANKS, BATCH};
+                        struct sample_place at = {step, micro, MICROS, rank, RANKS, BATCH};
                         taken[order_sample(&order, order_position(at) + i)]++;
                     }
         for (int i = 0; i < SAMPLES; i++) CHECK_INT(taken[i], 1);
