@@ -68,8 +68,8 @@ struct config_group {
     double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen, keeps_fp32;
     int weight_code; /* enum code_format; below 0: the run's */
-    /* The row of `optimizers` that updates it, and what it has in place of the row's defaults (betas below 0: nothing). NULL: the
-     * configuration's optimizer updates it. */
+    /* The row of `optimizers` that updates it (after config_resolve), and what it has in place of the row's defaults (betas below 0:
+     * nothing). NULL: the configuration's optimizer updates it. */
     const struct optimizer *optimizer;
     double betas[2];
 };

@@ -343,6 +343,12 @@ static zero_status check_optimizer(const struct config *config, struct zero_erro
     return ZERO_OK;
 }
 
+/* "Adam" is AdamW unless the run's adam_w_mode says otherwise, as in DeepSpeed; so it is in a group beside any optimizer. */
+static const struct optimizer *meant(const struct config *config, const struct optimizer *row) {
+    bool coupled = config_written(config, OPTIMIZER_PARAMS "adam_w_mode") && !config->optimizer.adam_w_mode;
+    return row->decoupled && !coupled ? row->decoupled : row;
+}
+
 static zero_status resolve_optimizer(struct config *config, struct zero_error *error) {
     const struct optimizer *optimizer = optimizers[config->optimizer.type];
     zero_status status = ZERO_OK;
@@ -352,8 +358,12 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
             status = resolve_param(config, optimizer, key, error);
     }
     if (status) return status;
-    if (optimizer->decoupled && config->optimizer.adam_w_mode) optimizer = optimizer->decoupled;
+    optimizer = meant(config, optimizer);
     config->optimizer.name = optimizer->name;
+    for (uint32_t g = 0; g < config->groups.count; g++) {
+        struct config_group *group = &config->groups.item[g];
+        if (group->optimizer) group->optimizer = meant(config, group->optimizer);
+    }
     if (config->optimizer.torch_adam && optimizer->torch_weight_decay &&
         config_entry(config, DECAY)->source == CONFIG_DEFAULT)
         status = config_store_text(config, config_key_find(DECAY), optimizer->torch_weight_decay,

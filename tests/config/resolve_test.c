@@ -1,6 +1,7 @@
 /* Rules between keys: the batch triple, optimizers, conflicts, values from the command line. */
 #include "engine/config/config.h"
 #include "engine/config/value.h"
+#include "kernels/optimizer.h"
 #include "tests/check.h"
 
 static const struct {
@@ -120,7 +121,7 @@ static const struct {
     const char *optimizer, *name;
     double lr, beta2, eps, weight_decay;
     const char *message;
-} optimizers[] = {
+} resolved[] = {
     {"{}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"adamw\"}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"Adam\"}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
@@ -133,6 +134,7 @@ static const struct {
      "adam", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"AdamW\", \"params\": {\"torch_adam\": true}}", "adamw", 1e-3, 0.999, 1e-8, 0.01, NULL},
+    {"{\"type\": \"Adam\", \"params\": {\"torch_adam\": true}}", "adamw", 1e-3, 0.999, 1e-8, 0.01, NULL},
     {"{\"type\": \"AdamW\", \"params\": {\"torch_adam\": true, \"weight_decay\": 0.1}}", "adamw", 1e-3, 0.999,
      1e-8, 0.1, NULL},
     {"{\"type\": \"Adam\", \"params\": {\"torch_adam\": true, \"adam_w_mode\": false}}", "adam", 1e-3, 0.999,
@@ -153,23 +155,57 @@ static const struct {
 };
 
 static void optimizer_rows(void) {
-    for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i++) {
+    for (size_t i = 0; i < sizeof resolved / sizeof resolved[0]; i++) {
         struct config config;
         struct zero_error error;
         char json[512];
         error_clear(&error);
-        snprintf(json, sizeof json, "{\"train_batch_size\": 2, \"optimizer\": %s}", optimizers[i].optimizer);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 2, \"optimizer\": %s}", resolved[i].optimizer);
         CHECK_INT(config_read(json, &config, &error), ZERO_OK);
         for (int again = 0; again < 2; again++) {
             zero_status status = config_resolve(&config, 1, &error);
-            CHECK_INT(status, optimizers[i].message ? ZERO_E_CONFIG : ZERO_OK);
-            CHECK_STRING(error.message, optimizers[i].message ? optimizers[i].message : "");
-            if (optimizers[i].message) break;
-            CHECK_STRING(config.optimizer.name, optimizers[i].name);
-            CHECK_DOUBLE(config.optimizer.lr, optimizers[i].lr, 0);
-            CHECK_DOUBLE(config.optimizer.betas[1], optimizers[i].beta2, 0);
-            CHECK_DOUBLE(config.optimizer.eps, optimizers[i].eps, 0);
-            CHECK_DOUBLE(config.optimizer.weight_decay, optimizers[i].weight_decay, 0);
+            CHECK_INT(status, resolved[i].message ? ZERO_E_CONFIG : ZERO_OK);
+            CHECK_STRING(error.message, resolved[i].message ? resolved[i].message : "");
+            if (resolved[i].message) break;
+            CHECK_STRING(config.optimizer.name, resolved[i].name);
+            CHECK_DOUBLE(config.optimizer.lr, resolved[i].lr, 0);
+            CHECK_DOUBLE(config.optimizer.betas[1], resolved[i].beta2, 0);
+            CHECK_DOUBLE(config.optimizer.eps, resolved[i].eps, 0);
+            CHECK_DOUBLE(config.optimizer.weight_decay, resolved[i].weight_decay, 0);
+        }
+        config_free(&config);
+    }
+}
+
+/* "Adam" is the same in a group as in the run. */
+static void adam_of_a_group(void) {
+    static const struct {
+        const char *optimizer, *group, *name;
+    } cases[] = {
+        {"{\"type\": \"Muon\"}", "Adam", "adamw"},
+        {"{\"type\": \"Adam\"}", "Adam", "adamw"},
+        {"{\"type\": \"Muon\"}", "AdamW", "adamw"},
+        {"{\"type\": \"SGD\"}", "Lion", "lion"},
+        {"{\"type\": \"Adam\", \"params\": {\"adam_w_mode\": true}}", "Adam", "adamw"},
+        {"{\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false}}", "Adam", "adam"},
+        {"{\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false}}", "AdamW", "adamw"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        struct zero_error error;
+        char json[256];
+        error_clear(&error);
+        snprintf(json, sizeof json,
+                 "{\"train_batch_size\": 2, \"optimizer\": %s, \"param_groups\": [{\"match\": \"a\"}, "
+                 "{\"match\": \"*\", "
+                 "\"optimizer\": \"%s\"}]}",
+                 cases[i].optimizer, cases[i].group);
+        CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            CHECK(!config.groups.item[0].optimizer);
+            if (!CHECK_STRING(config.groups.item[1].optimizer->name, cases[i].name))
+                fprintf(stderr, "in %s\n", json);
         }
         config_free(&config);
     }
@@ -598,6 +634,7 @@ static void types_of_the_model(void) {
 int main(void) {
     batch_triples();
     optimizer_rows();
+    adam_of_a_group();
     accumulation_mode_follows_the_stage();
     element_types();
     conflicts();
