@@ -12,6 +12,11 @@
  * DEVICE_COMPUTE is the host program's stream: the host program enqueues its own work there, and `record` returns a
  * ticket for the work that it has enqueued so far.
  *
+ * A GPU's stream takes a limited amount of unfinished work; then its driver lets the caller wait inside a call. The
+ * caller has the executor's lock. If the work waits for a peer that has died, only another thread that takes the lock
+ * can end this wait. So a caller that may queue any amount of work waits for device_has_room first, and gives the lock
+ * away meanwhile.
+ *
  * Threads: one at a time per device (the executor's lock), any thread. A failure of a GPU is sticky. */
 #ifndef ZERO_ENGINE_DEVICE_DEVICE_H
 #define ZERO_ENGINE_DEVICE_DEVICE_H
@@ -23,6 +28,10 @@
 #include "engine/device/kernel.h"
 
 enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 256 };
+
+/* The tickets of a stream that are not done, before a caller waits (device_has_room). A driver has room for about 1000
+ * pieces of work per stream; a ticket is up to two, its work and its event, and the executor adds some tens. */
+enum { DEVICE_QUEUE_MAX = 256 };
 
 /* The parts of reserved address space begin at multiples of this: a huge page. Their memory comes in pages. */
 enum { DEVICE_PART_BYTES = 2 << 20, DEVICE_PAGE_BYTES = 4096 };
@@ -135,6 +144,7 @@ struct device { /* the head of every implementation's own struct */
     int node;              /* the host's memory node (NUMA) that is next to the device; below 0: unknown */
     int64_t index;         /* cuda: the GPU's number; else -1 */
     void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
+    uint64_t newest[DEVICE_STREAMS]; /* by stream: the newest ticket; 0: none */
     /* By kind: bytes now held through `allocate` and `reserve`, whole pages: what the report measures. */
     uint64_t allocated[2];
 };
@@ -142,6 +152,10 @@ struct device { /* the head of every implementation's own struct */
 enum device_kind { DEVICE_HOST, DEVICE_SIM, DEVICE_CUDA, DEVICE_KINDS };
 
 extern const struct device_ops *const device_table[DEVICE_KINDS];
+
+/* *out_room: at most DEVICE_QUEUE_MAX tickets of the stream are not done. */
+zero_status device_has_room(struct device *device, enum device_stream stream, bool *out_room,
+                            struct zero_error *error);
 
 /* Waits until the ticket is done: for set-up, and for calls that wait in any case. */
 zero_status device_finish(struct device *device, uint64_t ticket, struct zero_error *error);

@@ -9,13 +9,12 @@
 #include "engine/device/implementations.h"
 #include "engine/device/discrete.h"
 
-enum { ROOM_FIRST = 256, TICKET_STREAMS = 16 };
-_Static_assert((int)DEVICE_STREAMS <= (int)TICKET_STREAMS, "a ticket says its stream");
+enum { ROOM_FIRST = 256 };
 
 struct pending {
     struct device_work work; /* no kernel: a record, or a wait */
     uint64_t awaits;         /* the ticket that a wait waits for; else 0 */
-    uint64_t ticket;         /* number * TICKET_STREAMS + stream */
+    uint64_t ticket;
     uint64_t done_at_ns;
     uint8_t *before; /* the bytes of all reads, then of all writes, at the start */
 };
@@ -162,7 +161,7 @@ static zero_status push_item(struct sim *sim, const struct device_work *work, ui
     struct pending *p = at(queue, queue->end);
     *p = (struct pending){
         .work = *work, .awaits = awaits, .ticket = (queue->end + 1) * TICKET_STREAMS + work->stream};
-    *out_ticket = p->ticket;
+    *out_ticket = sim->base.newest[work->stream] = p->ticket;
     queue->end++;
     zero_status status = queue->end - queue->first == 1 ? start(sim, p) : ZERO_OK;
     return status ? error_set(error, status, "device sim: no memory to remember what work uses") : ZERO_OK;

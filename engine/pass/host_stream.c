@@ -1,11 +1,26 @@
 #include "engine/pass/host_stream.h"
 
 #include <string.h>
+
+/* A failure is the executor's, too, whose next poll returns it. */
+static bool has_room(const void *what) {
+    const struct running *run = what;
+    bool room;
+    return device_has_room(run->device, DEVICE_COMPUTE, &room, executor_error(run->executor)) || room;
+}
+
+/* Takes the lock, once the stream has room. The stream may wait for a peer that has died. So this function waits without the lock, and
+ * polls. False: the engine has failed. */
+static bool take_stream(struct running *run) {
+    if (run_wait(run, has_room, run)) return false;
+    turn_take(&run->ranks->lock);
+    return true;
+}
+
 void host_stream_copy(struct running *run, void *target, const void *source, uint64_t bytes) {
     uint64_t ticket;
     if (!run->discrete) memcpy(target, source, bytes);
-    if (!run->discrete) return;
-    turn_take(&run->ranks->lock);
+    if (!run->discrete || !take_stream(run)) return;
     run->device->ops->copy(run->device, DEVICE_COMPUTE, target, source, bytes, &ticket,
                            executor_error(run->executor));
     turn_give(&run->ranks->lock);
@@ -14,8 +29,7 @@ void host_stream_copy(struct running *run, void *target, const void *source, uin
 void host_stream_clear(struct running *run, void *memory, uint64_t bytes) {
     uint64_t ticket;
     if (!run->discrete) memset(memory, 0, bytes);
-    if (!run->discrete || !bytes) return;
-    turn_take(&run->ranks->lock);
+    if (!run->discrete || !bytes || !take_stream(run)) return;
     run->device->ops->clear(run->device, DEVICE_COMPUTE, memory, bytes, &ticket,
                             executor_error(run->executor));
     turn_give(&run->ranks->lock);
@@ -30,7 +44,7 @@ static void submit_take(struct running *run, const struct gradient_take_argument
                                .read = {{(void *)(uintptr_t)a->gradient, bytes}, {a->sum, bytes}},
                                .write = {{a->sum, bytes}}};
     memcpy(work.argument, a, sizeof *a);
-    turn_take(&run->ranks->lock);
+    if (!take_stream(run)) return;
     run->device->ops->submit(run->device, &work, &ticket, executor_error(run->executor));
     turn_give(&run->ranks->lock);
 }

@@ -74,6 +74,14 @@ struct stream *stream_of(CUstream handle) {
     return stream_valid(s) ? s : NULL;
 }
 
+static bool has_room(const void *of) { return stream_has_room(of); }
+
+struct stream *stream_with_room(CUstream handle) {
+    struct stream *s = stream_of(handle);
+    if (s) call_wait(has_room, s);
+    return s;
+}
+
 /* ---- devices and contexts ---- */
 
 uint64_t number_from(const char *name, uint64_t otherwise) {
@@ -296,7 +304,7 @@ EXPORT CUresult cuMemHostUnregister(void *memory) {
 /* Every call that enqueues: checks the stream, lets something run before or after. */
 CUresult call_enqueue(CUstream handle, bool (*ready)(void *), void (*run)(void *), const void *argument,
                       size_t bytes) {
-    struct stream *s = stream_of(handle);
+    struct stream *s = stream_with_room(handle);
     if (!s) return call_leave(CUDA_ERROR_INVALID_HANDLE);
     if (s->capture && !graph_valid(s->capture)) return call_leave(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     stream_enqueue(s, ready, run, argument, bytes);

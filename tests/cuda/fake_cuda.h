@@ -6,8 +6,9 @@
  * are late, too; the real driver's are not. Device memory is accessible only while the stand-in works on it: a host
  * that touches it crashes. Allocated memory holds 0xff, and a write after an allocation's end ends the test with a
  * message. Contexts are per thread, as in the real driver, and are destroyed after their last release; the default
- * stream is refused. Calls that free memory wait for all work on the context's streams. Kernels may not get an address
- * of pageable memory. A call that the real driver forbids during a capture ends the capture.
+ * stream is refused. A stream holds 1000 operations; a call that enqueues one more waits, as the real driver's. Calls
+ * that free memory wait for all work on the context's streams. Kernels may not get an address of pageable memory. A
+ * call that the real driver forbids during a capture ends the capture.
  *
  * cuInit reads the environment: FAKE_CUDA_SEED (default 1), FAKE_CUDA_MEMORY (bytes of a device, default 1 GiB),
  * FAKE_CUDA_DEVICES (default 1; 0: no device), FAKE_CUDA_VERSION (of the driver; default the header's),

@@ -36,6 +36,7 @@ void call_wait(bool (*done)(const void *), const void *of);
 CUresult call_enqueue(CUstream handle, bool (*ready)(void *), void (*run)(void *), const void *argument,
                       size_t bytes);
 struct stream *stream_of(CUstream handle);                  /* NULL: there is no such stream */
+struct stream *stream_with_room(CUstream handle);           /* the same, once it takes an operation */
 struct CUctx_st *current_context(void);                     /* of this thread */
 uint64_t number_from(const char *name, uint64_t otherwise); /* of the environment */
 
@@ -76,6 +77,7 @@ struct operation {
 
 struct queue {
     struct operation *head, **tail;
+    uint32_t length;
 };
 
 struct stream {
@@ -99,6 +101,8 @@ struct stream *stream_create(const struct CUctx_st *context);
 void stream_destroy(struct stream *stream);
 bool stream_valid(const struct stream *stream);
 bool stream_idle(const struct stream *stream);
+/* As a GPU's driver, a stream takes about 1000 operations. A call that enqueues one more waits. */
+bool stream_has_room(const struct stream *stream);
 void stream_enqueue(struct stream *stream, bool (*ready)(void *), void (*run)(void *), const void *argument,
                     size_t bytes);
 struct event *event_create(const struct CUctx_st *context);

@@ -11,7 +11,7 @@
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/fake_internal.h"
 
-enum { EVENT_LISTS = 1024 };
+enum { EVENT_LISTS = 1024, OPERATIONS_MAX = 1000 };
 
 static struct stream *streams;
 static struct event *events[EVENT_LISTS]; /* by address */
@@ -67,6 +67,10 @@ bool stream_valid(const struct stream *stream) {
 
 bool stream_idle(const struct stream *stream) { return !stream->queue.head; }
 
+bool stream_has_room(const struct stream *stream) {
+    return stream->capture || stream->queue.length < OPERATIONS_MAX;
+}
+
 bool streams_idle(const struct CUctx_st *context) {
     for (const struct stream *s = streams; s; s = s->next)
         if (s->context == context && s->queue.head) return false;
@@ -85,12 +89,14 @@ struct operation *queue_append(struct queue *queue, size_t bytes) {
     o->bytes = bytes;
     *queue->tail = o;
     queue->tail = &o->next;
+    queue->length++;
     return o;
 }
 
 static void take_off(struct queue *queue) {
     struct operation *o = queue->head;
     queue->head = o->next;
+    queue->length--;
     if (!queue->head) queue->tail = &queue->head;
     mark_drop(o->records);
     mark_drop(o->awaits);

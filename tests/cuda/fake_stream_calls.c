@@ -52,7 +52,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle) {
 
 EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     ENTER(true);
-    struct stream *s = stream_of(handle);
+    struct stream *s = stream_with_room(handle);
     struct event *e = event_of(event);
     if (!s || !e) return call_leave(CUDA_ERROR_INVALID_HANDLE);
     CUresult result = stream_wait(s, e);
@@ -94,7 +94,7 @@ EXPORT CUresult cuEventDestroy(CUevent handle) {
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     ENTER(true);
     struct event *e = event_of(event);
-    struct stream *s = stream_of(stream);
+    struct stream *s = stream_with_room(stream);
     if (!e || !s) return call_leave(CUDA_ERROR_INVALID_HANDLE);
     CUresult result = event_record(e, s);
     streams_advance();

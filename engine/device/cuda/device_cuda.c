@@ -10,7 +10,7 @@
 #include "engine/device/cuda/pinned.h"
 
 enum {
-    EVENTS = 1024, /* the number of tickets that may be in flight; an older ticket is done */
+    EVENTS = 2 * DEVICE_QUEUE_MAX, /* tickets of a stream that may be in flight; an older one is done */
     KERNELS_MAX = 128,
     FILES_MAX = 32,
     EXTENTS_MAX = 64,
@@ -40,8 +40,7 @@ struct cuda {
     CUcontext context;
     CUstream stream[DEVICE_STREAMS];
     bool hosts_stream; /* DEVICE_COMPUTE is borrowed */
-    CUevent event[EVENTS];
-    uint64_t tickets;
+    CUevent event[DEVICE_STREAMS][EVENTS];
     struct function function[KERNELS_MAX];
     struct file file[FILES_MAX];
     struct extent extent[EXTENTS_MAX];
@@ -146,9 +145,10 @@ static zero_status open_streams(struct cuda *c, const struct device_options *o, 
                                 error, "device cuda: making a stream");
         c->base.stream[s] = c->stream[s];
     }
-    for (int i = 0; i < EVENTS && !status; i++)
-        status = cuda_check(&c->driver, c->driver.cuEventCreate(&c->event[i], CU_EVENT_DISABLE_TIMING), error,
-                            "device cuda: making an event");
+    for (int i = 0; i < DEVICE_STREAMS * EVENTS && !status; i++)
+        status = cuda_check(
+            &c->driver, c->driver.cuEventCreate(&c->event[i / EVENTS][i % EVENTS], CU_EVENT_DISABLE_TIMING),
+            error, "device cuda: making an event");
     return status;
 }
 
@@ -190,8 +190,8 @@ static void close_cuda(struct device *device) {
             if (c->stream[s]) c->driver.cuStreamSynchronize(c->stream[s]);
             if (c->stream[s] && !borrowed) c->driver.cuStreamDestroy(c->stream[s]);
         }
-        for (int i = 0; i < EVENTS; i++)
-            if (c->event[i]) c->driver.cuEventDestroy(c->event[i]);
+        for (int i = 0; i < DEVICE_STREAMS * EVENTS; i++)
+            if (c->event[i / EVENTS][i % EVENTS]) c->driver.cuEventDestroy(c->event[i / EVENTS][i % EVENTS]);
         for (uint32_t i = 0; i < c->files; i++) c->driver.cuModuleUnload(c->file[i].module);
         c->driver.cuDevicePrimaryCtxRelease(c->device);
     }
@@ -254,24 +254,28 @@ static zero_status memory(struct device *device, uint64_t *out_available, uint64
 
 /* ---- tickets ---- */
 
-/* Records an event behind the work on the stream. The event served an earlier ticket, which is normally done, because
- * there are more events than pieces of work in flight; else this function waits until the earlier ticket is done. */
+static CUevent event_of(const struct cuda *c, uint64_t ticket) {
+    return c->event[ticket % TICKET_STREAMS][ticket / TICKET_STREAMS % EVENTS];
+}
+
+/* Records an event behind the work on the stream. The event served an earlier ticket of this stream. If that one is not
+ * done, this function waits for it: only on streams whose work waits for no peer (device_has_room). */
 static zero_status ticket(struct cuda *c, enum device_stream stream, uint64_t *out_ticket,
                           struct zero_error *error) {
-    CUevent event = c->event[(c->tickets + 1) % EVENTS];
-    if (c->tickets >= EVENTS)
-        cuda_check(&c->driver, c->driver.cuEventSynchronize(event), &c->error,
+    uint64_t number = c->base.newest[stream] / TICKET_STREAMS + 1;
+    *out_ticket = c->base.newest[stream] = number * TICKET_STREAMS + stream;
+    if (number > EVENTS)
+        cuda_check(&c->driver, c->driver.cuEventSynchronize(event_of(c, *out_ticket)), &c->error,
                    "device cuda: waiting for work");
     if (!c->error.code)
-        cuda_check(&c->driver, c->driver.cuEventRecord(event, c->stream[stream]), &c->error,
-                   "device cuda: recording an event");
-    *out_ticket = ++c->tickets;
+        cuda_check(&c->driver, c->driver.cuEventRecord(event_of(c, *out_ticket), c->stream[stream]),
+                   &c->error, "device cuda: recording an event");
     return told(c, error);
 }
 
 /* The ticket's event serves a newer ticket: it is done. */
 static bool is_past(const struct cuda *c, uint64_t ticket) {
-    return ticket == 0 || c->tickets - ticket >= EVENTS;
+    return ticket == 0 || (c->base.newest[ticket % TICKET_STREAMS] - ticket) / TICKET_STREAMS >= EVENTS;
 }
 
 static zero_status wait(struct device *device, enum device_stream stream, uint64_t ticket,
@@ -279,7 +283,7 @@ static zero_status wait(struct device *device, enum device_stream stream, uint64
     struct cuda *c = (struct cuda *)device;
     if (enter(c, error)) return error_pass(error, &c->error);
     if (!is_past(c, ticket))
-        cuda_check(&c->driver, c->driver.cuStreamWaitEvent(c->stream[stream], c->event[ticket % EVENTS], 0),
+        cuda_check(&c->driver, c->driver.cuStreamWaitEvent(c->stream[stream], event_of(c, ticket), 0),
                    &c->error, "device cuda: letting a stream wait for an event");
     return told(c, error);
 }
@@ -289,7 +293,7 @@ static zero_status test(struct device *device, uint64_t ticket, bool *out_done, 
     *out_done = false;
     if (enter(c, error)) return error_pass(error, &c->error);
     bool known = is_past(c, ticket);
-    CUresult result = known ? CUDA_SUCCESS : c->driver.cuEventQuery(c->event[ticket % EVENTS]);
+    CUresult result = known ? CUDA_SUCCESS : c->driver.cuEventQuery(event_of(c, ticket));
     *out_done = result == CUDA_SUCCESS;
     if (result != CUDA_ERROR_NOT_READY)
         cuda_check(&c->driver, result, &c->error, "device cuda: work on GPU %" PRId64, c->base.index);
