@@ -227,6 +227,12 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
+    ENTER(true);
+    *device = current->device;
+    return call_leave(CUDA_SUCCESS);
+}
+
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0, *greatest = -5;
     return CUDA_SUCCESS;

@@ -32,6 +32,14 @@ EXPORT CUresult cuStreamDestroy(CUstream handle) {
     return call_leave(CUDA_SUCCESS);
 }
 
+/* Of the default streams, what is current. */
+EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *out) {
+    ENTER(true);
+    const struct stream *s = stream_of(handle);
+    *out = s ? (CUcontext)s->context : NULL;
+    return call_leave(s ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+}
+
 EXPORT CUresult cuStreamQuery(CUstream handle) {
     ENTER(true);
     struct stream *s = stream_of(handle);

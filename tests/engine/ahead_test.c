@@ -241,6 +241,25 @@ static void refused(void) {
     CHECK_CONTAINS(zero_last_error(), "cuda_default_stream");
 }
 
+/* The program's stream is of GPU 0. */
+static void other_gpu(void) {
+    static const char *const json[] = {
+        "{\"train_batch_size\": 1, \"device\": {\"type\": \"cuda\", \"index\": 0}}",
+        "{\"train_batch_size\": 1, \"device\": {\"type\": \"cuda\", \"index\": 1}}"};
+    zero_runtime runtime = {.struct_size = sizeof runtime, .cuda = 1};
+    zero_engine *engine = NULL;
+    struct device *device = NULL;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
+    runtime.cuda_stream = device->stream[DEVICE_COMPUTE];
+    CHECK_INT(zero_engine_open(json[1], &runtime, &engine), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "cuda_stream is a stream of GPU 0, and the engine takes GPU 1: ");
+    must(zero_engine_open(json[0], &runtime, &engine), "zero_engine_open");
+    zero_engine_destroy(engine);
+    device->ops->close(device);
+}
+
 int main(int argc, char **argv) {
     const char *on = argc > 1 ? argv[1] : "";
     alarm(HANGS_AFTER_S); /* a call that waits for the device never returns */
@@ -252,6 +271,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(on, "nccl")) {
         setenv("FAKE_CUDA_DEVICES", "2", 1);
+        other_gpu();
         compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream});
         compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true});
     }

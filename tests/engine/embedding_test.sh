@@ -18,8 +18,7 @@ LC_ALL=C awk -v dir="$TEST_TMPDIR" '
 mkdir -p "$TEST_TMPDIR/stub"
 cat >"$TEST_TMPDIR/stub/cuda_runtime.h" <<'STUB'
 typedef struct CUstream_st *cudaStream_t;
-enum { cudaStreamNonBlocking = 1 };
-int cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+int cudaSetDevice(int device);
 STUB
 read -ra mpi <<<"$(mpicc --showme:compile)"
 read -ra mpi_link <<<"$(mpicc --showme:link)"

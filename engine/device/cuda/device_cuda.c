@@ -121,6 +121,24 @@ static zero_status find_device(struct cuda *c, const struct device_options *o, s
     return status ? status : check_device(c, error);
 }
 
+/* An event of one GPU cannot be recorded on a stream of another one. */
+static zero_status check_host_stream(struct cuda *c, CUstream stream, struct zero_error *error) {
+    CUcontext context = NULL;
+    CUdevice device = c->device;
+    CUresult result = c->driver.cuStreamGetCtx(stream, &context);
+    if (result == CUDA_SUCCESS) result = c->driver.cuCtxSetCurrent(context);
+    if (result == CUDA_SUCCESS) result = c->driver.cuCtxGetDevice(&device);
+    zero_status status = cuda_check(&c->driver, result, error,
+                                    "device cuda: asking which GPU zero_runtime.cuda_stream is a stream of");
+    if (!status) status = enter(c, error);
+    if (status || device == c->device) return status;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "zero_runtime.cuda_stream is a stream of GPU %d, and the engine takes GPU %" PRId64
+                     ": make the stream after cudaSetDevice(%" PRId64
+                     "), or let the engine take GPU %d by device.index or zero_runtime.local_rank",
+                     (int)device, c->base.index, c->base.index, (int)device);
+}
+
 /* The host program's next computation waits for the short work of the other streams. Therefore the other streams have
  * the higher priority: if two streams have blocks to start, their blocks start first. Without priorities, a gather
  * would start only after all blocks of the matrix product before it have started. */
@@ -134,6 +152,7 @@ static zero_status open_streams(struct cuda *c, const struct device_options *o, 
             "thread of the engine: give a stream of your own, or set cuda_default_stream");
     zero_status status = cuda_check(&c->driver, c->driver.cuCtxGetStreamPriorityRange(&least, &greatest),
                                     error, "device cuda: asking for the streams' priorities");
+    if (!status && o->host_stream) status = check_host_stream(c, o->host_stream, error);
     for (int s = 0; s < DEVICE_STREAMS && !status; s++) {
         c->hosts_stream = hosts != NULL;
         if (s == DEVICE_COMPUTE && hosts)

@@ -25,6 +25,7 @@
     X(cuDevicePrimaryCtxRelease)                                                                             \
     X(cuCtxGetCurrent)                                                                                       \
     X(cuCtxSetCurrent)                                                                                       \
+    X(cuCtxGetDevice)                                                                                        \
     X(cuCtxGetStreamPriorityRange)                                                                           \
     X(cuCtxSynchronize)                                                                                      \
     X(cuMemAlloc)                                                                                            \
@@ -40,6 +41,7 @@
     X(cuStreamCreate)                                                                                        \
     X(cuStreamCreateWithPriority)                                                                            \
     X(cuStreamDestroy)                                                                                       \
+    X(cuStreamGetCtx)                                                                                        \
     X(cuStreamQuery)                                                                                         \
     X(cuStreamSynchronize)                                                                                   \
     X(cuStreamWaitEvent)                                                                                     \
