@@ -25,9 +25,14 @@ static zero_status look_up(struct nccl_library *library, void *handle, struct ze
                      library_name, missing, NCCL_MAJOR, NCCL_MINOR);
 }
 
-/* NCCL reads it once, and ignores it before 2.26: kernels of all communicators of a GPU then start in the order of the
- * calls. */
-static void set_launch_order(void) { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", false); }
+/* NCCL reads them once, and ignores them before 2.26. The first one: kernels of all communicators of a GPU start in the
+ * order of the calls. With it, a call fails by default if another thread launches on this GPU at the same moment, as a
+ * program with a communicator of its own does. The second one: the call does not fail. The order of the engine's own
+ * calls stays, because one thread at a time makes them. */
+static void set_launch_order(void) {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", false);
+    setenv("NCCL_LAUNCH_RACE_FATAL", "0", false);
+}
 
 zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error) {
     struct nccl_library library;

@@ -31,7 +31,8 @@ struct nccl_library {
 #undef NCCL_FIELD
 };
 
-/* Loads libnccl.so.2, with NCCL_LAUNCH_ORDER_IMPLICIT=1 in the environment unless it is set. The library stays loaded until the process ends, because it has its own threads.
+/* Loads libnccl.so.2, with NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_LAUNCH_RACE_FATAL=0 in the environment unless they are
+ * set. The library stays loaded until the process ends, because it has its own threads.
  * ZERO_E_UNSUPPORTED: no library, or too old for communicators that do not block. */
 zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error);
 

@@ -13,7 +13,7 @@
  *
  * The first call of a kind on a communicator must be small: it stands for connections and code, for which NCCL may wait until
  * the GPU is idle. A communicator without a bound of thread blocks is refused, and so is a library that was loaded without
- * NCCL_LAUNCH_ORDER_IMPLICIT.
+ * NCCL_LAUNCH_ORDER_IMPLICIT or NCCL_LAUNCH_RACE_FATAL.
  *
  * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
  * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
@@ -123,7 +123,7 @@ static _Thread_local struct record grouped_record;
 
 static bool launch_order; /* as the library was loaded */
 __attribute__((constructor)) static void read_environment(void) {
-    launch_order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    launch_order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT") && getenv("NCCL_LAUNCH_RACE_FATAL");
 }
 
 static ncclResult_t fail(ncclResult_t result, const char *why) {
@@ -453,7 +453,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
     if (config->maxCTAs == NCCL_CONFIG_UNDEF_INT)
         return fail(ncclInvalidArgument, "this stand-in wants a bound of thread blocks");
     if (!launch_order)
-        return fail(ncclInvalidUsage, "NCCL_LAUNCH_ORDER_IMPLICIT was not set when the library was loaded");
+        return fail(ncclInvalidUsage,
+                    "NCCL_LAUNCH_ORDER_IMPLICIT or NCCL_LAUNCH_RACE_FATAL was not set when the "
+                    "library was loaded");
     if (config->blocking != 0) return fail(ncclInvalidArgument, "this stand-in does not block");
     if (!number || rank < 0 || rank >= count || count > RANKS_MAX)
         return fail(ncclInvalidArgument, "rank, size or id is wrong");
