@@ -30,7 +30,8 @@
 enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 256 };
 
 /* The tickets of a stream that are not done, before a caller waits (device_has_room). A driver has room for about 1000
- * pieces of work per stream; a ticket is up to two, its work and its event, and the executor adds some tens. */
+ * pieces of work per stream; a ticket is up to two, its work and its event. On top come what the executor has begun,
+ * some tens, and one coded call, a ticket for each member: there is room for some 200 members. */
 enum { DEVICE_QUEUE_MAX = 256 };
 
 /* The parts of reserved address space begin at multiples of this: a huge page. Their memory comes in pages. */

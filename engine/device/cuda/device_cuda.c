@@ -278,7 +278,7 @@ static CUevent event_of(const struct cuda *c, uint64_t ticket) {
 }
 
 /* Records an event behind the work on the stream. The event served an earlier ticket of this stream. If that one is not
- * done, this function waits for it: only on streams whose work waits for no peer (device_has_room). */
+ * done, this function waits for it. On a stream that waits for peers it is done, because callers ask device_has_room. */
 static zero_status ticket(struct cuda *c, enum device_stream stream, uint64_t *out_ticket,
                           struct zero_error *error) {
     uint64_t number = c->base.newest[stream] / TICKET_STREAMS + 1;
