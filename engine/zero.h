@@ -84,8 +84,9 @@ enum { ZERO_TIERS = 3, ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
  * zero_engine_destroy. */
 typedef struct zero_runtime {
     size_t struct_size;
-    /* Where ranks are threads of this process: their common world, and this thread's rank in it. With `size` below: this rank's
-     * number on its host, by which it takes a GPU. */
+    /* Where ranks are threads of this process: their common world, and this thread's rank in it. Else `local_rank` is this rank's
+     * number on its host: without device.index, the rank takes the GPU with this number (modulo the number of GPUs). 0 without `size`
+     * below: the launcher's number, if there is one. */
     zero_local *local;
     uint32_t local_rank;
     /* Points to an MPI_Comm whose ranks train together. NULL: MPI_COMM_WORLD, where mpirun started the process. */
@@ -159,7 +160,7 @@ typedef struct zero_runtime {
  *   6. torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *   7. none of these: one rank
  *
- * For 1 to 4 the environment is not read, but by 3 for this rank's number on its host. ZERO_E_ARGUMENT: two of 1 to 4; a rank that
+ * For 1 to 4 the environment is not read, but by 3 for this rank's number on its host if local_rank is 0. ZERO_E_ARGUMENT: two of 1 to 4; a rank that
  * is not below its size; a size above 1 without address or port; rank, address or port without size. ZERO_E_UNSUPPORTED: another
  * MPI's launcher (PMI_SIZE), or srun without PMIx, started several processes. A rank that does not come: ZERO_E_PEER after 10 x
  * comm.timeout_s, on every rank that did. */

@@ -121,7 +121,7 @@ zero_status seat_find(const zero_runtime *runtime, struct seat *out, struct zero
                 {"rank and size", runtime->size != 0, seat_numbered},
                 {NULL, true, seat_launched}};
     *out = (struct seat){.transport = &comm_self_ops, .options = {.size = 1}};
-    out->local_rank = launched_local_rank();
+    out->local_rank = runtime->local_rank ? runtime->local_rank : launched_local_rank();
     uint32_t way = 0;
     while (!ways[way].given) way++;
     for (uint32_t other = way + 1; ways[way].name && ways[other].name; other++)

@@ -5,7 +5,8 @@
  * older data in that place. The second takes the data that the rank needs, once all members have shown theirs. As with
  * the real library, work that has begun on one rank and not on another waits, forever if need be, until the
  * communicator is aborted. The work of an aborted communicator ends without a result, and the abort waits for all work
- * of the GPU. Members that make different calls wait forever, too. Two ranks of a process on one GPU are refused.
+ * of the GPU. Members that make different calls wait forever, too. Two ranks on one GPU are refused. Processes with one GPU
+ * each (FAKE_CUDA_DEVICES) count as nodes, and those with several GPUs share a node.
  *
  * A rank's calls of several communicators are in one order, the same on all ranks (NCCL: "Using multiple NCCL communicators
  * concurrently"): a GPU may have no room for the kernels of two at once, and then each waits for the other. Here the first
@@ -58,7 +59,7 @@ struct order {
 
 struct shown { /* by one rank */
     _Atomic bool joined;
-    _Atomic uint64_t process, context; /* whose GPU it is on */
+    _Atomic uint64_t gpu; /* that it is on: the node, and the number there */
     /* By place, of the last call there: its number, from 1 on. Calls of two streams may overtake each other. */
     _Atomic uint64_t posted[PLACES], taken[PLACES];
     struct record record[PLACES];
@@ -109,6 +110,8 @@ static _Thread_local char last_error[256];
 static CUresult (*enqueue)(CUstream, bool (*)(void *), void (*)(void *), const void *, size_t);
 static struct {
     __typeof__(cuCtxGetCurrent) *current;
+    __typeof__(cuCtxGetDevice) *device;
+    __typeof__(cuDeviceGetCount) *device_count;
     __typeof__(cuCtxSetCurrent) *set_current;
     __typeof__(cuCtxSynchronize) *synchronise;
     __typeof__(fake_cuda_reaches) *reaches;
@@ -150,6 +153,8 @@ static void *of_driver(const char *name) {
 
 static void open_driver(void) {
     driver.current = (__typeof__(driver.current))of_driver("cuCtxGetCurrent");
+    driver.device = (__typeof__(driver.device))of_driver("cuCtxGetDevice");
+    driver.device_count = (__typeof__(driver.device_count))of_driver("cuDeviceGetCount");
     driver.set_current = (__typeof__(driver.set_current))of_driver("cuCtxSetCurrent");
     driver.synchronise = (__typeof__(driver.synchronise))of_driver("cuCtxSynchronize");
     driver.reaches = (__typeof__(driver.reaches))of_driver("fake_cuda_reaches");
@@ -420,6 +425,14 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     return ncclSuccess;
 }
 
+static uint64_t current_gpu(void) {
+    CUdevice device = 0;
+    int devices = 0;
+    driver.device(&device);
+    driver.device_count(&devices);
+    return (devices > 1 ? 0 : (uint64_t)getpid() << 32) | (uint64_t)device;
+}
+
 static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank, CUcontext context) {
     char path[256];
     struct table *table = map_table(id, count, path);
@@ -427,8 +440,7 @@ static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank
     int nobody = 0;
     if (!atomic_compare_exchange_strong(&table->count, &nobody, count) && nobody != count)
         return fail(ncclInvalidArgument, "the communicator has another size");
-    table->rank[rank].process = (uint64_t)getpid();
-    table->rank[rank].context = (uint64_t)(uintptr_t)context;
+    table->rank[rank].gpu = current_gpu();
     if (atomic_exchange(&table->rank[rank].joined, true))
         return fail(ncclInvalidArgument, "the rank is taken");
     struct ncclComm *comm = calloc(1, sizeof *comm);
@@ -469,13 +481,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
     return result;
 }
 
-/* Two ranks of one process on one GPU. Of processes each counts as one of a node of its own. */
 static bool share_a_gpu(const struct ncclComm *comm) {
     for (int a = 0; a < comm->count; a++)
-        for (int b = 0; b < a; b++) {
-            const struct shown *one = &comm->table->rank[a], *other = &comm->table->rank[b];
-            if (one->process == other->process && one->context == other->context) return true;
-        }
+        for (int b = 0; b < a; b++)
+            if (comm->table->rank[a].gpu == comm->table->rank[b].gpu) return true;
     return false;
 }
 
