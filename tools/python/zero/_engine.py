@@ -27,6 +27,7 @@ from zero._pass import Passes, Use
 from zero._weights import Init, first_value, first_values, initialised, write_safetensors
 
 logger = logging.getLogger("zero")
+_torch: Any = torch  # functions without types
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _TIERS = ("device", "cpu", "nvme")
 _models: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # on engines
@@ -107,7 +108,8 @@ def _default_rename(model: nn.Module) -> Callable[[str], str]:
 
 
 def _meeting_point() -> dict[str, Any]:
-    """Where torch.distributed is there, its ranks are the engine's, and share a secret; else see zero_runtime in zero.h."""
+    """Where torch.distributed is there, its ranks are the engine's, and share a secret; else see zero_runtime in zero.h. Its broadcast
+    over NCCL is on the current GPU."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return {}
@@ -117,7 +119,25 @@ def _meeting_point() -> dict[str, Any]:
             host = os.environ.get("MASTER_ADDR") or socket.gethostname()
             place = [{"address": host.encode(), "port": free.getsockname()[1], "secret": secrets.token_hex().encode()}]
     dist.broadcast_object_list(place, src=0)
-    return {"rank": dist.get_rank(), "size": dist.get_world_size(), **place[0]}
+    return {"rank": dist.get_rank(), "size": dist.get_world_size(), "local_rank": dist.get_node_local_rank(0), **place[0]}
+
+
+def _names_gpu(device: torch.device | None) -> bool:
+    return device is not None and device.type == "cuda" and device.index is not None
+
+
+def _gpu(parameter: nn.Parameter, device: torch.device | None) -> dict[str, Any]:
+    """What zero_runtime says of the GPU on which the program computes, and of the stream. The GPU becomes the current one. GPU 0 may
+    be one that no one has chosen: unless `device` says it, the rank takes the GPU of its number on the host."""
+    place = device or parameter.device
+    computes = place.type == "cuda" or (not device and parameter.is_meta and torch.cuda.is_available())
+    if not computes and not _torch.cuda.is_initialized():  # the configuration may still choose a GPU
+        return {"cuda_default_stream": 1}
+    index = torch.cuda.current_device() if place.type != "cuda" or place.index is None else place.index
+    torch.cuda.set_device(index)
+    stream = torch.cuda.current_stream().cuda_stream
+    number = {"local_rank": index} if index or _names_gpu(device) else {}
+    return {"cuda": int(computes), "cuda_stream": stream or None, "cuda_default_stream": int(not stream), **number}
 
 
 def _fails() -> bool:
@@ -168,16 +188,22 @@ class Engine:
         self._saving = False  # in the background, perhaps
         self.samples = 0  # that the steps so far have used, those before a load included
         self._plan: _header.zero_plan | None = None
-        options = _meeting_point() | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
-        if device.type == "cuda" if device else parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available()):
-            stream = torch.cuda.current_stream().cuda_stream
-            options |= {"cuda": 1, "cuda_stream": stream or None, "cuda_default_stream": int(not stream)}
+        gpu = _gpu(parameter, device)
+        options = _meeting_point() | gpu | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
         if secret:
             options["secret"] = secret.encode()
         self._runtime = _header.zero_runtime(log=_log, interrupted=_abi.interrupted, **options)
         handle = lib.zero_engine_open(json.dumps(config) if isinstance(config, dict) else config, self._runtime)
         self._handle: int = handle
         self._closing = weakref.finalize(self, _end, handle)
+        index = lib.zero_engine_cuda(handle, None)
+        self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
+        if _names_gpu(device) and device != self.device:
+            self._closing()
+            raise ValueError(
+                f"zero: device is {device}, and this rank's is {self.device}, by device.type or device.index in the configuration or by "
+                "LOCAL_RANK: give the same one, or none"
+            )
         _models.add(model)
         self.rank: int = lib.zero_engine_rank(handle)
         self.size: int = lib.zero_engine_size(handle)
@@ -185,12 +211,12 @@ class Engine:
         self.accumulation_steps: int = lib.zero_engine_accumulation_steps(handle)
         self.train_batch: int = lib.zero_engine_train_batch(handle)
         self.dtype = _DTYPES[lib.zero_engine_dtype(handle)]
-        index = lib.zero_engine_cuda(handle, None)
-        self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
         if free_order:
             lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
         self._passes = Passes(model, handle, bool(free_order), self._prepare)
+        if index >= 0:
+            self._passes.device, self._passes.stream = self.device, gpu.get("cuda_stream") or 0
         if self.dtype != torch.float32:
             self._passes.dtype = self.dtype
 

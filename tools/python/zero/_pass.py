@@ -72,6 +72,8 @@ class Passes:
     def __init__(self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None]) -> None:
         self.model, self.handle, self.free, self.prepare = model, handle, free, prepare
         self.dtype: torch.dtype | None = None  # to which floating-point inputs are cast
+        self.device: torch.device | None = None  # the engine's GPU
+        self.stream = 0  # there: the one that the engine knows
         self.uses: dict[nn.Module, list[Use]] = {}
         self.leaves: list[Leaf] = []
         self.held: Use | None = None  # parameters of the whole model
@@ -100,6 +102,11 @@ class Passes:
 
     def _begin(self, mode: int) -> Pass:
         """Opens a pass, after what the one before has left."""
+        if self.device and torch.cuda.current_stream(self.device).cuda_stream != self.stream:
+            raise ZeroError(
+                "zero: the model runs on another CUDA stream than the engine's, which was current at fully_shard: call both under the "
+                "same torch.cuda.stream"
+            )
         self.settle()
         if self.waiting and mode == TRAIN:
             before = self.training()
