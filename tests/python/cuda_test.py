@@ -1,16 +1,16 @@
-"""What the package does for a GPU, without one: which GPU and stream it says."""
+"""What the package does for a GPU, without one: which GPU and stream it says, the trace on a GPU's tensors without data, generators."""
 
 import unittest
 from unittest.mock import MagicMock, patch
 
 import torch
 import torch.distributed as dist
-from models import MLP, configuration, loss_of_vectors, made
+from models import MLP, configuration, loss_of_vectors, made, vectors
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import zero
-from zero import _abi
+from zero import _abi, _units
 
 GPU = torch.device("cuda", 1)
 
@@ -97,6 +97,110 @@ class Opening(unittest.TestCase):
         with cuda():
             engine.backward(loss_of_vectors(engine.model, 0))
         engine.close()
+
+
+class Backwards(MLP):
+    """The order of calls is not that of registration."""
+
+    def forward(self, x):
+        for block in reversed(self.blocks):
+            x = block(x)
+        return self.head(x)
+
+
+class ByData(Backwards):
+    def forward(self, x):
+        assert x.sum().item() != 0
+        return super().forward(x)
+
+
+class GpuMode(FakeTensorMode):
+    """Of tensors that are on the GPU."""
+
+    def from_tensor(self, tensor, **options):
+        with self:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device=GPU)
+
+
+class OnGpu(torch.Tensor):
+    """A tensor on the GPU: its data are where `to` brings them."""
+
+    def to(self, place):
+        return self.as_subclass(torch.Tensor).to(place)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func.__name__ not in ("__get__", "as_subclass"):
+            raise RuntimeError("Expected all tensors to be on the same device")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Tracing(unittest.TestCase):
+    def units(self, model, *args):
+        """The order of units on a GPU."""
+        engine = zero.fully_shard(model, configuration(3))
+        self.addCleanup(engine.close)
+        engine.device = GPU
+        with patch.object(_units, "FakeTensorMode", GpuMode), self.assertLogs("zero", "INFO") as lines:
+            engine._commit(args)
+        self.without_data = not any("without data failed" in line for line in lines.output)
+        self.warnings = [record.getMessage() for record in lines.records if record.levelname == "WARNING"]
+        return [use.name for use in sorted((use for uses in engine._passes.uses.values() for use in uses), key=lambda use: use.index)]
+
+    expected = ["blocks.2", "blocks.1", "blocks.0", "head"]
+
+    def test_without_data(self):
+        for place in ("cpu", "meta"):
+            with self.subTest(place):
+                self.assertEqual(self.units(Backwards().to(place), vectors(0)[0]), self.expected)
+                self.assertTrue(self.without_data)
+        for kind in ("gpt2", "llama", "resnet", "attention"):
+            with self.subTest(kind):
+                batch = torch.ones(4, 3, 32, 32) if kind == "resnet" else torch.ones(4, 16, dtype=torch.long)
+                self.units(made(kind), batch)
+                self.assertTrue(self.without_data)
+
+    def test_with_data(self):
+        """It runs where the parameters are. Without data of the parameters no order is known, which a line says."""
+        data = vectors(0)[0].as_subclass(OnGpu)
+        self.assertEqual(self.units(ByData(), data), self.expected)
+        self.assertEqual(self.warnings, [])
+        self.units(ByData().to("meta"), data)
+        self.assertRegex("".join(self.warnings), "the order in which the model has them, .* on the meta device")
+
+        class OfTheGpu(ByData):
+            def forward(self, x):
+                raise RuntimeError("a kernel for GPUs alone")
+
+        self.units(OfTheGpu(), data)
+        self.assertRegex("".join(self.warnings), "the order in which the model has them, .* a kernel for GPUs alone")
+
+    def test_generators(self):
+        """The trace, and first values, leave the GPUs' generators as they are."""
+        states = {index: object() for index in range(8)}
+        after = {}
+        with cuda(), patch.object(torch.cuda, "get_rng_state", lambda device: states[device]):
+            with patch.object(torch.cuda, "set_rng_state", lambda state, device: after.update({device: state})):
+                self.units(ByData(), vectors(0)[0])
+        self.assertEqual(after, states)
+        engine = zero.fully_shard(MLP().to("meta"), configuration(3))
+        self.addCleanup(engine.close)
+        with patch.object(torch.cuda, "manual_seed_all") as seeds:
+            engine.commit()
+        seeds.assert_not_called()
+
+    def test_dummy_inputs(self):
+        """They are on the CPU."""
+        moved = MagicMock(return_value=vectors(0)[0])
+
+        class Dummy(torch.Tensor):
+            def to(self, place):
+                return moved(place)
+
+        model = Backwards()
+        model.dummy_inputs = {"x": vectors(0)[0].as_subclass(Dummy)}
+        self.assertEqual(self.units(model), self.expected)
+        moved.assert_called_once_with(GPU)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch.nn.utils._named_member_accessor import NamedMemberAccessor
+from torch.utils import _pytree as pytree
 
 from zero import _abi, _header, _units
 from zero._abi import ZeroError, lib
@@ -239,10 +240,11 @@ class Engine:
     def _commit(self, args: Any = (), kwargs: Any = None) -> Any:
         if self._plan is None:
             if not args and not kwargs:
-                kwargs = getattr(self.model, "dummy_inputs", None)
+                dummies = getattr(self.model, "dummy_inputs", None)  # on the CPU
+                kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(self.device), dummies)
             self._passes.ignored = True
             try:
-                record = _units.trace(self.model, args, kwargs or {}) if args or kwargs else None
+                record = _units.trace(self.model, args, kwargs or {}, self.device) if args or kwargs else None
             finally:
                 self._passes.ignored = False
             self._declare(*_units.lay_out(self.model, self._spec, record))
@@ -388,10 +390,10 @@ class Engine:
 
     @contextmanager
     def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False) -> Iterator[nn.Module]:
-        """Inside, every parameter of the model is a whole fp32 copy, on every rank, or on rank 0 alone; with `writeback`, what
-        has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank. With `averages` the
+        """Inside, every parameter of the model is a whole fp32 copy on the CPU, on every rank, or on rank 0 alone; with `writeback`,
+        what has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank. With `averages` the
         copies are the averaged weights ("ema" in the configuration): to evaluate them under torch.no_grad(), as a
-        torch.optim.swa_utils.AveragedModel. Nothing in the engine changes."""
+        torch.optim.swa_utils.AveragedModel; on a GPU, where buffers stay, averaged() is for that. Nothing in the engine changes."""
         if writeback and rank0_only:
             raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
         if writeback and averages:

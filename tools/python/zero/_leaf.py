@@ -37,7 +37,7 @@ class Leaf:
         self.tensor = self.at(slot.param, dtype, device)
         if p.device == device:
             p.data = self.tensor
-        else:  # of the meta device: another tensor takes the parameter's identity
+        else:  # on another device, such as meta: another tensor takes the parameter's identity
             new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
             new.__dict__.update(p.__dict__)
             _torch.utils.swap_tensors(p, new)

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 logger = logging.getLogger("zero")
+_torch: Any = torch  # functions without types
 UnitSpec = Sequence[type[nn.Module] | nn.Module | str]
 
 
@@ -87,7 +88,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with contextlib.ExitStack() as hooks:
             hooks.callback(register_module_forward_pre_hook(enter).remove)
             hooks.callback(register_module_forward_hook(leave).remove)
-            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"), self:
+            gpus = range(torch.cuda.device_count()) if _torch.cuda.is_initialized() else ()
+            with torch.random.fork_rng(devices=gpus), torch.compiler.set_stance("force_eager"), self:
                 yield
 
 
@@ -105,12 +107,15 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
             (now.extend if isinstance(now, list) else now.update)(before)
 
 
-def trace(model: nn.Module, args: Any, kwargs: Any) -> Trace | None:
-    """A forward of these arguments on tensors without data; where that fails, with data; None: neither works."""
+def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace | None:
+    """A forward of these arguments on tensors without data, on the engine's device; where that fails, with data, where the parameters
+    are now; None: neither works."""
     names = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake = {k: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad) for k, t in (names | buffers).items()}
+        fake = {
+            k: torch.empty(t.shape, dtype=t.dtype, device=device, requires_grad=t.requires_grad) for k, t in (names | buffers).items()
+        }
         fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
     record = Trace({id(fake[k]): p for k, p in names.items()})
     try:
@@ -119,12 +124,22 @@ def trace(model: nn.Module, args: Any, kwargs: Any) -> Trace | None:
         return record
     except Exception as error:  # noqa: BLE001  # a forward that depends on its data, for example
         logger.info("a forward without data failed, so one with data finds the order of units: %s", error)
-    if any(p.is_meta for p in names.values()):
-        return None
-    record = Trace({id(p): p for p in names.values()})
-    with record.watching(), _unchanged(model):
-        torch.func.functional_call(model, {k: b.clone() for k, b in buffers.items()}, args, kwargs)
-    return record
+    why: object = "the parameters are on the meta device"
+    places = {p.device for p in names.values()}
+    if torch.device("meta") not in places:
+        if device not in places:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(next(iter(places))), (args, kwargs))
+        record = Trace({id(p): p for p in names.values()})
+        try:
+            with record.watching(), _unchanged(model):
+                torch.func.functional_call(model, {k: b.clone() for k, b in buffers.items()}, args, kwargs)
+            return record
+        except Exception as error:
+            if device in places:
+                raise
+            why = error
+    logger.warning("the order of units is the order in which the model has them, since no forward with data is possible: %s", why)
+    return None
 
 
 def _partition(model: nn.Module, chosen: set[nn.Module], called: set[nn.Module]) -> list[Group]:

@@ -113,7 +113,7 @@ def initialised(model: nn.Module, modules: frozenset[nn.Module], init: Init | No
             if id(t) in made:
                 values[f"{prefix}.{key}" if prefix else key] = made[id(t)]
     with _reparametrize_module(model, values), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's alone
         for module in reversed([m for m in model.modules() if m in modules]):  # children first, as Module.apply
             init(module)
     return values
