@@ -203,6 +203,25 @@ class Tracing(unittest.TestCase):
         moved.assert_called_once_with(GPU)
 
 
+class DefaultDevice(unittest.TestCase):
+    def test_what_is_on_the_host(self):
+        """torch.set_default_device("cuda") moves nothing that the engine reads and writes on the host. The meta device stands for it."""
+
+        def values(model):
+            engine = zero.fully_shard(model, configuration(3))
+            self.addCleanup(engine.close)
+            state = engine.state_dict()
+            engine.load_state_dict(state)
+            return state, engine.hash(), next(iter(zero.Batches(engine, 16, seed=1)))
+
+        for place in ("cpu", "meta"):
+            (state, *rest), model = values(made("mlp").to(place)), made("mlp").to(place)
+            with torch.device("meta"):
+                (again, *others) = values(model)
+            self.assertEqual(rest, others)
+            self.assertEqual([name for name in state if not torch.equal(state[name], again[name])], [])
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     unittest.main()

@@ -383,7 +383,7 @@ class Engine:
 
     def _get(self, leaf: Leaf, averages: bool = False) -> torch.Tensor:
         """The fp32 weights of a parameter. `averages`: their averages; a frozen parameter has none, and its weights do not change."""
-        out = torch.empty(leaf.parameter.shape, dtype=torch.float32)
+        out = torch.empty(leaf.parameter.shape, dtype=torch.float32, device="cpu")
         kind = _header.ZERO_EMA if averages and leaf.trains else _header.ZERO_PARAM
         lib.zero_param_get(leaf.handle, kind, out.data_ptr(), 0, out.numel())
         return out

@@ -70,7 +70,7 @@ def _bytes(t: torch.Tensor) -> torch.Tensor:
 
 
 def _unset(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    t = torch.empty(shape, dtype=dtype)
+    t = torch.empty(shape, dtype=dtype, device="cpu")
     _bytes(t).fill_(_UNSET)
     return t
 

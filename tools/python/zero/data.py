@@ -23,7 +23,7 @@ class Batches(Sampler[list[int]]):
 
     def _permuted(self, through: int) -> list[int]:
         generator = torch.Generator().manual_seed((self.seed or 0) + through)
-        order: list[int] = torch.randperm(self.length, generator=generator).tolist()
+        order: list[int] = torch.randperm(self.length, generator=generator, device="cpu").tolist()
         return order
 
     def _index(self, sample: int) -> int:
