@@ -1,5 +1,6 @@
 """Hugging Face's Trainer on the engine, beside itself without it: losses, evaluation, checkpoints. ranks_test.py has two ranks."""
 
+import json
 import tempfile
 import unittest
 from pathlib import Path
@@ -15,7 +16,7 @@ ROWS = [{"input_ids": t, "labels": t} for step in range(5) for t in tokens(step)
 STAGE3 = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
 
 
-def trainer(place, kind="gpt2", shard=True, config=None, **options):
+def trainer(place, kind="gpt2", shard=True, config=None, more=None, **options):
     """4 rows a micro-batch, 2 micro-batches a step: the last step of an epoch has only one."""
     values = {"max_steps": 8, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 1e-3}
     values |= {"logging_steps": 1, "weight_decay": 0.1, "warmup_steps": 3, "use_cpu": True, "disable_tqdm": True}
@@ -24,7 +25,7 @@ def trainer(place, kind="gpt2", shard=True, config=None, **options):
     data = {"train_dataset": ROWS, "eval_dataset": ROWS[:7]}
     if not shard:
         return transformers.Trainer(made(kind), args, **data)
-    return Trainer(made(kind), args, zero_config=config or STAGE3, **data)
+    return Trainer(made(kind), args, zero_config=config or STAGE3, **data | (more or {}))
 
 
 def logged(trainer, *keys):
@@ -81,7 +82,56 @@ class TrainerTest(unittest.TestCase):
         t.train()
         self.assertLess(logged(t, "loss")[-1], logged(t, "loss")[0])
 
+    def test_parts_of_a_configuration(self):
+        """What a block leaves out or leaves "auto" comes from the TrainingArguments, if its optimizer has it."""
+        options = {"learning_rate": 2e-5, "weight_decay": 0.2, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6}
+        ours = {"lr": 2e-5, "weight_decay": 0.2, "betas": [0.8, 0.95], "eps": 1e-6}
+        some = {"lr": 2e-5, "weight_decay": 0.2}
+        for given, params in (
+            (None, ours),
+            ({"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}, ours),
+            ({"type": "auto", "params": {"lr": 3e-4, "eps": None}}, ours | {"lr": 3e-4}),
+            ({"params": {"weight_decay": 0}}, ours | {"weight_decay": 0}),
+            ({"type": "FusedAdam", "params": {"torch_adam": True}}, ours | {"torch_adam": True}),
+            ({"type": "Lamb"}, ours),
+            ({"type": "lion", "params": {"betas": [0.9, 0.99], "eps": "auto"}}, some | {"betas": [0.9, 0.99]}),
+            ({"type": "FusedLion"}, some | {"betas": [0.8, 0.95]}),
+            ({"type": "SGD", "params": {"momentum": 0.9, "betas": "auto"}}, some | {"momentum": 0.9}),
+            ({"type": "Adagrad"}, some | {"eps": 1e-10}),
+        ):
+            engine = trainer(self.path, config={"optimizer": given}, **options).engine
+            found = {key: engine.setting(f"optimizer.params.{key}") for key in params}
+            self.assertEqual({key: json.loads(text) for key, text in found.items()}, params, given)
+        for key, dtype, block in (
+            ("bf16", torch.bfloat16, {"check_grad_overflow": True}),
+            ("fp16", torch.float16, {"initial_scale_power": 12}),
+        ):
+            for given in (block, "auto", {"enabled": "auto"}, None):
+                self.assertEqual(trainer(self.path, config={key: given}, **{key: True}).engine.dtype, dtype)
+
+    def test_optim(self):
+        """Optimizers of `optim`, beside plain PyTorch's."""
+        for optim in ("adamw_torch_fused", "adamw_torch", "sgd", "adagrad"):
+            both = [trainer(self.path, shard=shard, optim=optim, learning_rate=2e-2) for shard in (True, False)]
+            for t in both:
+                t.train()
+            self.assertLogs(*both, "loss")
+        self.assertEqual(trainer(self.path, optim="lion_32bit").engine.setting("optimizer.type"), '"Lion"')
+        config = {"optimizer": {"type": "Adam"}}
+        self.assertEqual(trainer(self.path, optim="rmsprop", config=config).engine.setting("optimizer.type"), '"Adam"')
+
     def test_mistakes(self):
+        for options in ({"optim": "rmsprop"}, {"optim": "galore_adamw"}, {"optim": "sgd", "optim_args": "momentum=0.9"}):
+            for config in (None, {"optimizer": {"params": {"lr": 1e-4}}}):
+                with self.assertRaisesRegex(ValueError, f"does not follow optim='{options['optim']}'.* give `optimizer` with a type"):
+                    trainer(self.path, config=config, **options)
+        for more in ({"optimizers": (torch.optim.SGD([torch.zeros(1)]), None)}, {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 1})}):
+            with self.assertRaisesRegex(ValueError, "the optimizer is the engine's: leave out"):
+                trainer(self.path, more=more)
+        twice = self.path / "twice.json"
+        twice.write_text('{"zero_optimization": {"stage": 2, "overlap_comm": true, "stage": 3}}')
+        with self.assertRaisesRegex(ValueError, r'twice\.json: key "stage" stands twice'):
+            trainer(self.path, config=str(twice))
         with self.assertRaisesRegex(ValueError, "take `scheduler` out"):
             trainer(self.path, config={"scheduler": {"type": "WarmupLR"}})
         with self.assertRaisesRegex(zero.ZeroError, "train_batch_size"):

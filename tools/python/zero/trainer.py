@@ -6,19 +6,54 @@ Trainer(model, args, train_dataset=data, zero_config="ds_config.json").train()
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import transformers
+from transformers.training_args import OptimizerNames
 
 import zero
 
+# What `optim` of the TrainingArguments begins with, after "paged_", and the engine's optimizer.
+_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "lion": "Lion"}
+# A word in the name of an optimizer, and what it takes of the TrainingArguments beside lr and weight_decay.
+_TAKES = {"adam": ("betas", "eps"), "lamb": ("betas", "eps"), "lion": ("betas",)}
 
-def _resolved(given: Any, ours: Any) -> Any:
-    """`given`, with `ours` where it says "auto"."""
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, count in Counter(key for key, _ in pairs).items():
+            if count > 1:
+                raise ValueError(f'zero: {os.fspath(path)}: key "{key}" stands twice in one object: remove one')
+        return dict(pairs)
+
+    config: dict[str, Any] = json.loads(Path(path).read_text(), object_pairs_hook=once)
+    return config
+
+
+def _merged(given: Any, ours: Any) -> Any:
+    """`given`, with `ours` where it says "auto" or nothing."""
     if isinstance(given, dict) and isinstance(ours, dict):
-        return {key: _resolved(value, ours.get(key, value)) for key, value in given.items()}
-    return ours if given == "auto" else given
+        return {**given, **{key: _merged(given.get(key), value) for key, value in ours.items()}}
+    return ours if given is None or given == "auto" else given
+
+
+def _optimizer(given: Any, args: Any) -> dict[str, Any]:
+    """The block for the type in `given`, or for `optim`, with the arguments' values that this type has."""
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind is None or kind == "auto":
+        optim = OptimizerNames(args.optim).value
+        kind = _OPTIMIZERS.get(optim.removeprefix("paged_").split("_")[0])
+        if not kind or args.optim_args:
+            raise ValueError(
+                f"zero: the engine does not follow optim={optim!r}, optim_args={args.optim_args!r} of the TrainingArguments: leave "
+                "them out, or give `optimizer` with a type in the configuration"
+            )
+    adam = {"betas": [args.adam_beta1, args.adam_beta2], "eps": args.adam_epsilon}
+    takes = [key for word, keys in _TAKES.items() if word in str(kind).lower() for key in keys]
+    params = {"lr": args.learning_rate, "weight_decay": args.weight_decay, **{key: adam[key] for key in takes}}
+    return {"type": kind, "params": params}
 
 
 class Sharded:
@@ -27,28 +62,32 @@ class Sharded:
     What `zero_config` leaves out or leaves "auto" comes from the TrainingArguments, and so does the schedule of learning
     rates. `zero_options`: those of fully_shard."""
 
-    def __init__(self, *args: Any, zero_config: Any = None, zero_options: Any = None, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, zero_config: Any = None, zero_options: Any = None, **kwargs: Any) -> None:
         self._zero = zero_config or {}, zero_options or {}
         super().__init__(*args, **kwargs)
+        if self.optimizer or self.lr_scheduler or self.optimizer_cls_and_kwargs:
+            raise ValueError(
+                "zero: the optimizer is the engine's: leave out `optimizers` and `optimizer_cls_and_kwargs`, and choose it by `optim` of the "
+                "TrainingArguments or `optimizer` of the configuration"
+            )
         self.create_optimizer()
 
     def _configuration(self: Any) -> dict[str, Any]:
         given, args = self._zero[0], self.args
-        config: dict[str, Any] = given if isinstance(given, dict) else json.loads(Path(given).read_text())
+        config = given if isinstance(given, dict) else _read(given)
         if "scheduler" in config:
             raise ValueError("zero: the TrainingArguments give the schedule; take `scheduler` out of the configuration")
-        betas, eps = (args.adam_beta1, args.adam_beta2), args.adam_epsilon
-        params = {"lr": args.learning_rate, "betas": betas, "eps": eps, "weight_decay": args.weight_decay}
         ours = {
             "train_batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
             "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
             "gradient_accumulation_steps": args.gradient_accumulation_steps,
             "gradient_clipping": args.max_grad_norm or 0,
-            "optimizer": {"type": "AdamW", "params": params},
+            "optimizer": _optimizer(config.get("optimizer"), args),
             "bf16": {"enabled": args.bf16},
             "fp16": {"enabled": args.fp16},
         }
-        return {**ours, **_resolved(config, ours)}
+        merged: dict[str, Any] = _merged(config, ours)
+        return merged
 
     def create_optimizer(self: Any, model: Any = None) -> zero.Optimizer:
         if self.optimizer is None:
