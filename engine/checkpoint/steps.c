@@ -297,6 +297,21 @@ static zero_status make_root(struct storage *s, const char *root, struct zero_er
                          slash ? parent : ".", error);
 }
 
+zero_status steps_check_none(struct storage *s, const char *root, struct zero_error *error) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    bool latest = false;
+    char name[STEP_NAME_BYTES] = LATEST;
+    zero_status status = make_root(s, root, error);
+    if (!status) status = steps_list(s, root, &steps, &count, error);
+    if (!status) status = is_there(s, root, LATEST, &latest, error);
+    if (count) steps_name(steps[count - 1], name);
+    free(steps);
+    if (status || (!count && !latest)) return status;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "%s holds %s already: name a directory without checkpoints, or remove them", root, name);
+}
+
 zero_status steps_written(const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],
                           struct zero_error *error) {
     return hidden_path(root, step, "saving", out, error);

@@ -31,6 +31,9 @@ zero_status steps_find(struct storage *storage, const char *path, char out[STORA
 zero_status steps_list(struct storage *storage, const char *root, uint64_t **out_steps, uint32_t *out_count,
                        struct zero_error *error);
 
+/* ZERO_E_ARGUMENT: the root holds a checkpoint already, or `latest`. Makes the root if it does not exist. */
+zero_status steps_check_none(struct storage *storage, const char *root, struct zero_error *error);
+
 /* Makes the root if it does not exist, removes leftovers, and makes the directory to write to. `left`: a warning with
  * the first leftover that could not be removed, and the reason. The caller clears `left` first. */
 zero_status steps_begin(struct storage *storage, const char *root, uint64_t step,

@@ -227,9 +227,8 @@ const struct command command_ckpt = {
         "  import   a GPT-2 or Llama of Hugging Face (a directory), or a GPT-2 of llm.c (a .bin, version 3 "
         "or 5), as "
         "the\n"
-        "           first checkpoint in OUT: with OUT = RUN/checkpoints, `zero train --run RUN --resume` "
-        "goes on "
-        "from it",
+        "           first checkpoint in OUT, which holds none yet: with OUT = RUN/checkpoints,\n"
+        "           `zero train --run RUN --resume` goes on from it",
     .options = options,
     .run = run,
 };

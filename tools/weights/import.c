@@ -76,6 +76,7 @@ zero_status weights_import(struct weights *w, const char *out, struct zero_error
     struct manifest m = {0};
     zero_status status = describe(w, &m, left, error);
     if (!status) status = storage_make_parents(storage, out, error);
+    if (!status) status = steps_check_none(storage, out, error);
     if (!status) status = steps_begin(storage, out, 0, written, left, error);
     if (!status) status = write_shard(w, written, &m, error);
     if (!status) status = manifest_write(storage, written, &m, error);

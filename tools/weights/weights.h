@@ -59,7 +59,8 @@ void weights_print_model(FILE *out, const struct manifest *manifest, bool first,
 zero_status weights_block_config(const struct manifest *manifest, const char *begin, struct config *out,
                                  struct zero_error *error);
 
-/* Writes the weights as OUT/step_00000000, a checkpoint without optimizer state, and makes it the latest. `left`: a
+/* Writes the weights as OUT/step_00000000, a checkpoint without optimizer state, and makes it the latest. Refuses an OUT
+ * that holds checkpoints (ZERO_E_ARGUMENT): the run that saved them would go on from these weights. `left`: a
  * warning if the checkpoint cannot note the path of the weights, or if an old leftover there could not be removed; the caller clears
  * it. */
 zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,

@@ -49,6 +49,18 @@ grep -q "elements differ" out && fail "exported and imported: other weights"
 expect 0 "$zero" train c.json --data text --ranks 2 --steps 2 --run fine --resume
 says out "resumed   after step 0, at sample 0"
 
+# No import over checkpoints: the run that saved them would go on from other weights.
+for root in a/checkpoints fine/checkpoints; do
+    cp $root/latest before
+    expect 1 "$zero" ckpt import exported $root
+    says err "zero ckpt: $root holds step_0000000"
+    says err "already: name a directory without checkpoints, or remove them"
+    cmp -s before $root/latest || fail "an import over checkpoints"
+done
+[[ ! -e a/checkpoints/step_00000000 ]] || fail "an import among the checkpoints of a run"
+mkdir torn && cp a/checkpoints/latest torn
+expect 1 "$zero" ckpt import exported torn && says err "torn holds latest already"
+
 # A path that is not UTF-8 is no text of a checkpoint: it is not noted, and all else goes on.
 latin=$'caf\xe9'
 expect 0 "$zero" train zero0.json --data text --steps 1 --run "$latin" --save-every 1

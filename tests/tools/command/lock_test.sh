@@ -33,7 +33,7 @@ for name in checkpoints checkpoints/ ./checkpoints; do
     expect 1 inside $name
     says err "zero ckpt: another run is at work in . (process $pid on host"
 done
-expect 0 "$zero" ckpt import exported other/checkpoints/
+expect 0 "$zero" ckpt import exported third/checkpoints/
 kill -0 $pid || fail "the first run has ended"
 kill -KILL $pid
 wait $pid 2>/dev/null
@@ -112,6 +112,7 @@ says first.err "meanwhile holds an earlier run, which saved no checkpoint"
 without_locks() { (strange none "$zero" "$@"); }
 expect 0 without_locks train c.json --data text --steps 2 --run without --save-every 2
 says err "zero train: cannot lock without/lock: No locks available"
+rm -r without/checkpoints
 expect 0 without_locks ckpt import exported without/checkpoints
 says err "zero ckpt: cannot lock without/lock: No locks available"
 
