@@ -817,7 +817,8 @@ zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
 zero_status zero_engine_load_ema(zero_engine *engine, const char *dir);
 
 /* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. One that cannot be deleted whole
- * (there is a directory in it, or a link, or another user's file) stays whole: ZERO_E_IO, once the others are deleted. */
+ * (there is a directory in it, or a link, or another user's file) stays whole: ZERO_E_IO, once the others are deleted. If the
+ * host has set the note "run", a checkpoint with another note "run" is another run's: it stays, and is not counted. */
 zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
 
 /* Notes of the host program: texts that the next saves keep, and that a load replaces: for example the

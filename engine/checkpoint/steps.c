@@ -383,12 +383,42 @@ static zero_status remove_step(struct storage *s, const char *root, uint64_t ste
     return status ? status : remove_tree(s, hidden, error);
 }
 
-zero_status steps_prune(struct storage *s, const char *root, uint64_t keep, struct zero_error *error) {
+static zero_status is_others(struct storage *s, const char *root, uint64_t step, const char *run, bool *out,
+                             struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], file[STORAGE_PATH_BYTES];
+    struct manifest m = {0};
+    zero_status status = step_path(root, step, path, error);
+    if (!status) status = storage_join(path, MANIFEST_NAME, file, error);
+    if (!status) status = manifest_read(s, file, &m, error);
+    const char *by = manifest_note(&m, "run");
+    *out = status || (by && strcmp(by, run) != 0);
+    manifest_free(&m);
+    return status;
+}
+
+/* Leaves in the list the steps that may be deleted. */
+static zero_status drop_others(struct storage *s, const char *root, const char *run, uint64_t *steps,
+                               uint32_t *count, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    uint32_t own = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        bool others = false;
+        zero_status looked = is_others(s, root, steps[i], run, &others, error);
+        if (!status) status = looked;
+        if (!others) steps[own++] = steps[i];
+    }
+    *count = own;
+    return status;
+}
+
+zero_status steps_prune(struct storage *s, const char *root, const char *run, uint64_t keep,
+                        struct zero_error *error) {
     uint64_t *steps = NULL, latest = 0;
     uint32_t count = 0;
     zero_status status = read_latest(s, root, &latest, error);
     if (!status) status = steps_list(s, root, &steps, &count, error);
     while (count && steps[count - 1] > latest) count--;
+    if (run && count) status = drop_others(s, root, run, steps, &count, error);
     for (uint32_t i = 0; i + (keep ? keep : 1) < count; i++) {
         zero_status removed = remove_step(s, root, steps[i], error);
         if (!status) status = removed;

@@ -51,8 +51,10 @@ zero_status steps_publish(struct storage *storage, const char *root, uint64_t st
 void steps_abandon(struct storage *storage, const char *written); /* deletes `written`; ignores failures */
 
 /* Deletes all checkpoints up to the latest, but keeps the `keep` newest of them (at least one). Checkpoints of later
- * steps belong to another run and stay. A checkpoint that cannot be deleted does not keep the others from being
- * deleted; the first failure is returned. */
-zero_status steps_prune(struct storage *storage, const char *root, uint64_t keep, struct zero_error *error);
+ * steps belong to another run: they stay, and are not counted. So do those whose note "run" is not `run` (NULL: the run has
+ * no id), and those whose manifest cannot be read. A checkpoint that cannot be read or deleted does not keep the
+ * others from being deleted; the first failure is returned. */
+zero_status steps_prune(struct storage *storage, const char *root, const char *run, uint64_t keep,
+                        struct zero_error *error);
 
 #endif

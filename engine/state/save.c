@@ -13,6 +13,7 @@
 #include "engine/config/key.h"
 #include "engine/model/tensor.h"
 #include "engine/state/background_save.h"
+#include "engine/state/notes.h"
 #include "engine/state/save.h"
 #include "engine/state/saved.h"
 #include "engine/training/step_settings.h"
@@ -376,6 +377,6 @@ zero_status state_prune(struct state *state, struct storage *storage, const char
     error_clear(&error);
     zero_status status = ranks_meet(state->ranks, "deleting checkpoints");
     if (status) return status;
-    if (!state->ranks->rank) steps_prune(storage, dir, keep, &error);
+    if (!state->ranks->rank) steps_prune(storage, dir, notes_find(&state->notes, "run"), keep, &error);
     return ranks_agree_patiently(state->ranks, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
 }

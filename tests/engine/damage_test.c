@@ -413,6 +413,34 @@ static void deletes_whole_or_not(void) {
     disk_free(disk);
 }
 
+/* Three checkpoints of run A, one whose run is not noted, then two of run B: B counts and deletes its own alone. */
+static void prunes_its_own(void) {
+    static const char *const runs[] = {"A", "A", "A", NULL, "B", "B"};
+    char json[2048];
+    struct toy_setup setup = toy_setup_default();
+    struct plain p;
+    struct disk *disk = disk_create();
+    struct storage *s = disk_storage(disk);
+    toy_config(&setup, json, sizeof json);
+    zero_engine *engine = zero_engine_init(json);
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        plain_step(&p, 1, NULL);
+        CHECK_INT(zero_engine_set_note(engine, "run", runs[i]), ZERO_OK);
+        CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK);
+    }
+    CHECK_INT(engine_prune(engine, s, "/run", 3), ZERO_OK);
+    CHECK(has(s, "/run/step_00000001/manifest.json") && has(s, "/run/step_00000004/manifest.json"));
+    CHECK_INT(engine_prune(engine, s, "/run", 1), ZERO_OK);
+    CHECK(has(s, "/run/step_00000001/manifest.json") && has(s, "/run/step_00000003/manifest.json"));
+    CHECK(!has(s, "/run/step_00000004/manifest.json") && !has(s, "/run/step_00000005/manifest.json"));
+    CHECK_INT(zero_engine_set_note(engine, "run", NULL), ZERO_OK);
+    CHECK_INT(engine_prune(engine, s, "/run", 1), ZERO_OK);
+    CHECK(!has(s, "/run/step_00000003/manifest.json") && has(s, "/run/step_00000006/manifest.json"));
+    zero_engine_destroy(engine);
+    disk_free(disk);
+}
+
 static void calls_out_of_order(void) {
     char json[2048], dir[512], longest[5000];
     struct toy_setup setup = toy_setup_default();
@@ -544,6 +572,7 @@ int main(void) {
     wrong_manifests();
     doomed_saves();
     deletes_whole_or_not();
+    prunes_its_own();
     calls_out_of_order();
     return check_end();
 }

@@ -82,7 +82,7 @@ static const struct option options[] = {
     {"--save-every", "N",
      "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM", OPTION_COUNT,
      FIELD(save_every)},
-    {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
+    {"--keep", "K", "deletes all but the K newest checkpoints of this run after each save", OPTION_COUNT, FIELD(keep)},
     {"--resume", "[STEP]",
      "goes on with --run DIR from its latest checkpoint, or from checkpoints/step_STEP: the number counts "
      "updates, without skipped steps",

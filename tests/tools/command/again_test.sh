@@ -59,6 +59,14 @@ says out "resumed   after step 3,"
 expect 0 train --steps 5 --run over --resume 4
 says out "resumed   after step 4,"
 
+# Checkpoints of the run that was begun over are not among those that --keep counts, and stay.
+expect 0 train --steps 7 --run counted --save-every 2
+expect 0 train --steps 6 --run counted --overwrite --save-every 3 --keep 2
+list() { (cd counted/checkpoints && echo step_*); }
+[[ $(list) == "step_00000002 step_00000003 step_00000004 step_00000006 step_00000007" ]] || fail "--keep 2 left $(list)"
+expect 0 train --steps 7 --run counted --resume --save-every 7 --keep 1
+[[ $(list) == "step_00000002 step_00000004 step_00000007" ]] || fail "--keep 1 left $(list)"
+
 # Beyond the end there is nothing to do, which is said.
 expect 0 train --steps 4 --run saved --resume
 says err "nothing is left to train: the run is at step 4, and --steps is 4; give --steps above that to go on"
