@@ -8,6 +8,7 @@
 #include "engine/base/utf8.h"
 #include "tools/command/earlier.h"
 #include "tools/command/progress.h"
+#include "tools/command/run_file.h"
 #include "tools/command/share.h"
 
 enum { ID_SHOWN = 12 };
@@ -234,6 +235,7 @@ static zero_status choose_way(struct found *f, zero_shadow kind, struct zero_err
 zero_status claim_directory(const struct job *job, const char *directory, bool is_new,
                             struct zero_error *error) {
     zero_status status = identity_check(directory, error);
+    if (!status && job->chosen) status = run_file_check_config(directory, error);
     if (status || job->resume || job->recover || job->overwrite || (job->again && !is_new)) return status;
     return earlier_check(directory, job->config.nvme_shadow, error);
 }

@@ -101,11 +101,17 @@ zero_status run_file_drop_config(const struct job *job, const char *directory, s
     return error_set(error, ZERO_E_IO, "cannot remove the earlier run's %s: %s", path, strerror(errno));
 }
 
-zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error) {
+zero_status run_file_check_config(const char *directory, struct zero_error *error) {
     char path[PATH_BYTES];
     const char *problem = find_config(directory, path);
-    if (problem) return error_set(error, ZERO_E_ARGUMENT, "%s %s", path, problem);
-    char *text = NULL;
+    return problem ? error_set(error, ZERO_E_ARGUMENT, "%s %s", path, problem) : ZERO_OK;
+}
+
+zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error) {
+    char path[PATH_BYTES], *text = NULL;
+    zero_status checked = run_file_check_config(directory, error);
+    if (checked) return checked;
+    find_config(directory, path);
     if (asprintf(&text, "%s\n", job->config_json) < 0)
         return error_set(error, ZERO_E_MEMORY, "no memory for %s", path);
     zero_status status = new_file_write(path, text, error);

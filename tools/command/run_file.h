@@ -4,7 +4,9 @@
 
 #include "tools/command/job.h"
 
-/* RUN/config.json: the configuration, with what the planner chose. Replaces only what a run wrote there. */
+/* RUN/config.json: the configuration, with what the planner chose. Replaces only what a run wrote there: run_file_check_config fails
+ * (ZERO_E_ARGUMENT) if another file is in its place. */
+zero_status run_file_check_config(const char *directory, struct zero_error *error);
 zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error);
 
 /* Removes RUN/config.json that an earlier run wrote, for a run that begins anew and chose nothing. It stays if it is the

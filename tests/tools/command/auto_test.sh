@@ -84,6 +84,11 @@ mkdir own && cp auto.json own/config.json
 config=own/config.json expect 1 train --hardware desk.json --run own
 says err "own/config.json has contents that no run writes there" && cmp own/config.json auto.json || fail "the user's file was replaced"
 config=zero3.json expect 0 train --run own && cmp own/config.json auto.json || fail "the user's file is gone"
+# The refusal leaves the run that is there as it was.
+cp own/identity own/metrics.jsonl .
+expect 1 train --hardware desk.json --run own --overwrite
+says err "own/config.json has contents that no run writes there"
+cmp own/identity identity && cmp own/metrics.jsonl metrics.jsonl || fail "a start that was refused changed the run"
 
 # Processes: rank 0 chooses, and tells all, over MPI and TCP; their link is measured, where no machine is described.
 threads=$(cat run2/config.json)
