@@ -95,8 +95,10 @@ static zero_status open_checkpoint(struct subject *s, const char *path, uint64_t
 
 /* ---- weights of other programs ---- */
 
+/* A run's directory, and the checkpoint of a C host, may have a config.json, too. */
 static bool is_foreign(const char *path) {
     size_t length = strlen(path);
+    if (has(path, "manifest.json") || (has(path, "run.json") && has(path, "checkpoints"))) return false;
     return has(path, "config.json") || (length > 4 && strcmp(path + length - 4, ".bin") == 0);
 }
 

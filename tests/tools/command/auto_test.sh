@@ -67,6 +67,10 @@ for how in --resume --continue; do
     says out "chosen    as in the earlier part of this run"
     cmp kept/config.json before || fail "$how changed the choice"
 done
+# Its config.json is a run's, and not a model's of another program.
+expect 0 "$zero" eval kept --data text && cp out before && expect 0 "$zero" eval kept/checkpoints --data text
+[[ $(grep ^loss out) == "$(grep ^loss before)" ]] || fail "another loss of the run than of its checkpoint"
+expect 0 "$zero" sample kept --tokens 5
 sed -i 's/"memory": 1000/"memory": 4e9/' desk.json
 expect 0 train --hardware desk.json --ranks 1 --run kept --resume --steps 6 --save-every 1
 says out "chosen    anew: the earlier part of this run was on 2 ranks" && says kept/config.json '"ranks": 1'

@@ -68,6 +68,13 @@ expect 0 "$zero" train c.json --model model --ranks 2 --data tokens.bin --steps 
 grep -A1 '^sample:' out | tail -1 | grep -qE '^[b-x]{1,8}$' || fail "no text at the end of a run"
 sample run --prompt-ids 1 --tokens 8 | tail -1 | grep -qE '^b[b-x]*$' || fail "no text of a checkpoint"
 
+# A run in the model's own directory: the weights that it saved, and not those that it began with.
+cp -r model inside
+expect 0 "$zero" train c.json --model inside --ranks 2 --data tokens.bin --steps 2 --run inside --save-every 2
+expect 0 "$zero" eval inside/checkpoints --data tokens.bin && grep ^loss out >before
+expect 0 "$zero" eval inside --data tokens.bin && grep ^loss out | cmp - before || fail "eval of a run takes the weights beside it"
+same "$(sample inside --prompt-ids 1 --tokens 8 | tail -1)" "$(sample inside/checkpoints --prompt-ids 1 --tokens 8 | tail -1)" "a run in a model's directory"
+
 # eval: the loss of the first step, before it; and the held-out loss at the end, of text and of tokens.
 first() { sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' "$1/metrics.jsonl"; }
 last() { sed -nE '$s/.*"eval_loss": ([^,]+),.*/\1/p' "$1/metrics.jsonl"; }
