@@ -28,7 +28,7 @@ struct sampling {
 
 struct job {
     const char *config_path;
-    const char *config_json; /* the same path, or the text of the file with the settings of the command line */
+    const char *config_json; /* the text of that file, with the settings of the command line and what the planner chose */
     bool chosen;             /* the text has what the planner chose: the run keeps it in its directory */
     const char *model_path; /* NULL: the file's model block */
     struct config config;   /* resolved for `ranks` */

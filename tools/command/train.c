@@ -33,6 +33,7 @@ struct arguments {
     struct option_name recover;
     struct option_list data;
     struct option_each set;
+    char *text; /* of the configuration's file, as it was read; NULL: `json` is in place of it */
     char *json; /* the configuration with what --set changes and the planner chose; NULL: the file as it is */
     bool automatic; /* the planner chose what was "auto", or failed at `stage` */
     enum automatic_stage stage;
@@ -111,13 +112,14 @@ static const struct option options[] = {
 /* True if a launcher started several processes with one rank each. */
 static bool started(const struct launch *launch) { return launch->transport != &comm_self_ops; }
 
+/* The text of the configuration. The file itself is read once, because it may change meanwhile. */
 static const char *config_of(const struct arguments *arguments) {
-    return arguments->json ? arguments->json : arguments->config;
+    return arguments->json ? arguments->json : arguments->text;
 }
 
-static zero_status read_values(const struct arguments *arguments, struct config *config,
-                               struct zero_error *error) {
-    zero_status status = config_read(config_of(arguments), config, error);
+static zero_status read_values(struct arguments *arguments, struct config *config, struct zero_error *error) {
+    zero_status status = arguments->json ? config_read(arguments->json, config, error)
+                                         : settings_read(arguments->config, config, &arguments->text, error);
     if (status == ZERO_OK) settings_mark(config, &arguments->set);
     if (status == ZERO_OK && arguments->model) status = config_read_model(config, arguments->model, error);
     if (status == ZERO_OK && arguments->data.count)
@@ -275,12 +277,13 @@ static int run_job(struct job *job, const struct launch *launch) {
 }
 
 /* Ranks that mpirun started wait for each other in the engine, where they learn which rank failed first. False: another
- * rank failed first and reports it. */
+ * rank failed first and reports it. The engine finds the same error in the file, with the file's name. */
 static bool failed_first(const struct arguments *arguments, const struct launch *launch,
                          const struct zero_error *error) {
     if (!started(launch)) return true;
     zero_runtime runtime = {.struct_size = sizeof runtime, .model = arguments->model};
-    zero_engine *engine = zero_engine_init_with(config_of(arguments), &runtime);
+    const char *config = arguments->json ? arguments->json : arguments->config;
+    zero_engine *engine = zero_engine_init_with(config, &runtime);
     bool first = engine ? launch->rank == 0 : strcmp(zero_last_error(), error->message) == 0;
     zero_engine_destroy(engine);
     return first;
@@ -399,6 +402,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
     pretrained_close(&job.pretrained);
     config_free(&job.config);
     free(arguments->json);
+    free(arguments->text);
     return result;
 }
 

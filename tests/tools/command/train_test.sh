@@ -24,6 +24,15 @@ expect 0 "$zero" train c.json --ranks 2 --steps 20 --run b --quiet
 [[ $(weights) == "$first" ]] || fail "a second run has other weights"
 [[ $(wc -l <out) == 1 ]] || fail "--quiet printed more than the hash"
 
+# The file of the configuration is read once: it may be a pipe, which gives its text once, or change meanwhile.
+expect 0 "$zero" train <(cat c.json) --ranks 2 --steps 20 --run piped --quiet
+[[ $(weights) == "$first" ]] || fail "a piped configuration has other weights"
+expect 0 "$zero" train <(cat c.json) --ranks 2 --steps 20 --run piped --quiet --overwrite --set steps_per_print=4
+[[ $(weights) == "$first" ]] || fail "a piped configuration has other weights with --set"
+sed 's/"seed"/"sed"/' c.json >wrong.json
+expect 2 "$zero" train wrong.json && says err "zero train: wrong.json: sed: unknown key"
+expect 2 "$zero" train missing.json && says err "zero train: missing.json: cannot be opened: No such file or directory; give a file"
+
 # The mean over the global batch: one rank with two micro-steps sees the samples that two ranks see.
 config 3 ', "data": {"path": ["text"]}, "train_batch_size": 4' >same.json
 expect 0 "$zero" train same.json --ranks 1 --steps 1 --run one --quiet
