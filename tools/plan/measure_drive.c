@@ -4,11 +4,13 @@
  * for its core. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
 #include "engine/base/clock.h"
+#include "engine/checkpoint/json.h"
 #include "offload/io_probe.h"
 #include "tools/plan/measure.h"
 
@@ -137,18 +139,28 @@ static zero_status measure_refresh(zero_engine *engine, zero_unit *const unit[UN
     return status;
 }
 
+/* The engine's configuration, which the caller frees; NULL: no memory. */
+static char *config_text(const struct measure_options *o) {
+    char *text = NULL;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    if (!file) return NULL;
+    fputs("{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 0, "
+          "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": ",
+          file);
+    json_write_string(file, o->drive);
+    fprintf(file, "}}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}}", (unsigned)o->drive_block,
+            (unsigned)o->drive_depth);
+    return fclose(file) == 0 ? text : (free(text), NULL);
+}
+
 static void refresh_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct drive_task *t = user;
     struct drive_rank *r = &t->rank[rank];
-    char json[4600];
-    snprintf(json, sizeof json,
-             "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 0, "
-             "\"offload_optimizer\": {\"device\": "
-             "\"nvme\", \"nvme_path\": \"%s\"}}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}}",
-             t->o->drive, (unsigned)t->o->drive_block, (unsigned)t->o->drive_depth);
+    char *json = config_text(t->o);
     zero_local *alone = zero_local_create(1);
     zero_runtime runtime = {.struct_size = sizeof runtime, .threads = t->o->threads, .local = alone};
-    zero_engine *engine = alone ? zero_engine_init_with(json, &runtime) : NULL;
+    zero_engine *engine = alone && json ? zero_engine_init_with(json, &runtime) : NULL;
     zero_unit *unit[UNITS];
     zero_slot slot;
     zero_status status = engine ? declare(engine, unit, &slot) : ZERO_E_INTERNAL;
@@ -158,6 +170,7 @@ static void refresh_rank(struct measure_team *team, uint32_t rank, void *user) {
     if (status) r->status = error_set(&r->error, status, "%s", zero_last_error());
     zero_engine_destroy(engine);
     if (alone) zero_local_destroy(alone);
+    free(json);
 }
 
 /* ---- alone and together ---- */

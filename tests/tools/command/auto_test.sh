@@ -93,6 +93,10 @@ cp own/identity own/metrics.jsonl .
 expect 1 train --hardware desk.json --run own --overwrite
 says err "own/config.json has contents that no run writes there"
 cmp own/identity identity && cmp own/metrics.jsonl metrics.jsonl || fail "a start that was refused changed the run"
+# A path with all that JSON escapes, which is measured.
+mkdir 'a "b\c"'
+open_config | sed 's|"swap"|"a \\"b\\\\c\\""|' >escaped.json
+((sanitized)) || config=escaped.json expect 0 train --run escaped
 
 # Processes: rank 0 chooses, and tells all, over MPI and TCP; their link is measured, where no machine is described.
 threads=$(cat run2/config.json)
