@@ -1,5 +1,6 @@
 #include "tools/command/monitor.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -76,12 +77,26 @@ static bool csv_write(const struct monitor *m, const struct record *record, uint
 
 /* ---- tensorboard: a file for each process, whose name tells it from others ---- */
 
+#define EVENTS "events.out.tfevents."
+
+/* All event files of a directory are one run to TensorBoard. */
+static bool drop_events(const char *directory) {
+    DIR *list = opendir(directory);
+    bool dropped = list;
+    for (struct dirent *entry; dropped && (entry = readdir(list));)
+        if (strncmp(entry->d_name, EVENTS, sizeof EVENTS - 1) == 0)
+            dropped = unlinkat(dirfd(list), entry->d_name, 0) == 0 || errno == ENOENT;
+    if (list) closedir(list);
+    return dropped;
+}
+
 static bool events_open(struct monitor *m, bool anew) {
     char host[65] = "localhost";
+    if (anew && !drop_events(m->directory)) return false;
     gethostname(host, sizeof host - 1);
     double now = wall_s();
-    if (snprintf(m->events, sizeof m->events, "%sevents.out.tfevents.%.0f.%.32s.%d.0", m->directory, now,
-                 host, (int)getpid()) >= (int)sizeof m->events) {
+    if (snprintf(m->events, sizeof m->events, "%s" EVENTS "%.0f.%.32s.%d.0", m->directory, now, host,
+                 (int)getpid()) >= (int)sizeof m->events) {
         errno = ENAMETOOLONG;
         return false;
     }

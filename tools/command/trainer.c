@@ -28,7 +28,11 @@
 #include "tools/command/share.h"
 #include "tools/command/step_sums.h"
 
-enum { TRACED_STEPS = 2 }; /* if the configuration does not say */
+enum {
+    TRACED_STEPS = 2, /* if the configuration does not say */
+    DIRECTORY_BYTES = 4096,
+    TRACE_PATH_BYTES = DIRECTORY_BYTES + sizeof "/trace.json"
+};
 _Static_assert((int)READER_NO_TARGET == (int)GPT_NO_TARGET, "one number means no target");
 
 struct trainer {
@@ -41,9 +45,9 @@ struct trainer {
     uint64_t steps;
     struct products products;
     struct claim claim;
-    struct position begin; /* where the interrupted run stopped that this run continues */
-    char directory[4096];  /* of the run: rank 0's directory, on all ranks */
-    uint64_t traced;       /* the last step that is traced */
+    struct position begin;           /* where the interrupted run stopped that this run continues */
+    char directory[DIRECTORY_BYTES]; /* of the run: rank 0's directory, on all ranks */
+    uint64_t traced;                 /* the last step that is traced */
     struct saves saves;
     uint64_t saving;              /* the step whose save has begun; 0: none */
     struct zero_error save_error; /* of the last save, if it failed */
@@ -210,6 +214,17 @@ static zero_status lock_new_directory(struct trainer *t) {
     return status ? status : claim_directory(job, t->metrics.directory, true, t->error);
 }
 
+static void trace_path(const struct trainer *t, char out[TRACE_PATH_BYTES]) {
+    snprintf(out, TRACE_PATH_BYTES, "%s/trace.json", t->directory);
+}
+
+/* The timeline of an earlier run. A failure shows when the new one is written. */
+static void drop_trace(const struct trainer *t) {
+    char path[TRACE_PATH_BYTES];
+    trace_path(t, path);
+    unlink(path); /* the file is made anew: a link is replaced, not followed */
+}
+
 /* Rank 0's. */
 static zero_status open_directory(struct trainer *t) {
     const struct job *job = t->job;
@@ -222,6 +237,7 @@ static zero_status open_directory(struct trainer *t) {
                               t->monitor);
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
+    if (job->overwrite) drop_trace(t);
     status = claim_begin(&t->claim, t->directory, t->error);
     if (status == ZERO_OK) status = products_keep(&t->products, t->directory, t->error);
     if (status == ZERO_OK && job->chosen)
@@ -553,10 +569,10 @@ static zero_status save_if_due(struct trainer *t, uint64_t step, zero_status sta
 
 /* If the timeline cannot be written, the run loses nothing else. */
 static void write_trace(struct trainer *t) {
-    char path[sizeof t->directory + sizeof "/trace.json"];
+    char path[TRACE_PATH_BYTES];
     t->traced = 0;
-    snprintf(path, sizeof path, "%s/trace.json", t->directory);
-    if (t->speaks) unlink(path); /* the file is made anew: a link is replaced, not followed */
+    trace_path(t, path);
+    if (t->speaks) drop_trace(t);
     if (zero_engine_write_trace(t->engine, path) != ZERO_OK && t->speaks)
         fprintf(stderr, "zero train: %s\n", zero_last_error());
 }

@@ -110,6 +110,7 @@ expect 0 "$zero" train c.json --data text --steps 1 --run another
 [[ $(grep -c . tables/small/Train_Samples_train_loss.csv) == 7 ]] || fail "another run: $(cat tables/small/Train_Samples_train_loss.csv)"
 expect 0 "$zero" train c.json --data text --steps 2 --run run --overwrite
 [[ $(grep -c . tables/small/Train_Samples_train_loss.csv) == 3 ]] || fail "anew: $(cat tables/small/Train_Samples_train_loss.csv)"
+[[ $(read_all "$events" | grep -c train_loss) == 2 ]] || fail "anew: $(read_all "$events")"
 
 # A directory that cannot be made.
 echo >occupied

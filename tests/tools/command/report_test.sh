@@ -23,6 +23,10 @@ cmp -s page.html run/report.html || fail "--out made another page"
 config 3 ', "trace": {"first_step": 1, "steps": 4}' >all.json
 expect 0 "$zero" train all.json --data text --steps 4 --ranks 2 --run all
 [[ $(weights) == "$traced" ]] || fail "another trace, other weights"
+# The timeline of a run does not outlive it where another one begins over it.
+cp -r run anew
+expect 0 "$zero" train all.json --data text --steps 1 --run anew --overwrite --set trace='{"steps": 0}'
+[[ ! -e anew/trace.json ]] || fail "the timeline of an earlier run is still there"
 (($(grep -c AGREE all/trace.json) == 8)) || fail "two ranks agree in four steps, the trace says $(grep -c AGREE all/trace.json)"
 whole_trace all/trace.json
 expect 0 "$zero" train c.json --data text --steps 1 --run one
