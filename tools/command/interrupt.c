@@ -10,10 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/thread.h"
 #include "tools/command/command.h"
 
-enum { SAVING_GRACE_MS = 500 };
+enum { SAVING_GRACE_MS = 500, AGAIN_MS = 1000 };
 
 static const struct ending {
     int number;
@@ -33,6 +34,8 @@ static struct {
     atomic_int asked;
     atomic_int phase;
     _Atomic(const char *) doing;
+    int first; /* the signal that this process got first, and when: of the thread that takes signals */
+    uint64_t first_ns;
 } state = {.command = "", .doing = "starting"};
 
 static const struct ending *find_ending(int number) {
@@ -62,6 +65,14 @@ _Noreturn static void end_now(int number, const char *what) {
     _exit(EXIT_SIGNAL + number);
 }
 
+/* Whether a signal after the first one ends the process. SIGXCPU comes again every second. `timeout` sends its signal to the
+ * process, and then to the process's group: it is one request. A second Ctrl-C is another one, however fast it comes. */
+static bool asks_more(int number) {
+    bool again = number == state.first && number != SIGINT &&
+                 clock_now_ns() - state.first_ns < AGAIN_MS * UINT64_C(1000000);
+    return number != SIGXCPU && !again;
+}
+
 /* Waits until the save has ended, or until another signal comes. A signal without `lets_save` waits at most
  * SAVING_GRACE_MS. */
 static void await_save(int number) {
@@ -70,7 +81,7 @@ static void await_save(int number) {
     for (int ms = 0; (patient || ms < SAVING_GRACE_MS) && atomic_load(&state.phase) == INTERRUPT_SAVING;
          ms += 10) {
         int next = sigtimedwait(&state.ends, NULL, &period);
-        if (next > 0 && next != SIGXCPU) end_now(next, "ends at once");
+        if (next > 0 && asks_more(next)) end_now(next, "ends at once");
     }
 }
 
@@ -90,17 +101,16 @@ static void take_first(int number) {
     }
 }
 
-/* A signal that the process took over from another rank sets `asked` but not `received`. The process is then stopping
+/* A signal that the process took over from another rank sets `asked` but not `first`. The process is then stopping
  * already, so its own first signal does nothing; its second one ends the process. */
 static void *take_signals(void *unused) {
-    bool received = false;
     for (;;) {
         int number;
         if (sigwait(&state.ends, &number) != 0) continue;
-        if (received && number != SIGXCPU) /* SIGXCPU comes again every second */
-            end_now(number, "ends at once");
-        if (!received && !atomic_load(&state.asked)) take_first(number);
-        received = true;
+        if (state.first && asks_more(number)) end_now(number, "ends at once");
+        if (state.first) continue;
+        state.first = number, state.first_ns = clock_now_ns();
+        if (!atomic_load(&state.asked)) take_first(number);
     }
     return NULL;
 }

@@ -168,6 +168,20 @@ await grep -q "SIGINT while" err
 kill -s INT $! 2>/dev/null
 ends 130
 
+# `timeout` sends its signal twice, and a run that it ends saves all the same. The steps take some tenths of a second.
+config 3 ', "gradient_accumulation_steps": 100' >tenths.json
+for ((try = 0; try < 3; try++)); do
+    "$zero" train tenths.json --data text --steps 1000000 --save-every 1000000 --run twice$try >out 2>err &
+    trains twice$try
+    kill -s TERM $!
+    since=${EPOCHREALTIME/./}
+    await grep -q "SIGTERM while training: stops after this step" err
+    kill -s TERM $! 2>/dev/null
+    soon=$((${EPOCHREALTIME/./} - since < 800000))
+    ends 143
+    ((!soon)) || says out "saved     after step $(steps_of twice$try)"
+done
+
 # Data that shrink under it: the state of the last whole step is saved.
 text 4000 >shrinks
 "$zero" train c.json --ranks 2 --data shrinks --steps 1000000 --save-every 1000000 --run shrink >out 2>err &
