@@ -383,13 +383,17 @@ static zero_status remove_step(struct storage *s, const char *root, uint64_t ste
     return status ? status : remove_tree(s, hidden, error);
 }
 
+/* A checkpoint that cannot be read counts as another run's. If it could not be deleted either, that is the reason. */
 static zero_status is_others(struct storage *s, const char *root, uint64_t step, const char *run, bool *out,
                              struct zero_error *error) {
     char path[STORAGE_PATH_BYTES], file[STORAGE_PATH_BYTES];
+    struct zero_error why;
     struct manifest m = {0};
+    error_clear(&why);
     zero_status status = step_path(root, step, path, error);
     if (!status) status = storage_join(path, MANIFEST_NAME, file, error);
-    if (!status) status = manifest_read(s, file, &m, error);
+    if (!status) status = manifest_read(s, file, &m, &why);
+    if (why.code && check_deletable(s, path, error) == ZERO_OK) error_pass(error, &why);
     const char *by = manifest_note(&m, "run");
     *out = status || (by && strcmp(by, run) != 0);
     manifest_free(&m);
