@@ -89,6 +89,9 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
     }
     case OPTION_LIST: {
         struct option_list *list = field;
+        if (list->count)
+            return error_set(error, ZERO_E_ARGUMENT, "%s is given twice: write all values after one %s",
+                             option->name, option->name);
         list->items = (const char *const *)argv + next;
         while (next < argc && !is_option(argv[next])) next++;
         list->count = (uint64_t)(next - at - 1);

@@ -75,6 +75,8 @@ static void wrong_options_are_named(void) {
         CHECK_INT(PARSE("--steps", counts[i]), ZERO_E_ARGUMENT);
         CHECK_CONTAINS(error.message, "--steps needs a whole number of at least 1");
     }
+    CHECK_INT(PARSE("--data", "a", "--quiet", "--data", "b"), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "--data is given twice: write all values after one --data");
     CHECK_INT(PARSE("--data"), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(error.message, "--data needs a value: --data PATH...");
     CHECK_INT(PARSE("--stepz", "3"), ZERO_E_ARGUMENT);
