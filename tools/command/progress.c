@@ -73,6 +73,7 @@ void progress_step(struct progress *progress, const struct record *record) {
         first ? record->seconds : 0.9 * progress->seconds_per_step + 0.1 * record->seconds;
     progress->seconds += record->seconds;
     progress->tokens += record->tokens;
+    progress->trained++;
     progress->last = *record;
     if (progress->quiet) return;
     char line[LINE_BYTES];
@@ -94,8 +95,9 @@ void progress_close(struct progress *progress) {
     const struct record *last = &progress->last;
     if (progress->quiet || !progress->tokens) return;
     double rate = progress->seconds > 0 ? (double)progress->tokens / progress->seconds : 0;
-    progress_line(
-        "trained %" PRIu64 " steps, %s tokens in %s: loss %.4f, %s tokens/s, peak resident memory %s",
-        last->step, format_count((double)progress->tokens).chars, format_duration(progress->seconds).chars,
-        last->loss, format_grouped((uint64_t)(rate + 0.5)).chars, format_bytes(last->resident_bytes).chars);
+    progress_line("trained %" PRIu64
+                  " steps, %s tokens in %s: loss %.4f, %s tokens/s, peak resident memory %s",
+                  progress->trained, format_count((double)progress->tokens).chars,
+                  format_duration(progress->seconds).chars, last->loss,
+                  format_grouped((uint64_t)(rate + 0.5)).chars, format_bytes(last->resident_bytes).chars);
 }

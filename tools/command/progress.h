@@ -10,11 +10,11 @@
 
 struct progress {
     bool quiet, live;
-    uint64_t steps, every;   /* plain lines: at step 1, every `every` steps, and at the last */
-    double seconds_per_step; /* a moving average */
-    double seconds;          /* of all steps so far */
-    uint64_t tokens;
-    struct record last; /* the step that was counted last */
+    uint64_t steps, every;    /* plain lines: at step 1, every `every` steps, and at the last */
+    double seconds_per_step;  /* a moving average */
+    double seconds;           /* of all steps so far */
+    uint64_t trained, tokens; /* steps that were counted, and their tokens */
+    struct record last;       /* the step that was counted last */
 };
 
 void progress_open(struct progress *progress, bool quiet, bool live, uint64_t steps, uint64_t every);

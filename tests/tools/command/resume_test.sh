@@ -22,6 +22,7 @@ says out "resumed   after step 5, at sample 40"
 steps parts | diff whole.steps - || fail "resumed: other metrics"
 expect 0 train --steps 8 --run from_2 --resume 2
 [[ $(weights) == "$whole" ]] || fail "resumed from step 2: other weights"
+says out "trained 6 steps, "
 steps from_2 | diff whole.steps - || fail "resumed from step 2: other metrics"
 config=other_stage.json expect 0 train --steps 8 --run from_stage_3 --resume --save-every 1 --keep 2
 [[ $(weights) == "$whole" ]] || fail "resumed at another stage: other weights"
