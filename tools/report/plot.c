@@ -13,6 +13,7 @@ enum {
     TOP = 40,
     BOTTOM = 34,
     TICKS_ABOUT = 5,
+    TICKS_MAX = 50, /* beside values that are large for their span, a tick may change nothing */
     POINTS_MAX = 300
 };
 
@@ -48,14 +49,16 @@ static void write_frame(const struct plot *p, const struct axis *x, const struct
             HEIGHT, LEFT);
     markup_text(file, p->title);
     fprintf(file, "<tspan class=\"unit\" dx=\"8\">%s</tspan></text>\n", p->unit);
-    for (double v = y->least; v <= y->most + y->tick / 2; v += y->tick)
+    double v = y->least;
+    for (int i = 0; i < TICKS_MAX && v <= y->most + y->tick / 2; i++, v += y->tick)
         fprintf(
             file,
             "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\"/><text class=\"tick\" x=\"%d\" "
             "y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
             LEFT, place_y(y, v), WIDTH - RIGHT, place_y(y, v), LEFT - 8, place_y(y, v) + 4,
             markup_number(text, fabs(v) < y->tick / 1e6 ? 0 : v));
-    for (double v = ceil(x->least / x->tick) * x->tick; v <= x->most; v += x->tick)
+    v = ceil(x->least / x->tick) * x->tick;
+    for (int i = 0; i < TICKS_MAX && v <= x->most; i++, v += x->tick)
         fprintf(file, "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
                 place_x(x, v), HEIGHT - 12, markup_number(text, v));
 }

@@ -19,6 +19,10 @@ says run/report.html '4</b><span>of 4 steps'
 expect 0 "$zero" report run --out page.html
 cmp -s page.html run/report.html || fail "--out made another page"
 
+# A scale whose ticks vanish beside its values: the page ends.
+mkdir far && cp run/run.json far && printf '{"step": %d, "loss": %s, "seconds": 1}\n' 1 10000000000000000 2 10000000000000002 >far/metrics.jsonl
+expect 0 bash -c 'ulimit -f 4000 && exec "$0" report far' "$zero"
+
 # The configuration says which steps; tracing changes no bit; one step alone is traced as well.
 config 3 ', "trace": {"first_step": 1, "steps": 4}' >all.json
 expect 0 "$zero" train all.json --data text --steps 4 --ranks 2 --run all
