@@ -22,6 +22,10 @@ cmp -s page.html run/report.html || fail "--out made another page"
 # A scale whose ticks vanish beside its values: the page ends.
 mkdir far && cp run/run.json far && printf '{"step": %d, "loss": %s, "seconds": 1}\n' 1 10000000000000000 2 10000000000000002 >far/metrics.jsonl
 expect 0 bash -c 'ulimit -f 4000 && exec "$0" report far' "$zero"
+# A path that is not UTF-8: JSON all the same.
+cp c.json $'caf\xe9.json'
+expect 0 "$zero" train $'caf\xe9.json' --data text --steps 1 --run latin
+python3 -c 'import json; json.loads(open("latin/run.json", "rb").read().decode())' || fail "latin/run.json is no JSON"
 
 # The configuration says which steps; tracing changes no bit; one step alone is traced as well.
 config 3 ', "trace": {"first_step": 1, "steps": 4}' >all.json
