@@ -158,8 +158,7 @@ static zero_status listen_here(uint16_t port, int *out_socket, struct zero_error
     if (listener >= 0) setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) ||
         listen(listener, SOMAXCONN) || getsockname(listener, (struct sockaddr *)&address, &length)) {
-        error_set(error, ZERO_E_IO,
-                  "cannot listen on 127.0.0.1:%d: %s; choose another --port, or 0 for a free one", (int)port,
+        error_set(error, ZERO_E_IO, "cannot listen on 127.0.0.1:%d: %s; choose another --port", (int)port,
                   strerror(errno));
         if (listener >= 0) close(listener);
         return error->code;
