@@ -164,8 +164,6 @@ zero_status interrupt_open(const char *command, bool speaks, struct zero_error *
     }
     thread_blocked(&blocked);
     pthread_sigmask(SIG_SETMASK, &blocked, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);
     sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
     set_action(SIGBUS, on_bus_error, SA_ONSTACK);
     return start_thread(error);

@@ -28,8 +28,7 @@
 enum interrupt_phase { INTERRUPT_OPENING, INTERRUPT_RUNNING, INTERRUPT_SAVING, INTERRUPT_CLOSING };
 
 /* Called once, by the thread that starts all others. `command` ("train") is the name in the messages. `speaks`: this
- * process prints the messages; of several processes that mpirun started, one prints them. Also ignores SIGPIPE and
- * SIGXFSZ: the write then fails instead. */
+ * process prints the messages; of several processes that mpirun started, one prints them. */
 zero_status interrupt_open(const char *command, bool speaks, struct zero_error *error);
 
 /* `doing` ("saving step 10", ...) is a static text for the messages. Any thread. */

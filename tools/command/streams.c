@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,8 +12,11 @@
 
 #include "tools/command/command.h"
 
-/* open() takes the lowest free number; in this order that is the number of the stream. */
+/* A write to a closed pipe, or beyond the limit on a file's size, then fails. open() takes the lowest free number; in this order that is
+ * the number of the stream. */
 void streams_open(void) {
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++) {
         if (fcntl(stream, F_GETFD) >= 0) continue;
         if (open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY) != stream) _exit(EXIT_FAILED);

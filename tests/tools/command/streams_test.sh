@@ -46,9 +46,19 @@ for command in "help" "help train" "--version" "--help" "train --help" "config c
     one_line "cannot write to stdout"
 done
 
-# A pipe that nobody reads any more, as seen by a process that ignores SIGPIPE.
-trap '' PIPE
+# A pipe that nobody reads any more.
 expect 1 bash -c 'set -o pipefail; "$0" train c.json --data text --steps 3 --run pipe | true' "$zero"
 says err "cannot write to stdout: Broken pipe"
 [[ $(wc -l <pipe/metrics.jsonl) == 3 ]] || fail "stopped after $(wc -l <pipe/metrics.jsonl) steps"
+mkfifo unread && exec 3<>unread 4>unread 3>&- # no reader is left
+expect 1 bash -c '"$@" >&4' - "$zero" plan c.json --ranks 2 --gpu cpu --all --write-config row.json
+one_line "zero plan: the output is incomplete: cannot write to stdout: Broken pipe"
+[[ -s row.json ]] || fail "a closed pipe keeps zero plan from writing its file"
+exec 4>&-
+
+# A limit on the size of files ends no command in the middle of its work: the write fails.
+if ((!sanitized)); then
+    expect 1 bash -c 'ulimit -f 8 && exec "$@"' - "$zero" ckpt export whole/checkpoints limited
+    says err "File too large" && [[ ! -e limited.partial ]] || fail "a failed export left limited.partial"
+fi
 finish
