@@ -123,8 +123,9 @@ static const struct kind {
     size_t offset; /* of struct config_monitor */
     bool (*open)(struct monitor *monitor, bool anew);
     bool (*write)(const struct monitor *monitor, const struct record *record, uint64_t samples);
-} kinds[MONITORS] = {{"tensorboard", offsetof(struct config, tensorboard), events_open, events_append},
-                     {"csv_monitor", offsetof(struct config, csv_monitor), csv_open, csv_write}};
+    bool own_names; /* other programs' files in a given directory have other names */
+} kinds[MONITORS] = {{"tensorboard", offsetof(struct config, tensorboard), events_open, events_append, false},
+                     {"csv_monitor", offsetof(struct config, csv_monitor), csv_open, csv_write, true}};
 
 /* Makes every directory of a path that ends with a slash. */
 static bool make_all(char *path) {
@@ -148,7 +149,7 @@ zero_status monitor_open(const struct config *config, const char *run, bool anew
         bool given = c->output_path && *c->output_path;
         int length = snprintf(path, sizeof out[i].directory, "%s%s%s/%s/", given ? c->output_path : run,
                               given ? "" : "/", given ? "" : kinds[i].block, c->job_name);
-        bool replaces = anew && (overwrites || !given);
+        bool replaces = anew && (!given || (overwrites && kinds[i].own_names));
         if (length >= (int)sizeof out[i].directory || !make_all(path) || !kinds[i].open(&out[i], replaces)) {
             int number = length >= (int)sizeof out[i].directory ? ENAMETOOLONG : errno;
             return error_set(error, ZERO_E_IO, "%s.output_path: cannot write in %s: %s", kinds[i].block, path,

@@ -62,13 +62,13 @@ def _check(status: int | None, function: Any, arguments: Any) -> Any:
             raised.clear()
     if status:
         failure = lib.zero_last_failure()
-        sentence, unit, call = ((text or b"").decode() for text in (failure.sentence, failure.unit, failure.call))
+        sentence, unit, call = ((text or b"").decode(errors="replace") for text in (failure.sentence, failure.unit, failure.call))
         raise ZeroError(sentence, lib.zero_status_name(failure.code), failure.rank, unit, call)
     return arguments
 
 
 def _decode(text: bytes | None, function: Any, arguments: Any) -> str | None:
-    return None if text is None else text.decode()
+    return None if text is None else text.decode(errors="replace")  # a path need not be UTF-8
 
 
 def _load() -> Any:
