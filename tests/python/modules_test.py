@@ -472,6 +472,13 @@ class Modules(Case):
             torch.manual_seed(0)
             engine = self.engine(Pairs(), free_order=free_order)
             self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+        with self.assertRaisesRegex(zero.ZeroError, r"blocks\.\d is recomputed in a checkpoint .* free_order=True"):
+            self.train(self.engine(Pairs()))
+
+    def test_checkpoint_around_the_model(self):
+        engine = self.mlp(free_order=True)
+        loss = lambda m, step: F.cross_entropy(checkpoint(m, vectors(step)[0], use_reentrant=False), vectors(step)[1])
+        self.assertLosses(self.train(engine, loss=loss), [row[0] for row in plain_losses("mlp", STEPS)])
 
     def test_autocast(self):
         plain, engine = made("mlp"), self.mlp()
@@ -487,11 +494,36 @@ class Modules(Case):
             engine.step()
             self.assertLosses([loss.item()], [expected.item()])
 
+    def test_micro_steps_in_one_autocast(self):
+        """Autocast keeps copies of weights, also those of a forward before."""
+        plain, engine = made("mlp"), self.mlp(gradient_accumulation_steps=2)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        for step in range(0, 2 * STEPS, 2):
+            with torch.autocast("cpu", torch.bfloat16):
+                for micro in (step, step + 1):
+                    expected, loss = loss_of_vectors(plain, micro), loss_of_vectors(engine.model, micro)
+                    (expected / 2).backward()
+                    engine.backward(loss)
+                    self.assertLosses([loss.item()], [expected.item()])
+                engine.step()
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
     def test_compiled_blocks(self):
         engine = self.mlp()
         for block in engine.model.blocks:
             block.compile(backend="aot_eager")
         self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+
+    def test_compiled_models(self):
+        """In place, and as another module, before and after fully_shard."""
+        compiled = lambda model: torch.compile(model, backend="aot_eager")
+        for before, after in ((lambda m: m, compiled), (compiled, lambda m: m), (lambda m: m.compile(backend="aot_eager") or m, lambda m: m)):
+            engine = self.engine(before(made("mlp")))
+            model = after(engine.model)
+            losses = self.train(engine, loss=lambda _, step: loss_of_vectors(model, step))
+            self.assertLosses(losses, [row[0] for row in plain_losses("mlp", STEPS)])
 
     @unittest.skipUnless(shutil.which("g++"), "SKIPPED: Inductor needs g++")
     def test_inductor(self):

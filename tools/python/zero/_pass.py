@@ -120,6 +120,7 @@ class Passes:
                 self.current = before
                 return before
         lib.zero_micro_begin(self.handle, mode)
+        torch.clear_autocast_cache()  # its copies of weights have nodes of an earlier pass, or old values
         self.mode = mode
         self.current = begun = Pass()
         if mode == TRAIN:
@@ -301,10 +302,18 @@ class Passes:
             return  # inside its own backward: the parameters are there
         if self.open and not self.free:
             self._end()
-        left = [c for c in (self.current.calls if self.current else ()) if c.use.module is module and not c.begun]
+        calls = [c for c in (self.current.calls if self.current else ()) if c.use.module is module]
+        left = [c for c in calls if not c.begun]
+        name = self.uses[module][0].name
+        several = f"zero: {name} is recomputed in a checkpoint around several units; give fully_shard free_order=True"
         if not left:
-            raise ZeroError(f"zero: {self.uses[module][0].name} is called in a backward, but not in its forward")
-        self._open(left[-1], False)
+            raise ZeroError(several if calls and not self.free else f"zero: {name} is called in a backward, but not in its forward")
+        try:
+            self._open(left[-1], False)
+        except ZeroError as error:
+            if self.free or error.code != "ZERO_E_ORDER":
+                raise
+            raise ZeroError(several) from error
 
     def _finish(self) -> None:
         """Autograd has ended."""

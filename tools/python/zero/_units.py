@@ -88,6 +88,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with contextlib.ExitStack() as hooks:
             hooks.callback(register_module_forward_pre_hook(enter).remove)
             hooks.callback(register_module_forward_hook(leave).remove)
+            same = lambda t: t  # hooks of a checkpoint around the model keep none of these tensors
+            hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(same, same))
             gpus = range(torch.cuda.device_count()) if _torch.cuda.is_initialized() else ()
             with torch.random.fork_rng(devices=gpus), torch.compiler.set_stance("force_eager"), self:
                 yield
