@@ -22,10 +22,10 @@ def trainer(place, kind="gpt2", shard=True, config=None, more=None, **options):
     values |= {"logging_steps": 1, "weight_decay": 0.1, "warmup_steps": 3, "use_cpu": True, "disable_tqdm": True}
     values |= {"save_strategy": "no", "report_to": "none", "dataloader_pin_memory": False}
     args = transformers.TrainingArguments(str(place), **(values | options))
-    data = {"train_dataset": ROWS, "eval_dataset": ROWS[:7]}
+    data = {"train_dataset": ROWS, "eval_dataset": ROWS[:7], **(more or {})}
     if not shard:
         return transformers.Trainer(made(kind), args, **data)
-    return Trainer(made(kind), args, zero_config=config or STAGE3, **data | (more or {}))
+    return Trainer(made(kind), args, zero_config=config or STAGE3, **data)
 
 
 def logged(trainer, *keys):
@@ -72,6 +72,29 @@ class TrainerTest(unittest.TestCase):
         state = whole.engine.state_dict()
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(value, state[name]), name)
+
+    def test_best_of_models_alone(self):
+        """save_only_model: the best model comes from its weights' file."""
+        options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4, "learning_rate": 0.1}
+        t = trainer(self.path, save_only_model=True, load_best_model_at_end=True, **options)
+        t.train()
+        best = min(logged(t, "eval_loss"))
+        self.assertLess(best, logged(t, "eval_loss")[-1])
+        self.assertAlmostEqual(t.evaluate()["eval_loss"], best, delta=1e-6)
+
+    def test_interrupted(self):
+        """A training that ends between the micro-steps of a step leaves nothing to the next one."""
+
+        class Stop(transformers.TrainerCallback):
+            def on_substep_end(self, args, state, control, **_):
+                control.should_training_stop = state.global_step == 3
+                return control
+
+        both = [trainer(self.path, shard=shard, more={"callbacks": [Stop()]}) for shard in (True, False)]
+        for t in both:
+            for _ in range(2):
+                t.train()
+        self.assertLogs(*both, "loss")
 
     def test_bf16(self):
         t = trainer(
@@ -128,6 +151,8 @@ class TrainerTest(unittest.TestCase):
         for more in ({"optimizers": (torch.optim.SGD([torch.zeros(1)]), None)}, {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 1})}):
             with self.assertRaisesRegex(ValueError, "the optimizer is the engine's: leave out"):
                 trainer(self.path, more=more)
+        with self.assertRaisesRegex(ValueError, "leave out fp16_full_eval and bf16_full_eval"):
+            trainer(self.path, bf16_full_eval=True)
         twice = self.path / "twice.json"
         twice.write_text('{"zero_optimization": {"stage": 2, "overlap_comm": true, "stage": 3}}')
         with self.assertRaisesRegex(ValueError, r'twice\.json: key "stage" stands twice'):

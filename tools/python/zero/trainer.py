@@ -77,6 +77,8 @@ class Sharded:
         config = given if isinstance(given, dict) else _read(given)
         if "scheduler" in config:
             raise ValueError("zero: the TrainingArguments give the schedule; take `scheduler` out of the configuration")
+        if args.fp16_full_eval or args.bf16_full_eval:
+            raise ValueError("zero: evaluations have the type of the training; leave out fp16_full_eval and bf16_full_eval")
         ours = {
             "train_batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
             "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
@@ -98,6 +100,8 @@ class Sharded:
             if self.engine.accumulation_steps != self.args.gradient_accumulation_steps:
                 raise ValueError("zero: gradient_accumulation_steps is not that of the TrainingArguments")
             self.optimizer = self.engine.optimizer
+        else:
+            self.engine._passes.restart()  # drops what an interrupted training has left of a step
         return self.optimizer  # type: ignore[no-any-return]
 
     def create_accelerator_and_postprocess(self: Any) -> None:
@@ -128,7 +132,12 @@ class Sharded:
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
 
     def _load_best_model(self: Any) -> None:
-        self.engine.load(os.path.join(self.state.best_model_checkpoint, "zero"), weights_only=True)
+        place = os.path.join(self.state.best_model_checkpoint, "zero")
+        if os.path.isdir(place):
+            self.engine.load(place, weights_only=True)
+        else:  # save_only_model
+            with self.engine.full_parameters(writeback=True):
+                super()._load_best_model()  # type: ignore[misc]
 
 
 class Trainer(Sharded, transformers.Trainer):  # type: ignore[misc]
