@@ -2,11 +2,13 @@
 
 import copy
 import os
+import random
 import shutil
 import unittest
 import warnings
 
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TEST_TMPDIR", ".") + "/inductor"}
+import numpy
 import torch
 import torch.nn.functional as F
 from models import KINDS, MLP, Block, configuration, loss_of_vectors, made, plain_losses, vectors
@@ -395,6 +397,23 @@ class Modules(Case):
             self.assertEqual([type(t) for t in (model.scale, model.ones, model.tables["bias"])], [torch.Tensor] * 3)
             self.assertEqual((model.calls, len(model.seen)), (STEPS, STEPS))
             self.assertNotIn("ones", model.state_dict())
+
+    def test_random_numbers(self):
+        """The forward that finds the order of units leaves the generators as they were."""
+
+        class Draws(MLP):
+            def forward(self, x):
+                self.drawn = draw()
+                return super().forward(x)
+
+        draw = lambda: [random.random(), numpy.random.rand(), torch.rand([]).item()]
+        drawn = []
+        for call in (lambda: drawn.append(draw()), lambda: drawn.append((engine.model(vectors(0)[0]), engine.model.drawn)[1])):
+            engine = self.engine(Draws())
+            for seed in (random.seed, numpy.random.seed, torch.manual_seed):
+                seed(1)
+            call()
+        self.assertEqual(*drawn)
 
     def test_parameters_of_integers(self):
         """They stay the model's own, also where a function uses them."""

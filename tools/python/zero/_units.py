@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import random
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +62,21 @@ def chosen_modules(model: nn.Module, units: UnitSpec | None) -> set[nn.Module]:
     return set(found)
 
 
+@contextlib.contextmanager
+def _same_numbers() -> Iterator[None]:
+    """Generators of random numbers, also NumPy's if the program has it, go on afterwards as if nothing had been."""
+    numpy, state = sys.modules.get("numpy"), random.getstate()
+    of_numpy = numpy.random.get_state() if numpy else None
+    gpus = range(torch.cuda.device_count()) if _torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices=gpus):
+            yield
+    finally:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(of_numpy)
+
+
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What one forward does: the modules that it calls, and with each use of a parameter the modules around it."""
 
@@ -90,8 +107,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             hooks.callback(register_module_forward_hook(leave).remove)
             same = lambda t: t  # hooks of a checkpoint around the model keep none of these tensors
             hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(same, same))
-            gpus = range(torch.cuda.device_count()) if _torch.cuda.is_initialized() else ()
-            with torch.random.fork_rng(devices=gpus), torch.compiler.set_stance("force_eager"), self:
+            with _same_numbers(), torch.compiler.set_stance("force_eager"), self:
                 yield
 
 
