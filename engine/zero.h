@@ -160,9 +160,9 @@ typedef struct zero_runtime {
  *   6. torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *   7. none of these: one rank
  *
- * For 1 to 4 the environment is not read, but by 3 for this rank's number on its host if local_rank is 0. ZERO_E_ARGUMENT: two of 1 to 4; a rank that
- * is not below its size; a size above 1 without address or port; rank, address or port without size. ZERO_E_UNSUPPORTED: another
- * MPI's launcher (PMI_SIZE), or srun without PMIx, started several processes. A rank that does not come: ZERO_E_PEER after 10 x
+ * For 1 to 4 the environment is not read, but by 3 for this rank's number on its host if local_rank is 0. ZERO_E_ARGUMENT: two of 1 to 4;
+ * a rank that is not below its size; a size above 1 without address or port; rank, address or port without size. ZERO_E_UNSUPPORTED:
+ * another MPI's launcher (PMI_SIZE), or srun without PMIx, started several processes. A rank that does not come: ZERO_E_PEER after 10 x
  * comm.timeout_s, on every rank that did. */
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. NULL: it failed, see zero_last_error(). Collective. */
@@ -442,7 +442,9 @@ typedef struct zero_optimizer {
     void (*prepare)(void *user, const zero_optimizer_params *params, uint64_t step,
                     float scalars[ZERO_SCALARS_MAX]);
     /* Updates `count` elements; the mean, clipped gradient is gradient[i] * gradient_scale. Unused states are NULL. Several threads
-     * may call it at once, on any cut of a shard into ranges: the result of an element must not depend on the range. */
+     * may call it at once, on any cut of a shard into ranges: the result of an element must not depend on the range. The engine's padding
+     * between parameters comes along: weights, states and gradients of 0. With zero_quantized_weights, whose codes share scales with it,
+     * keep its weights 0. */
     void (*update)(void *user, float *weight, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void *user;
