@@ -10,9 +10,9 @@
 
 enum {
     TENSOR_DIMS_MAX = 8,
-    SAFETENSORS_HEADER_BYTES_MAX = 1 << 30,
-    SAFETENSORS_SHARED_HEADER_BYTES_MAX = 100000000, /* the limit of the Python package */
-    SAFETENSORS_ALIGN_BYTES = 4096           /* in files that are written here, the data start on a page */
+    SAFETENSORS_HEADER_BYTES_MAX = 1 << 30, /* of files that are read, and of files that only the engine reads */
+    SAFETENSORS_SHARED_HEADER_BYTES_MAX = 100000000, /* of others: the limit of the Python package */
+    SAFETENSORS_ALIGN_BYTES = 4096 /* in files that are written here, the data start on a page */
 };
 
 struct tensor {
@@ -41,8 +41,8 @@ void safetensors_free(struct tensor_table *table); /* a zeroed struct is allowed
 const struct tensor *safetensors_find(const struct tensor_table *table, const char *name); /* NULL: none */
 
 /* Makes the first 8 + N bytes of a file with these tensors, in this order; sets the offset and bytes of each tensor.
- * Notes become metadata, and so does `format` if it is not NULL ("pt" is needed by transformers, which then reads the file). The
- * caller frees *out. Notes of equal lengths give headers of equal lengths. */
+ * Notes become metadata, and so does `format` if it is not NULL: "pt" in files that transformers reads, whose header has at most
+ * SAFETENSORS_SHARED_HEADER_BYTES_MAX bytes. The caller frees *out. Notes of equal lengths give headers of equal lengths. */
 zero_status safetensors_print(struct tensor *tensor, uint32_t count, const char *format, char **out,
                               uint64_t *out_bytes, struct zero_error *error);
 

@@ -383,7 +383,7 @@ static zero_status remove_step(struct storage *s, const char *root, uint64_t ste
     return status ? status : remove_tree(s, hidden, error);
 }
 
-/* A checkpoint that cannot be read counts as another run's. If it could not be deleted either, that is the reason. */
+/* A checkpoint that cannot be read counts as another run's. The error says why it cannot be deleted, or else why it cannot be read. */
 static zero_status is_others(struct storage *s, const char *root, uint64_t step, const char *run, bool *out,
                              struct zero_error *error) {
     char path[STORAGE_PATH_BYTES], file[STORAGE_PATH_BYTES];

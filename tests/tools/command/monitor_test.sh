@@ -111,6 +111,11 @@ expect 0 "$zero" train c.json --data text --steps 1 --run another
 expect 0 "$zero" train c.json --data text --steps 2 --run run --overwrite
 [[ $(grep -c . tables/small/Train_Samples_train_loss.csv) == 3 ]] || fail "anew: $(cat tables/small/Train_Samples_train_loss.csv)"
 [[ $(read_all "$events" | grep -c train_loss) == 2 ]] || fail "anew: $(read_all "$events")"
+# Event files in an output_path may be another program's.
+config 2 ', "tensorboard": {"enabled": true, "output_path": "boards", "job_name": "shared"}' >shared.json
+mkdir -p boards/shared && echo other >boards/shared/events.out.tfevents.1.other.1.0
+expect 0 "$zero" train shared.json --data text --steps 1 --run run --overwrite
+[[ $(cat boards/shared/events.out.tfevents.1.other.1.0) == other ]] || fail "another program's event file is gone"
 
 # A directory that cannot be made.
 echo >occupied
