@@ -307,6 +307,15 @@ zero_status config_read(const char *json_or_path, struct config *out, struct zer
 zero_status config_read_text(const char *text, size_t length, const char *name, struct config *out,
                              struct zero_error *error);
 
+/* config_read in two calls, for a caller that needs the text, too: the file may change, and a pipe gives its text once. */
+struct config_text {
+    const char *name; /* for messages: the path, which is borrowed, or "configuration" */
+    char *text;       /* ends with a zero byte; the caller frees it; NULL after a failure */
+    size_t length;
+};
+zero_status config_text_read(const char *json_or_path, struct config_text *out, struct zero_error *error);
+zero_status config_text_parse(const struct config_text *text, struct config *out, struct zero_error *error);
+
 /* Replaces the model block by Hugging Face's config.json. `path`: this file, or its directory. All values of the old
  * block are lost, also those that config_set stored below "model". */
 zero_status config_read_model(struct config *config, const char *path, struct zero_error *error);

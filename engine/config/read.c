@@ -121,18 +121,28 @@ static zero_status name_file(zero_status status, const char *path, struct zero_e
     return status;
 }
 
+static const char unnamed[] = "configuration";
+
+zero_status config_text_read(const char *json_or_path, struct config_text *out, struct zero_error *error) {
+    bool is_text = json_or_path[strspn(json_or_path, " \t\r\n")] == '{';
+    *out = (struct config_text){.name = is_text ? unnamed : json_or_path};
+    if (!is_text) return read_file(json_or_path, false, &out->text, &out->length, error);
+    out->text = strdup(json_or_path), out->length = strlen(json_or_path);
+    return out->text ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+}
+
+zero_status config_text_parse(const struct config_text *text, struct config *out, struct zero_error *error) {
+    zero_status status = config_read_text(text->text, text->length, text->name, out, error);
+    return text->name == unnamed ? status : name_file(status, text->name, error);
+}
+
 zero_status config_read(const char *json_or_path, struct config *out, struct zero_error *error) {
-    const char *first = json_or_path + strspn(json_or_path, " \t\r\n");
-    char *text;
-    size_t length;
-    if (*first == '{')
-        return config_read_text(json_or_path, strlen(json_or_path), "configuration", out, error);
+    struct config_text text;
     *out = (struct config){0};
-    zero_status status = read_file(json_or_path, false, &text, &length, error);
-    if (status) return status;
-    status = config_read_text(text, length, json_or_path, out, error);
-    free(text);
-    return name_file(status, json_or_path, error);
+    zero_status status = config_text_read(json_or_path, &text, error);
+    if (!status) status = config_text_parse(&text, out, error);
+    free(text.text);
+    return status;
 }
 
 zero_status config_read_model(struct config *config, const char *path, struct zero_error *error) {

@@ -88,6 +88,7 @@ zero_status run_file_write(const struct job *job, const zero_engine *engine, con
 
 enum { PATH_BYTES = 4096 + 32 };
 
+/* NULL, or what is wrong with the file that is in its place. */
 static const char *find_config(const char *directory, char out_path[PATH_BYTES]) {
     snprintf(out_path, PATH_BYTES, "%s/config.json", directory);
     return own_file_problem(out_path, EDIT_BEGINNING, SCAN_BYTES_MAX);
@@ -112,9 +113,8 @@ zero_status run_file_check_config(const char *directory, struct zero_error *erro
 
 zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error) {
     char path[PATH_BYTES], *text = NULL;
-    zero_status checked = run_file_check_config(directory, error);
-    if (checked) return checked;
-    find_config(directory, path);
+    const char *problem = find_config(directory, path);
+    if (problem) return error_set(error, ZERO_E_ARGUMENT, "%s %s", path, problem);
     if (asprintf(&text, "%s\n", job->config_json) < 0)
         return error_set(error, ZERO_E_MEMORY, "no memory for %s", path);
     zero_status status = new_file_write(path, text, error);

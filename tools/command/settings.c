@@ -1,6 +1,5 @@
 #include "tools/command/settings.h"
 
-#include <errno.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,48 +56,14 @@ static zero_status apply_one(struct json_object *root, const char *setting, bool
     return ZERO_OK;
 }
 
-/* The file may be a pipe, so it is read once. One byte more than the scanner allows lets the scanner report a file that is too large. */
-static zero_status read_file(const char *path, char **out, size_t *out_length, struct zero_error *error) {
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return error_set(error, ZERO_E_IO,
-                         "%.200s: cannot be opened: %s; give a file, or JSON that starts with {", path,
-                         strerror(errno));
-    char *text = malloc(SCAN_BYTES_MAX + 2);
-    size_t length = text ? fread(text, 1, SCAN_BYTES_MAX + 1, file) : 0;
-    zero_status status = ZERO_OK;
-    if (!text) status = error_set(error, ZERO_E_MEMORY, "%s: no memory to read it", path);
-    if (!status && ferror(file))
-        status = error_set(error, ZERO_E_IO, "%s: cannot be read: %s", path, strerror(errno));
-    fclose(file);
-    if (status) {
-        free(text);
-        return status;
-    }
-    text[length] = 0;
-    *out = text, *out_length = length;
-    return ZERO_OK;
-}
-
-static bool is_text(const char *path) { return path[strspn(path, " \t\r\n")] == '{'; }
-
 /* Checks only that the text is JSON: the settings may mend what the configuration has wrong. */
-static zero_status parse_text(const char *text, size_t length, const char *name, struct json_object **out,
-                              struct zero_error *error) {
-    zero_status status = config_scan(text, length, name, error);
-    if (status) return status;
-    *out = json_tokener_parse(text);
-    return *out ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", name);
-}
-
 static zero_status read_root(const char *path, struct json_object **out, struct zero_error *error) {
-    char *text;
-    size_t length;
-    if (is_text(path)) return parse_text(path, strlen(path), "configuration", out, error);
-    zero_status status = read_file(path, &text, &length, error);
-    if (status) return status;
-    status = parse_text(text, length, path, out, error);
-    free(text);
+    struct config_text t;
+    zero_status status = config_text_read(path, &t, error);
+    if (!status) status = config_scan(t.text, t.length, t.name, error);
+    if (!status) *out = json_tokener_parse(t.text);
+    if (!status && !*out) status = error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", t.name);
+    free(t.text);
     return status;
 }
 
@@ -124,26 +89,6 @@ zero_status settings_apply(const char *config_path, const struct option_each *se
     json_object_put(root);
     if (status || *out) return status;
     return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
-}
-
-zero_status settings_read(const char *config_path, struct config *config, char **out,
-                          struct zero_error *error) {
-    const char *path = config_path;
-    char message[sizeof error->message];
-    size_t length;
-    *out = NULL;
-    if (is_text(path)) {
-        *out = strdup(path);
-        return *out ? config_read(path, config, error)
-                    : error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
-    }
-    zero_status status = read_file(path, out, &length, error);
-    if (status) return status;
-    status = config_read_text(*out, length, path, config, error);
-    if (!status || strncmp(error->message, path, strlen(path)) == 0) return status;
-    memcpy(message, error->message, sizeof message); /* of a key: without the file's name */
-    snprintf(error->message, sizeof error->message, "%.200s: %.800s", path, message);
-    return status;
 }
 
 void settings_mark(struct config *config, const struct option_each *set) {

@@ -12,11 +12,6 @@
 zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
                            char **out, struct zero_error *error);
 
-/* Reads the configuration of a file, or of an argument that is itself the text. *out: the text, which the caller frees, also
- * after a failure. The file may change afterwards, and a pipe gives its text once: what reads the configuration again takes *out. */
-zero_status settings_read(const char *config_path, struct config *config, char **out,
-                          struct zero_error *error);
-
 /* The text of a configuration, which may itself be the argument, as json-c prints it; the caller frees it. */
 zero_status settings_text(const char *config_path, char **out, struct zero_error *error);
 

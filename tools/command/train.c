@@ -33,7 +33,7 @@ struct arguments {
     struct option_name recover;
     struct option_list data;
     struct option_each set;
-    char *text; /* of the configuration's file, as it was read; NULL: `json` is in place of it */
+    struct config_text text; /* of the configuration, as it was read; without `json` */
     char *json; /* the configuration with what --set changes and the planner chose; NULL: the file as it is */
     bool automatic; /* the planner chose what was "auto", or failed at `stage` */
     enum automatic_stage stage;
@@ -83,7 +83,8 @@ static const struct option options[] = {
     {"--save-every", "N",
      "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM", OPTION_COUNT,
      FIELD(save_every)},
-    {"--keep", "K", "deletes all but the K newest checkpoints of this run after each save", OPTION_COUNT, FIELD(keep)},
+    {"--keep", "K", "deletes all but the K newest checkpoints of this run after each save", OPTION_COUNT,
+     FIELD(keep)},
     {"--resume", "[STEP]",
      "goes on with --run DIR from its latest checkpoint, or from checkpoints/step_STEP: the number counts "
      "updates, without skipped steps",
@@ -114,12 +115,14 @@ static bool started(const struct launch *launch) { return launch->transport != &
 
 /* The text of the configuration. The file itself is read once, because it may change meanwhile. */
 static const char *config_of(const struct arguments *arguments) {
-    return arguments->json ? arguments->json : arguments->text;
+    return arguments->json ? arguments->json : arguments->text.text;
 }
 
 static zero_status read_values(struct arguments *arguments, struct config *config, struct zero_error *error) {
-    zero_status status = arguments->json ? config_read(arguments->json, config, error)
-                                         : settings_read(arguments->config, config, &arguments->text, error);
+    zero_status status = ZERO_OK;
+    if (arguments->json) status = config_read(arguments->json, config, error);
+    if (!arguments->json) status = config_text_read(arguments->config, &arguments->text, error);
+    if (!arguments->json && !status) status = config_text_parse(&arguments->text, config, error);
     if (status == ZERO_OK) settings_mark(config, &arguments->set);
     if (status == ZERO_OK && arguments->model) status = config_read_model(config, arguments->model, error);
     if (status == ZERO_OK && arguments->data.count)
@@ -402,7 +405,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
     pretrained_close(&job.pretrained);
     config_free(&job.config);
     free(arguments->json);
-    free(arguments->text);
+    free(arguments->text.text);
     return result;
 }
 
