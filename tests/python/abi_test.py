@@ -45,3 +45,10 @@ subprocess.run(command, input="\n".join(lines) + "\n", text=True, check=True)
 version = ".".join(re.search(rf"ZERO_VERSION_{part} (\d+)", header)[1] for part in ("MAJOR", "MINOR", "PATCH"))
 assert _abi.lib.zero_version() == version
 print(f"{len(structs)} structs and {len(_header.FUNCTIONS)} functions are the header's, of version {version}")
+
+try:  # a sentence may have a path that is not UTF-8
+    _abi.lib.zero_engine_open(b"no\xffne.json", _header.zero_runtime())
+except _abi.ZeroError as error:
+    assert str(error).startswith("no\ufffdne.json: cannot be opened"), error
+else:
+    raise AssertionError("a file that is not there was read")
