@@ -19,7 +19,7 @@
     X(FAULT_SHORT, "short transfer")                                                                         \
     X(FAULT_ONE_BYTE, "1-byte transfer")                                                                     \
     X(FAULT_TRANSFER_REORDERED, "transfer reordered")                                                        \
-    X(FAULT_TRANSFER_DELAYED, "transfer delayed")                                                            \
+    X(FAULT_TRANSFER_DELAYED, "transfer delayed") /* by 0.1 ms on average, and again as long as it fires */  \
     /* of a request, in every tier: */                                                                       \
     X(FAULT_DELAYED, "request delayed")     /* started after some tests */                                   \
     X(FAULT_REORDERED, "request reordered") /* reported after a later request */                             \

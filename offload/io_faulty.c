@@ -77,7 +77,7 @@ static void collect(struct faulty *f) {
     if (!f->inner->ops->wait(f->inner, &done, 1)) return;
     f->inside--;
     if (f->one_byte[done.tag] && done.result > 0) done.result = 1;
-    if (fault_fires(&f->stream, FAULT_TRANSFER_DELAYED)) sleep_a_little(f);
+    while (fault_fires(&f->stream, FAULT_TRANSFER_DELAYED)) sleep_a_little(f);
     uint32_t before = f->held_count;
     bool reordered = f->inside && fault_fires(&f->stream, FAULT_TRANSFER_REORDERED);
     hold(f, done, !reordered);

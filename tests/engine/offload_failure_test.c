@@ -24,12 +24,13 @@ struct run {
 
 static void pause_ms(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); }
 
-/* Both ranks have stepped, and the odd rank's drive is slow: most of its refresh is still to come. */
+/* Both ranks have stepped. The odd rank's drive takes 50 ms and more for each transfer until that changes: most of its refresh, which
+ * takes seconds, is still to come. */
 static bool step_slowly(struct plain *p, zero_engine *engine, uint32_t rank, struct run *run) {
     if (!CHECK(engine)) return false;
     if (rank == ODD) engine_plant_faults(engine, &run->faults);
     bool good = CHECK_INT(plain_open(p, engine, model, PARAMS, NULL), ZERO_OK);
-    if (rank == ODD) run->faults.probability[FAULT_TRANSFER_DELAYED] = 1;
+    if (rank == ODD) run->faults.probability[FAULT_TRANSFER_DELAYED] = 0.998;
     return good && CHECK_INT(plain_step(p, 1, NULL), ZERO_OK);
 }
 
@@ -39,6 +40,7 @@ static void compute_on(struct plain *p, struct run *run) {
     CHECK_INT(zero_micro_begin(p->engine, ZERO_TRAIN), ZERO_OK);
     if (!CHECK_INT(zero_forward_begin(p->unit[0]), ZERO_OK)) return;
     run->faults.probability[FAULT_EIO] = 1;
+    run->faults.probability[FAULT_TRANSFER_DELAYED] = 0;
     for (int ms = 0; ms < PATIENCE_MS && !atomic_load(&run->heard); ms++) pause_ms(1);
     CHECK(atomic_load(&run->heard));
     CHECK_INT(zero_forward_end(p->unit[0]), ZERO_E_IO);
@@ -66,6 +68,7 @@ static void one_leaves(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     bool good = step_slowly(&p, engine, rank, run);
     pthread_barrier_wait(&run->together);
+    if (rank == ODD) run->faults.probability[FAULT_TRANSFER_DELAYED] = 0.5;
     if (rank == ODD || !good) return;
     zero_status status = plain_step(&p, 1, NULL);
     if (!status) status = plain_step(&p, 1, NULL);
