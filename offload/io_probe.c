@@ -37,8 +37,9 @@ struct probe {
 
 static void tell(void *user) { sem_post(user); }
 
-static zero_status open_lane(struct probe *p, const struct io_probe_cell *cell, bool say,
-                             const char **out_name, struct zero_error *error) {
+/* `name` is that of the io of the cell before, or NULL. A cell that takes another one says why. */
+static zero_status open_lane(struct probe *p, const struct io_probe_cell *cell, const char **name,
+                             struct zero_error *error) {
     struct device_span span = {p->memory, p->memory_bytes};
     struct io_options io = {.file = p->file.handle,
                             .depth = cell->queue_depth,
@@ -54,8 +55,9 @@ static zero_status open_lane(struct probe *p, const struct io_probe_cell *cell, 
                                 .user = &p->finished};
     zero_status status = io_open(&io, p->o->no_uring, &lane.io, error);
     if (status) return status;
-    if (say && lane.io->remark[0]) log_line(p->o->log, ZERO_LOG_WARN, "%s", lane.io->remark);
-    *out_name = lane.io->ops->name;
+    if (*name != lane.io->ops->name && lane.io->remark[0])
+        log_line(p->o->log, ZERO_LOG_WARN, "%s", lane.io->remark);
+    *name = lane.io->ops->name;
     return lane_open(&lane, &p->lane, error);
 }
 
@@ -142,7 +144,7 @@ static zero_status measure_all(struct probe *p, struct io_probe *out, struct zer
                                                .queue_depth = depths[i % IO_PROBE_DEPTHS]};
     for (uint32_t i = 0; i < ROUNDS * IO_PROBE_CELLS; i++) {
         struct io_probe_cell *cell = &out->cells[i % IO_PROBE_CELLS];
-        zero_status status = open_lane(p, cell, i == 0, &out->io, error);
+        zero_status status = open_lane(p, cell, &out->io, error);
         if (status) return status;
         if (i == 0) status = write_once(p, error);
         if (!status) status = measure_cell(p, cell, error);
