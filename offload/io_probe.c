@@ -37,7 +37,7 @@ struct probe {
 
 static void tell(void *user) { sem_post(user); }
 
-/* `name` is that of the io of the cell before, or NULL. A cell that takes another one says why. */
+/* *name: the io of the cell before, or NULL; becomes the io of this cell. Logs the reason for another io than before. */
 static zero_status open_lane(struct probe *p, const struct io_probe_cell *cell, const char **name,
                              struct zero_error *error) {
     struct device_span span = {p->memory, p->memory_bytes};

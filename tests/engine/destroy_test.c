@@ -53,7 +53,7 @@ static void await_left(uint32_t ranks) {
 static void count_line(void *user, zero_log_level level, const char *line) {
     struct rank *rank = user;
     if (rank->init_late) await_left(1), rank->init_late = false;
-    if (level == ZERO_LOG_INFO || strstr(line, "memlock limit")) return; /* other tests use it up */
+    if (level == ZERO_LOG_INFO || strstr(line, "memlock limit")) return; /* other tests may have used it up */
     if (!atomic_fetch_add(&rank->errors, 1)) snprintf(rank->first, sizeof rank->first, "%s", line);
     fprintf(stderr, "rank %u logs: %s\n", rank->runtime.rank, line);
 }

@@ -7,7 +7,7 @@
 #include "tests/check.h"
 #include "tests/offload/tier_conformance.h"
 
-static bool refused; /* other tests have used up what this user may lock */
+static bool refused; /* io_uring, because other tests have used up the memlock limit of the user */
 
 static void keep(void *user, zero_log_level level, const char *line) {
     refused |= strstr(line, "refuses io_uring") && strstr(line, "memlock limit");

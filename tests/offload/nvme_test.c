@@ -114,7 +114,7 @@ static void the_pool_is_said_once(const char *directory) {
 static void io_uring_is_not_worth_a_word(const char *directory) {
     struct tier_options options = options_for(&directory, 1);
     opens_and_works(&options);
-    /* but where other tests have used up what this user may lock */
+    /* Other tests may have used up the user's memlock limit: that line is right. */
     CHECK_INT(occurrences(lines, "io_uring"), occurrences(lines, "memlock limit"));
     CHECK_CONTAINS(lines, "reserved ");
 }

@@ -9,7 +9,7 @@ shadow() { # DRIVE [SED]: the configuration with its state on the drive, and one
 }
 train() { "$zero" train "${config:-c.json}" --data "${data:-text}" "$@"; }
 id() { sed -n 's/^id //p' "$1/identity"; }
-# Beside it the drive may warn that it has no memory to register.
+# Beside it the drive may warn of the memlock limit, which other tests use up.
 one_line() { says err "$1" && { [[ $(grep -vc 'memlock limit' err) == 1 ]] || fail "said more than once"; }; }
 
 # killed RUN DRIVE: in the midst of its steps; its drive is kept as it was, for the cases below.
@@ -96,7 +96,7 @@ expect 0 train --steps 2 --run first --overwrite --ranks 2
 says out "is written over under $work/drive: this directory's own run begins anew"
 [[ $(id first) != "$first" ]] || fail "a new training has the old id"
 expect 0 train --steps 2 --run fresh --ranks 2 --quiet
-grep -v "memlock limit" err >others # other tests use it up
+grep -v "memlock limit" err >others
 [[ $(grep -c . out) == 1 && ! -s others ]] || fail "a quiet run speaks"
 # Its directory is gone: what the drive says of it counts.
 rm -rf fresh && expect 0 train --steps 2 --run fresh --overwrite --ranks 2
