@@ -20,7 +20,8 @@ const char *zero_version(void) { return VERSION(ZERO_VERSION_MAJOR, ZERO_VERSION
 int zero_abi_version(void) { return ZERO_ABI_VERSION; }
 
 zero_status zero_last_failure(zero_failure *out) {
-    if (!out || !out->struct_size) return ZERO_E_ARGUMENT; /* the failure that is asked for stays */
+    /* zero_last_error must not erase the failure that it returns */
+    if (!out || !out->struct_size) return ZERO_E_ARGUMENT;
     const struct failure *f = failure_last();
     zero_failure failure = {.code = f->error.code,
                             .rank = f->error.code ? f->error.rank : -1,

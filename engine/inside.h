@@ -1,5 +1,5 @@
-/* The inside of an engine: for the command, for the planner and the simulator, which run what was planned, and for tests that
- * look at what is planned, plant faults, or use another file system. Hosts need none of it. */
+/* Access to the inside of an engine, for the command, the planner and the simulator, and for tests that inspect plans, plant
+ * faults, or use another file system. Host programs do not need it. */
 #ifndef ZERO_ENGINE_INSIDE_H
 #define ZERO_ENGINE_INSIDE_H
 
@@ -21,7 +21,7 @@ struct running *engine_running(zero_engine *engine);
 /* Before commit: the communicator of all ranks, and how many of them are on this rank's node. */
 struct comm *engine_comm(zero_engine *engine, uint32_t *out_node_ranks);
 
-/* What the ranks of this host may take of its memory, together; UINT64_MAX: unknown. */
+/* The host memory that the ranks of this host may take together; UINT64_MAX: unknown. */
 uint64_t engine_host_bytes(const zero_engine *engine);
 
 /* Before commit: the drive fails as `faults` says. Borrowed. */

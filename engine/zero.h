@@ -24,17 +24,16 @@
  * A pass may skip units (a backward needs its forward), but not reorder them, unless zero_engine_free_order was called. A call out of
  * order returns ZERO_E_ORDER, names the unit and the state, and changes nothing.
  *
- * All ranks call a collective function in the same order, with the same arguments. The other functions are local. (Where the host cuts
- * its model, "the same" of units and parameters is the same on the ranks of one model rank: see "pieces of a model" below.)
- * Threads: one thread at a time calls an engine. Several engines can live in one process.
- * The library never exits the process and prints nothing: its lines go to the log callback.
- * A failure of the engine is sticky: every later call that would change or move anything returns the same failure. Functions that
- * only read what this rank knows (rank, size, steps, note, memory, counters, loss_scale) still answer. A refused call
- * (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed. But a declared model that _commit or _plan refuses,
- * and values of a host's schedule that a step refuses, are failures of the engine, whatever their status.
- * After any status but ZERO_OK, zero_last_error() is a sentence that says what went wrong, where, and what to do instead.
- * Structs begin with struct_size, which the caller sets to sizeof the struct. 0 is refused. A larger struct, of a newer header, is
- * accepted while the part that this library does not know is zero, as in openat2(2). */
+ * All ranks call a collective function in the same order, with the same arguments. The other functions are local. (Where the host
+ * cuts its model, "the same" of units and parameters is the same on the ranks of one model rank: see "pieces of a model" below.)
+ * Threads: one thread at a time calls an engine. Several engines can live in one process. The library never exits the process and
+ * prints nothing: its lines go to the log callback. A failure of the engine is sticky: every later call that would change or move
+ * anything returns the same failure. Functions that only read what this rank knows (rank, size, steps, note, memory, counters,
+ * loss_scale) still answer. A refused call (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed. Two
+ * refusals are failures of the engine, whatever their status: of a declared model, by _commit or _plan, and of the values of a
+ * host's schedule, by a step. After any status but ZERO_OK, zero_last_error() is a sentence that says what went wrong, where, and
+ * what to do instead. Structs begin with struct_size, which the caller sets to sizeof the struct. 0 is refused. A larger struct, of
+ * a newer header, is accepted while the part that this library does not know is zero, as in openat2(2). */
 #ifndef ZERO_ENGINE_ZERO_H
 #define ZERO_ENGINE_ZERO_H
 
@@ -114,8 +113,8 @@ typedef struct zero_runtime {
     /* NULL: by device.type. For the engine's own tests: an opened struct device, which the engine owns from now on, also after a
      * failure. */
     void *device;
-    /* With nvme.shadow, where an earlier run has left a shadow in nvme_path. 1: commit makes files anew that have another size, or that
-     * some of the nvme_paths lack, and a fill or a load writes over the shadow. 0: commit refuses such files, and see
+    /* With nvme.shadow, where an earlier run has left a shadow in nvme_path. 1: commit replaces files of another size, and files
+     * that some of the nvme_paths lack, and a fill or a load overwrites the shadow. 0: commit refuses such files; see
      * zero_engine_discard_shadow. */
     int discard_shadow;
     /* NULL, or a function that is called about every 100 ms while this rank waits for others, from init to destroy, on any thread
@@ -145,10 +144,11 @@ typedef struct zero_runtime {
  *   data ranks    stages, gathers, reductions and the mean; the declared model, the order of uses, zero_engine_get and _put
  *   all ranks     norm, clipping, skipped steps, loss scale, learning rates; hash, save, load, sum; failures; every call between passes
  *
- * Batch sizes, keys that cut the ranks into groups, and "auto" count data ranks. Configuration, optimizer and parameter groups are the
- * same on all ranks. Two model ranks do not declare the same parameter, unless it is ZERO_MODEL_REPLICATED, or they have different rows
- * of one tensor (zero_param.tensor_row). Commit returns ZERO_E_DIVERGED, on all ranks, if the pieces do not make one model. It refuses
- * zero_optimization.update_in_backward with nvme.shadow: a backward would wait for those of other model ranks. */
+ * Batch sizes, keys that cut the ranks into groups, and "auto" count data ranks. Configuration, optimizer and parameter groups are
+ * the same on all ranks. Two model ranks do not declare the same parameter, unless it is ZERO_MODEL_REPLICATED, or they have
+ * different rows of one tensor (zero_param.tensor_row). Commit returns ZERO_E_DIVERGED, on all ranks, if the pieces do not make one
+ * model. It refuses zero_optimization.update_in_backward with nvme.shadow: a backward would wait for the backwards of other model
+ * ranks. */
 
 /* Ranks: what is given first in this list decides.
  *
@@ -160,22 +160,22 @@ typedef struct zero_runtime {
  *   6. torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *   7. none of these: one rank
  *
- * For 1 to 4 the environment is not read, but by 3 for this rank's number on its host if local_rank is 0. ZERO_E_ARGUMENT: two of 1 to 4;
- * a rank that is not below its size; a size above 1 without address or port; rank, address or port without size. ZERO_E_UNSUPPORTED:
- * another MPI's launcher (PMI_SIZE), or srun without PMIx, started several processes. A rank that does not come: ZERO_E_PEER after 10 x
- * comm.timeout_s, on every rank that did. */
+ * With 1 to 4 the environment is not read (3 reads this rank's number on its host, if local_rank is 0). ZERO_E_ARGUMENT: two of 1
+ * to 4; a rank that is not below its size; a size above 1 without address or port; rank, address or port without size.
+ * ZERO_E_UNSUPPORTED: another MPI's launcher (PMI_SIZE), or srun without PMIx, started several processes. If a rank does not
+ * come, every other rank gets ZERO_E_PEER after 10 x comm.timeout_s. */
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. NULL: it failed, see zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
-/* Ends this rank's part, soon, whatever the other ranks do: takes part in the calls of the steps that it has made, unless nothing moves
- * for a second or all of it takes 10 x comm.timeout_s (the log then says what has not ended), and gives the other ranks a second to
- * destroy theirs. In an outage of the network it waits for the end, as long as a rank may be silent. A drive that never ends a request
- * still holds the call: the request's memory is in use. A rank that later makes a collective call gets ZERO_E_PEER, which says who
- * left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s. NULL is
- * allowed. Units and the addresses in slots are no longer valid. In a forked child it does nothing: the rank is the parent's. (A
- * program that becomes a daemon does so before it opens an engine.) */
+/* Ends this rank's part, soon, whatever the other ranks do: takes part in the calls of the steps that it has made, unless nothing
+ * moves for a second or all of it takes 10 x comm.timeout_s (the log then says what has not ended), and gives the other ranks a
+ * second to destroy theirs. During a network outage it waits for the end of the outage, as long as a rank may be silent. A drive
+ * that never ends a request still holds the call: the request's memory is in use. A rank that later makes a collective call gets
+ * ZERO_E_PEER, which says who left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other ranks' destroy, at
+ * most 10 x comm.timeout_s. NULL is allowed. Units and the addresses in slots are no longer valid. In a forked child it does
+ * nothing: the rank is the parent's. (A program that becomes a daemon does so before it opens an engine.) */
 void zero_engine_destroy(zero_engine *engine);
 
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */
@@ -227,7 +227,7 @@ double zero_engine_clipping(const zero_engine *engine); /* 0: off */
 
 /* The value of any key as JSON text: given, resolved from "auto", or the default. `key`: the path, "optimizer.params.lr". A choice
  * that the engine makes at opening stays "auto": zero_engine_threads and zero_engine_cuda have the result. NULL: the key has no
- * value, or there is no such key, which zero_last_error() then says. Before zero_engine_commit, valid until then; afterwards as long
+ * value, or there is no such key (zero_last_error() then says so). Before zero_engine_commit, valid until then; afterwards as long
  * as the engine. Local. */
 const char *zero_engine_setting(const zero_engine *engine, const char *key);
 
@@ -309,7 +309,7 @@ typedef struct zero_param {
     /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,
      * and may freeze the parameter. */
     uint32_t group;
-    /* NULL, or what fill functions are given for this parameter, in place of the `user` of zero_engine_fill. */
+    /* NULL, or the `user` that fill functions get for this parameter, in place of that of zero_engine_fill. */
     void *user;
     uint64_t shape[ZERO_DIMS_MAX]; /* the first `dims` of them */
     /* NULL, or the initial weights: all elements in fp32, in host memory, for zero_engine_fill and _recover without a function. They
@@ -324,10 +324,11 @@ typedef struct zero_param {
      * programs that have all layers of a kind in one array, and find layer l at `array + l * size`. */
     uint64_t pointer_offset;
     /* NULL, or the name of a tensor that is cut along its first dimension: this parameter has the rows that follow those of the
-     * parameters which were added before with the same tensor. `name` is then of this part alone. Checkpoints, the weights' hash, fill
-     * functions (`param`, and `first` in the tensor) and the patterns of param_groups know the tensor under its own name, whole: so
-     * they are those of a model that is not cut, or cut elsewhere. Its parts have the other dimensions, flags and group in common;
-     * none is tied to another parameter, but others may be tied to a part. */
+     * parameters which were added before with the same tensor. `name` is then the name of this part alone. Checkpoints, the
+     * weights' hash, fill functions (`param`, and `first` in the tensor) and the patterns of param_groups use the whole tensor
+     * under its own name, so they are the same for a model that is not cut, or is cut at other rows. The parts of a tensor have
+     * equal other dimensions, flags and group. No part may be tied to another parameter, but other parameters may be tied to a
+     * part. */
     const char *tensor;
     /* With `tensor`, where parts of it are on other model ranks (zero_runtime.model_size): this parameter has the rows from
      * tensor_row on, and the whole tensor has tensor_rows rows, on all model ranks together. A rank adds its parts in the order of
@@ -371,19 +372,19 @@ zero_status zero_engine_free_order(zero_engine *engine);
  * end, and a held one does not count; 1 is enough where no use begins inside another one. A begin above the bound returns ZERO_E_ORDER
  * and changes nothing.
  *
- *   - The plan has room for the parameters, and for the whole gradients, of as many of the largest units, and for parameters that
- *     several units share. Each parameter and gradient keeps its one address. (On a GPU there is room for all of them.)
- *   - What is not in use stays gathered while it has room: a larger bound saves gathers. With one more than the program needs, a
- *     gradient is reduced while the next unit computes.
- *   - A gradient is reduced after its unit's last backward: when each forward before the pass's first backward has had its own. One
- *     that has a later backward, or makes room earlier, is reduced in parts, and their rounded sums add up, alike at every stage. */
+ * - The plan has room for the parameters, and for the whole gradients, of as many of the largest units, and for parameters that
+ * several units share. Each parameter and gradient keeps its one address. (On a GPU there is room for all of them.) - Units that
+ * are not in use stay gathered while there is room: a larger bound saves gathers. With one more than the program needs, a gradient
+ * is reduced while the next unit computes. - A gradient is reduced after its unit's last backward: when each forward before the
+ * pass's first backward has had its own backward. If the unit has a later backward, or must make room earlier, its gradient is
+ * reduced in parts, whose rounded sums are added, in the same way at every stage. */
 zero_status zero_engine_free_order_within(zero_engine *engine, uint32_t units);
 
 /* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots
- * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use (add is 1). A pass
- * does not begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has
- * slots, not spans. Where a unit is held, another may have no parameters: its uses mark the begin and the end of the held one's.
- * Before commit, the same on all ranks. Local. */
+ * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use (add is 1). A
+ * pass does not begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held
+ * unit has slots, not spans. If a unit is held, another unit may have no parameters: its uses mark the begin and the end of the
+ * held unit's uses. Before commit, the same on all ranks. Local. */
 zero_status zero_unit_hold(zero_unit *unit);
 
 /* 1: the unit uses a parameter that is trained, or a held unit does. 0: all of them are frozen, by the host or by the configuration's
@@ -412,9 +413,9 @@ typedef struct zero_optimizer_params {
 
 enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
 
-/* What an update needs at once. An update that needs more than an element has parts, and the engine moves what is between them. On a
- * given number of ranks the weights then have the same bits at all stages, on all tiers, and with any size of chunks. The parts on
- * elements are called as zero_optimizer.update is.
+/* The data that an update needs at once. An update that needs more than one element has parts, and the engine moves the data
+ * between the parts. On a given number of ranks the weights then have the same bits at all stages, on all tiers, and with any size
+ * of chunks. The parts on elements are called as zero_optimizer.update is.
  *
  * TENSOR: two norms of a whole parameter (LAMB, LARS).
  *   1. before     updates the states from the gradient, and leaves weight[] as it is.
@@ -427,7 +428,8 @@ enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
  *   1. before     updates the states from the gradient, and writes the direction to weight[], which has no values before.
  *   2. matrix     changes a whole matrix of directions. One rank of all calls it for each matrix.
  *   3. update     moves the weights along the directions: gradient[] is them, gradient_scale 1. The states are NULL.
- * Commit refuses it, with a sentence, on a GPU, for parameters of other dimensions, and for parameters that are rows of a tensor. */
+ * Commit refuses it, with a sentence, on a GPU, for parameters of other dimensions, and for parameters that are rows of a tensor.
+ *  */
 typedef enum zero_scope { ZERO_SCOPE_ELEMENT, ZERO_SCOPE_TENSOR, ZERO_SCOPE_MATRIX } zero_scope;
 
 /* An optimizer of the host's own. It sees fp32 alone: the engine decides where states live, in which type gradients are, and how
@@ -478,19 +480,20 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
 
 /* Declares spare memory: memory of the device that the host program can use, but can do without, such as room for outputs that its
- * backward else computes again: at most `parts` parts of part_bytes bytes each. Commit grants as many parts as the plan leaves room for,
- * first those that were declared first: within memory.device, and on a GPU within what is free there. Of that memory.device_margin stays, or
- * a twentieth of the GPU's memory if that is more; ranks that are threads on one GPU divide it. Tiered state takes its room first. All
- * ranks get the number of the rank with the least room. Where nothing bounds the device's memory, all parts are granted.
- * *out_granted lives until commit, which sets it; before, it is 0. Allocate the granted parts after commit: from then on they count as a
- * reservation. zero_engine_plan grants within memory.device alone. ZERO_E_ARGUMENT: parts of 0 bytes, or more than 4 spare memories.
- * Before commit, the same on all ranks. Local. */
+ * backward else computes again: at most `parts` parts of part_bytes bytes each. Commit grants as many parts as the plan leaves room
+ * for, first those that were declared first: within memory.device, and on a GPU within what is free there. Of the free memory,
+ * memory.device_margin stays free, or a twentieth of the GPU's memory if that is more; ranks that are threads on one GPU divide the
+ * rest. Tiered state takes its room first. All ranks get the number of the rank with the least room. Where nothing bounds the
+ * device's memory, all parts are granted. *out_granted lives until commit, which sets it; before, it is 0. Allocate the granted
+ * parts after commit: from then on they count as a reservation. zero_engine_plan grants within memory.device alone.
+ * ZERO_E_ARGUMENT: parts of 0 bytes, or more than 4 spare memories. Before commit, the same on all ranks. Local. */
 zero_status zero_engine_reserve_spare(zero_engine *engine, uint64_t part_bytes, uint64_t parts,
                                       const char *name, uint64_t *out_granted);
 
-/* A scratch: places of equal size on the drive, for what the host computes and needs again only later, such as the activations between
- * forward and backward. Its files have no name, so that nothing stays when the process ends. The drive is that of the state or the
- * parameters, or else activation_checkpointing.nvme_path; memory.nvme counts the bytes, and zero_plan and zero_counters the traffic. */
+/* A scratch: places of equal size on the drive, for data that the host computes and needs only later, such as the activations
+ * between forward and backward. Its files have no name, so that nothing stays when the process ends. The drive is that of the state
+ * or the parameters, or else activation_checkpointing.nvme_path; memory.nvme counts the bytes, and zero_plan and zero_counters the
+ * traffic. */
 typedef struct zero_scratch zero_scratch;
 typedef struct zero_scratch_needs {
     size_t struct_size;
@@ -506,10 +509,10 @@ zero_status zero_engine_add_scratch(zero_engine *engine, const zero_scratch_need
 
 /* Start to write a place from memory, or to read it into memory: place_bytes bytes of host memory, at a multiple of 4096, which the
  * engine borrows until zero_scratch_wait of that place returns. One transfer of a place at a time: a call waits for the one before.
- * Of different places, any number may be in flight, in any order. _fetch: the place was stored before.
- * _wait returns once no transfer of the place is in flight, also after a failure; what was fetched is then verified.
- * A transfer that fails, and bytes that come back damaged, end the run on all ranks: ZERO_E_IO, and the sentence names the path and
- * the offset. After commit, inside uses and outside of them. Nothing is allocated. Local. */
+ * Of different places, any number may be in flight, in any order. _fetch: the place was stored before. _wait returns once no
+ * transfer of the place is in flight, also after a failure; fetched bytes are then verified. A transfer that fails, and bytes that
+ * come back damaged, end the run on all ranks: ZERO_E_IO, and the sentence names the path and the offset. After commit, inside uses
+ * and outside of them. Nothing is allocated. Local. */
 zero_status zero_scratch_store(zero_scratch *scratch, uint64_t place, const void *memory);
 zero_status zero_scratch_fetch(zero_scratch *scratch, uint64_t place, void *memory);
 zero_status zero_scratch_wait(zero_scratch *scratch, uint64_t place);
@@ -539,7 +542,8 @@ typedef struct zero_plan {
     /* fp32 weights beside narrower parameters, in memory. Those on a drive are in state_bytes. */
     uint64_t master_bytes;
     uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
-    /* zero_optimization.update_in_backward with gradient_clipping: what a step moves on top whose norm is above it. */
+    /* zero_optimization.update_in_backward with gradient_clipping: the additional bytes that a step moves if its norm
+     * is above gradient_clipping. */
     uint64_t repeat_read_bytes, repeat_write_bytes;
 } zero_plan;
 
@@ -547,12 +551,13 @@ typedef struct zero_plan {
  * too small, keys with values with which the plan fits (each was planned), and the largest owners. */
 zero_status zero_engine_commit(zero_engine *engine, zero_plan *out);
 
-/* With zero_runtime.plan_ranks, after the model is declared: what commit would plan for one of so many ranks. Allocates nothing,
- * needs no other rank, and refuses nothing for a budget. Once. Local. */
+/* With zero_runtime.plan_ranks, after the model is declared: the plan that commit would make for one of that many ranks.
+ * Allocates nothing, needs no other rank, and refuses nothing for a budget. Once. Local. */
 zero_status zero_engine_plan(zero_engine *engine, zero_plan *out);
 
 /* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add up to zero_plan.bytes;
- * measured is what was allocated (a reservation counts as declared). Of a parked engine: what it takes meanwhile. Local. */
+ * measured is what was allocated (a reservation counts as declared). Of a parked engine: the memory that it takes while parked.
+ * Local. */
 typedef struct zero_memory_row {
     size_t struct_size;
     zero_tier tier;
@@ -579,7 +584,7 @@ zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, 
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
 
-/* With "nvme": {"shadow": true}: what commit found in nvme_path of an earlier run. */
+/* With "nvme": {"shadow": true}: the shadow of an earlier run that commit found in nvme_path. */
 typedef enum zero_shadow {
     ZERO_SHADOW_NONE,
     /* A step that is whole on all ranks, with this configuration, model and number of ranks: zero_engine_recover goes on from it. */
@@ -602,8 +607,8 @@ const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
 
 /* zero_engine_fill and _load return ZERO_E_ORDER where they would write over a shadow that commit found (USABLE, OTHER, DAMAGED).
  * After this call, or with zero_runtime.discard_shadow, they do write over it: nothing is lost before the fill, or before the load
- * has read its checkpoint. A shadow of this engine's own steps, recovered ones included, needs no leave. Local, after commit, the
- * same on all ranks. */
+ * has read its checkpoint. A shadow of this engine's own steps, recovered ones included, may always be overwritten. Local, after
+ * commit, the same on all ranks. */
 zero_status zero_engine_discard_shadow(zero_engine *engine);
 
 /* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
@@ -627,12 +632,12 @@ zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 zero_status zero_micro_resume(zero_engine *engine);
 
 /* Drops the open pass, also inside a unit's begin and end: after an exception in a forward, for example. Before the first backward
- * of the pass, the pass was never there: neither counted nor added to a gradient. After it, and where no pass is open between the
- * micro-steps of a step, all micro-steps of this step are dropped, and the step begins anew. An evaluation is dropped alone; a
- * training pass that it has interrupted stays, for zero_micro_resume or another zero_micro_cancel. All ranks call it at the same place
- * of the pass. ZERO_E_ORDER, and nothing is dropped: they do not, or there is nothing to drop. A rank that waits in begin for a rank
- * which cancels does not return before its deadline. With zero_optimization.update_in_backward ZERO_E_ORDER from the first backward of
- * a step's last micro-step on. Collective. */
+ * of the pass, only the pass is dropped: it is not counted, and adds to no gradient. After the first backward, and between the
+ * micro-steps of a step where no pass is open, all micro-steps of this step are dropped, and the step begins anew. An evaluation is
+ * dropped alone; a training pass that it has interrupted stays, for zero_micro_resume or another zero_micro_cancel. All ranks call
+ * it at the same place of the pass. ZERO_E_ORDER, and nothing is dropped: the ranks are at different places, or there is nothing to
+ * drop. A rank that waits in begin for a rank which cancels does not return before its deadline. With
+ * zero_optimization.update_in_backward ZERO_E_ORDER from the first backward of a step's last micro-step on. Collective. */
 zero_status zero_micro_cancel(zero_engine *engine);
 
 zero_status zero_forward_begin(zero_unit *unit);
@@ -642,11 +647,10 @@ zero_status zero_backward_end(zero_unit *unit);
 
 /* Inside a use: the unit goes on with the next micro-batch. A forward, a recomputation and a backward have zero_engine_use_micros
  * micro-batches each, in the order of micro-steps; an evaluation has at most so many. The parameters stay where they are. In a
- * backward the slot's gradient is another one: read `grad` and `add` again, since two addresses may take turns, of which
- * zero_param_addresses has the first. The gradient of the micro-batch before is taken, from slot, spans or what was given, as
- * backward_end takes it, and weights come out as with micro-steps in passes of their own. The host keeps the activations of all
- * micro-batches from forward to backward.
- * ZERO_E_ORDER: the unit is not in use, or all micro-batches of the use are done. */
+ * backward each micro-batch has its own gradient: read `grad` and `add` of the slot again, since two addresses may take turns, of
+ * which zero_param_addresses has the first. The call takes the gradient of the micro-batch before (from slot, spans or given
+ * memory) as backward_end does, and the weights are the same as with one pass per micro-step. The host keeps the activations of
+ * all micro-batches from forward to backward. ZERO_E_ORDER: the unit is not in use, or all micro-batches of the use are done. */
 zero_status zero_unit_next_micro(zero_unit *unit);
 
 /* Between backward_begin and backward_end of the parameter's unit: gives a gradient that was computed elsewhere, instead of
@@ -666,25 +670,25 @@ typedef struct zero_step_info {
     double lr;        /* of group 0, as used */
     int skipped;      /* a gradient was inf or NaN on some rank: no rank updated anything */
     uint64_t skipped_total;
-    double loss_scale; /* that this step's gradients were made with */
+    double loss_scale; /* the loss scale of this step's gradients */
     uint32_t groups;
     double beta1; /* of group 0, as used: a schedule may cycle it */
     /* Of a skipped step: among the units with inf or NaN gradients, the one nearest to the loss, of the highest model rank that has
      * one; else NULL. Lives as long as the engine. */
     const char *overflow_unit;
     double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
-    /* zero_optimization.update_in_backward: the norm was above gradient_clipping, so the updates of the backward were made again,
+    /* zero_optimization.update_in_backward: the norm was above gradient_clipping, so the updates of the backward were repeated,
      * clipped. repeated_total: such steps of this engine; no checkpoint has it. */
     int repeated;
     uint64_t repeated_total;
 } zero_step_info;
 
-/* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
- * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow; or max_skipped_steps steps in a row were
- * skipped: on the rank that stores the gradient (the others hear of it, ZERO_E_PEER, in this call or a later one).
- * With zero_optimization.update_in_backward the last micro-step's backward has updated, with the settings that were there when its pass
- * began; ZERO_E_ORDER where it had no backward. With nvme.shadow this makes them again where it clips, and takes them back where it
- * skips; without, ZERO_E_OVERFLOW then: a gradient of the step is inf or NaN. Collective. */
+/* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL. ZERO_E_OVERFLOW: fp16's
+ * dynamic loss scale is at its minimum and gradients still overflow; or max_skipped_steps steps in a row were skipped (on the rank
+ * that stores the gradient; the other ranks get ZERO_E_PEER in this call or a later one). With zero_optimization.update_in_backward
+ * the last micro-step's backward has updated the weights, with the settings of the time when its pass began; ZERO_E_ORDER if it had
+ * no backward. With nvme.shadow this call repeats the updates if the step is clipped, and takes them back if the step is skipped.
+ * Without nvme.shadow it returns ZERO_E_OVERFLOW if a gradient of the step is inf or NaN. Collective. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
 /* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put
@@ -694,34 +698,33 @@ zero_status zero_engine_flush(zero_engine *engine);
 /* Gives the device's memory back between two steps, for a program that uses the device for something else meanwhile, and takes it
  * again. Collective.
  *
- * _park: flushes; then what rests in the device's memory (weights, optimizer states) goes to `tier`: ZERO_CPU (pinned where the device
- * is a GPU) or ZERO_NVME (nameless files in the configuration's nvme_path, with checksums that are verified on the way back). While
- * the engine is parked, every call but _unpark, zero_engine_destroy, those of scratches and those that only read what this rank knows
- * returns ZERO_E_ORDER, and zero_engine_memory reports what is taken then. On CPUs a small part of the device's memory stays: messages of the ranks.
- * ZERO_E_ARGUMENT: another tier, or no nvme_path; ZERO_E_ORDER: not between steps; ZERO_E_BUDGET, ZERO_E_MEMORY, ZERO_E_IO: the tier
- * has no room, or failed. All ranks then answer the same, and nothing has changed.
- * _unpark: the training goes on with the same bits. Addresses in slots and those of zero_param_addresses may be others than before:
- * ask again, and make graphs of a GPU that hold them anew. Handles stay valid. ZERO_E_BUDGET, ZERO_E_MEMORY: the device has too little
- * free memory; ZERO_E_IO: the drive failed, or what it returned is damaged. All ranks then answer the same, and the engine stays
- * parked: give memory back, and call it again. */
+ * _park: flushes; then what rests in the device's memory (weights, optimizer states) goes to `tier`: ZERO_CPU (pinned where the
+ * device is a GPU) or ZERO_NVME (nameless files in the configuration's nvme_path, with checksums that are verified on the way
+ * back). While the engine is parked, every call but _unpark, zero_engine_destroy, those of scratches and those that only read what
+ * this rank knows returns ZERO_E_ORDER, and zero_engine_memory reports the memory that the parked engine takes. On CPUs a small
+ * part of the device's memory stays: messages of the ranks. ZERO_E_ARGUMENT: another tier, or no nvme_path; ZERO_E_ORDER: not
+ * between steps; ZERO_E_BUDGET, ZERO_E_MEMORY, ZERO_E_IO: the tier has no room, or failed. All ranks then answer the same, and
+ * nothing has changed. _unpark: the training goes on with the same bits. Addresses in slots and those of zero_param_addresses may
+ * be others than before: ask again, and make graphs of a GPU that hold them anew. Handles stay valid. ZERO_E_BUDGET, ZERO_E_MEMORY:
+ * the device has too little free memory; ZERO_E_IO: the drive failed, or what it returned is damaged. All ranks then answer the
+ * same, and the engine stays parked: give memory back, and call it again. */
 zero_status zero_engine_park(zero_engine *engine, zero_tier tier);
 zero_status zero_engine_unpark(zero_engine *engine);
 
 /* Lets evaluations compute with the averaged weights ("ema" of the configuration), between two steps. Collective.
  *
- * _begin: the averages take the place of the weights, where these rest, and the weights that of the averages: no memory is taken. Until
- * _end the engine takes passes of ZERO_EVAL, zero_engine_sum, zero_engine_flush (which commits no shadow then), zero_engine_destroy, and
- * calls that neither read nor change weights, such as zero_engine_prune; every other call returns ZERO_E_ORDER. In bf16 and fp16 the
- * program computes with the averages rounded to nearest; in bf16 one that is halfway rounds to the larger magnitude. Frozen parameters
- * are their weights.
- * _end: weights and averages are in their places again, with the same bits. State on a drive is read and written once by each of the
- * two; only read where its masters are fp32 beside narrower parameters.
- * ZERO_E_ARGUMENT: there are no averages; ZERO_E_ORDER: not between steps, or before a fill. */
+ * _begin: averages and weights exchange their places in memory or on the drive, so no additional memory is needed. Until _end the
+ * engine takes passes of ZERO_EVAL, zero_engine_sum, zero_engine_flush (which commits no shadow then), zero_engine_destroy, and
+ * calls that neither read nor change weights, such as zero_engine_prune; every other call returns ZERO_E_ORDER. In bf16 and fp16
+ * the program computes with the averages rounded to nearest; in bf16 one that is halfway rounds to the larger magnitude. Frozen
+ * parameters keep their weights. _end: weights and averages are in their places again, with the same bits. State on a drive is
+ * read and written once by each of the two; only read where its masters are fp32 beside narrower parameters. ZERO_E_ARGUMENT:
+ * there are no averages; ZERO_E_ORDER: not between steps, or before a fill. */
 zero_status zero_engine_ema_begin(zero_engine *engine);
 zero_status zero_engine_ema_end(zero_engine *engine);
 
-/* Multiply the loss by this factor before backward. The engine divides it out of everything that it reports and applies. It is 1
- * unless compute is fp16. Only zero_engine_step, _fill, _recover and the loads change it. Local. */
+/* Multiply the loss by this factor before backward. The engine divides everything that it reports and applies by this factor. It
+ * is 1 unless compute is fp16. Only zero_engine_step, _fill, _recover and the loads change it. Local. */
 float zero_engine_loss_scale(const zero_engine *engine);
 
 /* The learning rate from the next step on; rank 0's is used on all ranks. With
@@ -735,12 +738,12 @@ typedef struct zero_setting {
     double lr, beta1, beta2;
 } zero_setting;
 
-/* A schedule of the host's own, in place of the configuration's; NULL: the configuration's again, or none. Called before each
- * step for each group, in zero_engine_step's thread; rank 0's values are used on all ranks. With
- * zero_optimization.update_in_backward it is called in the zero_micro_begin of a step's last training pass, again if that pass is
- * dropped, and all ranks return the same. `step`: updates done, 0 before the first; a skipped step does not advance it, a load takes it
- * from the checkpoint, so that a function of `step` goes on by itself. `setting` holds what the group was given, and takes what the step
- * is to use: lr finite and at least 0, betas at least 0 and below 1, else the function that has called it returns ZERO_E_ARGUMENT, a
+/* A schedule of the host's own, in place of the configuration's; NULL: the configuration's again, or none. Called before each step
+ * for each group, in zero_engine_step's thread; rank 0's values are used on all ranks. With zero_optimization.update_in_backward it
+ * is called in the zero_micro_begin of a step's last training pass, again if that pass is dropped, and all ranks return the same.
+ * `step`: updates done, 0 before the first; a skipped step does not advance it, a load takes it from the checkpoint, so that a
+ * function of `step` goes on by itself. `setting` holds the group's own values; the function replaces them by the values that the
+ * step is to use: lr finite and at least 0, betas at least 0 and below 1. Otherwise the calling function returns ZERO_E_ARGUMENT, a
  * failure of the engine. Local. */
 typedef void (*zero_schedule_fn)(void *user, uint64_t step, int group, zero_setting *setting);
 zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn schedule, void *user);
@@ -800,27 +803,27 @@ zero_status zero_engine_save(zero_engine *engine, const char *dir);
 
 /* With "checkpoint": {"async": true} _save returns when the save has begun, and training goes on while it is written; a
  * later step, or this function, makes it complete. The save goes to where `dir` was at the call, also if the host then
- * changes its current directory. What reads or changes state between steps (_get, _put, _fill, _hash, _load, _prune, the
- * next _save) waits for it first. This one waits too, and says how the last save ended: with what _save would have
- * returned. A save that fails is logged. _destroy leaves an incomplete save behind as a crash would. */
+ * changes its current directory. Calls that read or change state between steps (_get, _put, _fill, _hash, _load, _prune,
+ * the next _save) wait for the save first. This function waits too, and returns the status of the last save, as _save
+ * would have returned it. A save that fails is logged. _destroy leaves an incomplete save behind as a crash would. */
 zero_status zero_engine_save_wait(zero_engine *engine);
 
-/* Goes on from a checkpoint, saved at any stage, on any tier and number of ranks, of the same model and
- * optimizer: after zero_engine_commit, in place of zero_engine_fill. `dir`: as for save (its latest is meant), or
- * one step's directory in it. Each rank reads what it holds and verifies the checksums of that. The learning rate
- * is the saved one: call zero_engine_set_lr afterwards to change it. A checkpoint without optimizer state (an
- * imported one) begins with zero moments. ZERO_E_IO: missing or damaged, which file and where;
- * ZERO_E_ARGUMENT: of another model or optimizer, and which parameter differs; in both cases the engine is as it
- * was, unless damage shows only in the data: that failure is sticky. _weights: the weights alone; moments and step
- * count begin anew, with any optimizer. _ema: the same, with the averaged weights as the weights; ZERO_E_ARGUMENT: the checkpoint has
- * none. Averaged weights that a load does not find, or take, begin as the weights. */
+/* Goes on from a checkpoint, saved at any stage, on any tier and number of ranks, of the same model and optimizer: after
+ * zero_engine_commit, in place of zero_engine_fill. `dir`: as for save (its latest is meant), or one step's directory in it. Each
+ * rank reads the parts that it stores, and verifies their checksums. The learning rate is the saved one: call zero_engine_set_lr
+ * afterwards to change it. A checkpoint without optimizer state (an imported one) begins with zero moments. ZERO_E_IO: missing or
+ * damaged, which file and where; ZERO_E_ARGUMENT: of another model or optimizer, and which parameter differs; in both cases the
+ * engine is as it was, unless damage shows only in the data: that failure is sticky. _weights: the weights alone; moments and step
+ * count begin anew, with any optimizer. _ema: the same, with the averaged weights as the weights; ZERO_E_ARGUMENT: the checkpoint
+ * has none. Averaged weights that a load does not find, or take, begin as the weights. */
 zero_status zero_engine_load(zero_engine *engine, const char *dir);
 zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
 zero_status zero_engine_load_ema(zero_engine *engine, const char *dir);
 
-/* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. One that cannot be deleted whole
- * (there is a directory in it, or a link, or another user's file) stays whole: ZERO_E_IO, once the others are deleted. If the
- * host has set the note "run", a checkpoint with another note "run" is another run's: it stays, and is not counted. */
+/* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. A checkpoint that cannot be deleted
+ * as a whole (it contains a directory, a link or another user's file) stays as a whole: the call deletes the others, and then
+ * returns ZERO_E_IO. If the host has set the note "run", a checkpoint with another note "run" is another run's: it stays, and
+ * is not counted. */
 zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
 
 /* Notes of the host program: texts that the next saves keep, and that a load replaces: for example the
@@ -841,7 +844,7 @@ typedef struct zero_counters {
     uint64_t wire_bytes;                      /* payload of both, sent by this rank */
     uint64_t control_messages, control_bytes; /* all else: agreements, sums, hashes, _get, heartbeats */
     double compute_s; /* between begin and end: on a GPU, the host's time to enqueue its work */
-    double wait_s;    /* inside begin, end, step: the host's waiting for others */
+    double wait_s;    /* inside begin, end, step: the host waits for other ranks, a device or a drive */
     double update_s;  /* in the optimizer */
     /* Of the nvme tier, of scratches and of parks that have ended; without their first writing. */
     uint64_t drive_read_bytes, drive_write_bytes;

@@ -15,11 +15,11 @@
  *   }
  *
  * Every function but getters and destructors throws zero::error where zero.h returns another status than ZERO_OK. An exception that
- * leaves a forward or a backward does not end the unit's use: half a result must not count. After it, engine.cancel() on all ranks
- * drops the pass; or destroy the engine, and the other ranks learn that this one has left. Nor does it end zero::averages: then
- * engine.ema_end() on all ranks follows.
+ * leaves a forward or a backward does not end the unit's use, because half a result must not count. After it, call engine.cancel()
+ * on all ranks to drop the pass; or destroy the engine, which tells the other ranks that this rank has left. An exception does not
+ * end zero::averages either: call engine.ema_end() on all ranks then.
  *
- * Threads: as in zero.h. Units and parameters are views: copy them as you like, and do not use them after their engine. */
+ * Threads: as in zero.h. Units and parameters are views: copy them as you like, and do not use them after their engine.  */
 #ifndef ZERO_ENGINE_ZERO_HPP
 #define ZERO_ENGINE_ZERO_HPP
 
@@ -73,7 +73,7 @@ inline void check(zero_status status) {
     if (status != ZERO_OK) throw error(status);
 }
 
-/* Elements in memory of another. */
+/* A view of elements in memory that another object owns. */
 template <class T> class span {
   public:
     span(T *data, std::size_t size) : data_(data), size_(data ? size : 0) {}
@@ -90,11 +90,11 @@ template <class T> class span {
 
 namespace inside {
 
-/* What an engine and its views share. */
+/* The data that an engine and its views share. */
 struct state {
     zero_engine *engine = nullptr;
     std::deque<zero_slot> slots; /* a deque moves no element when it grows */
-    std::optional<error> unseen; /* of an end in a destructor */
+    std::optional<error> unseen; /* the failure of an end in a destructor */
     zero_log_fn log = nullptr;
     void *log_user = nullptr;
 
@@ -118,8 +118,8 @@ struct state {
     }
 };
 
-/* From one call of zero.h to another one. The destructor ends it, unless end() did or an exception passes. An end that fails in the
- * destructor is thrown by the next call of the engine; where none comes, it goes to the log. */
+/* A scope between two calls of zero.h. The destructor makes the second call, unless end() did or an exception passes. If that call
+ * fails in the destructor, the next call of the engine throws the failure; if there is no next call, the failure goes to the log. */
 template <class Handle> class scope {
   public:
     using call = zero_status (*)(Handle *);
@@ -284,14 +284,14 @@ class engine {
         return plan;
     }
 
-    /* Initializes the weights: fill(std::string_view name, uint64_t first, zero::span<float> out), as zero_fill_fn. What it throws
-     * comes out of here, once all ranks are done; the weights are then unfinished. */
+    /* Initializes the weights: fill(std::string_view name, uint64_t first, zero::span<float> out), as zero_fill_fn. This function
+     * rethrows an exception of `fill` once all ranks are done; the weights are then incomplete. */
     template <class Fill> void fill(Fill &&function) {
         filling<Fill> job{function, nullptr};
         check(zero_engine_fill(state_->checked(), job.call, &job));
         if (job.thrown) std::rethrow_exception(job.thrown);
     }
-    /* From the parameters' values or spans. */
+    /* Initializes the weights from the parameters' values or spans. */
     void fill() { check(zero_engine_fill(state_->checked(), nullptr, nullptr)); }
 
     void micro(zero_mode mode) { check(zero_micro_begin(state_->checked(), mode)); }
@@ -303,10 +303,12 @@ class engine {
         return info;
     }
     void flush() { check(zero_engine_flush(state_->checked())); }
-    /* Between steps: the device for something else. Addresses may be others afterwards; parameters read them in each use. */
+    /* Between steps: frees the device's memory for something else, and takes it again. Addresses may change;
+     * parameters read them in each use. */
     void park(zero_tier tier) { check(zero_engine_park(state_->checked(), tier)); }
     void unpark() { check(zero_engine_unpark(state_->checked())); }
-    /* Between steps: evaluations compute with the averaged weights in between; inside the returned scope; or in a function. */
+    /* Between steps: evaluations compute with the averaged weights: between the two calls, inside the returned scope,
+     * or in a function. */
     void ema_begin() { check(zero_engine_ema_begin(state_->checked())); }
     void ema_end() { check(zero_engine_ema_end(state_->checked())); }
     [[nodiscard]] averages averaged() { return averages(*state_); }
@@ -333,7 +335,7 @@ class engine {
     }
     void load_ema(const std::string &dir) { check(zero_engine_load_ema(state_->checked(), dir.c_str())); }
 
-    /* nullopt: there is no such note; or removes it. */
+    /* nullopt: as a result, there is no such note; as a value, removes the note. */
     auto note(const std::string &key) const { return text(zero_engine_note(get(), key.c_str())); }
     void set_note(const std::string &key, const std::optional<std::string> &value) {
         check(zero_engine_set_note(state_->checked(), key.c_str(), value ? value->c_str() : nullptr));
@@ -363,7 +365,8 @@ class local {
     }
     zero_local *get() const { return world_.get(); }
 
-    /* Calls rank(const zero_runtime &) on a thread for each rank, waits for all, and throws what the first that failed threw. */
+    /* Calls rank(const zero_runtime &) on a thread for each rank, waits for all, and rethrows the exception of the
+     * first rank that failed. */
     template <class Rank> void run(Rank &&rank) {
         std::exception_ptr first;
         std::mutex lock;

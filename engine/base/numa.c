@@ -68,7 +68,7 @@ static uint64_t touchers_for(uint64_t bytes) {
     return count ? count : 1;
 }
 
-/* What the system gives no thread for, this thread touches. */
+/* If a thread cannot start, this thread touches its part. */
 void numa_touch(void *memory, uint64_t bytes, int node) {
     struct toucher t[TOUCHERS_MAX];
     uint64_t count = touchers_for(bytes), each = (bytes / count + PAGE - 1) / PAGE * PAGE;

@@ -6,14 +6,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Pages of this memory that are not touched yet come from the node while it has some, else from others. `memory` begins at a page. */
+/* Pages of this memory that nobody has touched yet come from the node while it has free pages, else from other nodes.
+ * `memory` begins at a page. */
 bool numa_prefer(void *memory, uint64_t bytes, int node);
 
-/* The calling thread, and those that it starts, run on the node's CPUs: on those among them on which it may run now. Nothing is done
- * where these are fewer than the `least` threads that are to run there. */
+/* Binds the calling thread, and the threads that it starts, to those CPUs of the node on which it may run now. Does nothing if
+ * these CPUs are fewer than `least`, the number of threads that will run there. */
 bool numa_bind_thread(int node, uint32_t least);
 
-/* Touches each page of memory that nobody uses yet, from threads on the node, so that all of them are there. */
+/* Touches each page of memory that is not in use yet, from threads on the node, so that the system allocates all
+ * pages there. */
 void numa_touch(void *memory, uint64_t bytes, int node);
 
 #endif

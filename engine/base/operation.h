@@ -18,7 +18,7 @@
     X(GATHER)  /* shard -> replicate */                                                                      \
     X(REDUCE)  /* partial -> shard, or partial -> replicate on the replicate axis */                         \
     X(RELEASE) /* a gathered buffer's life ends */                                                           \
-    X(UPDATE)  /* the optimizer, on one shard; of OBJECT_DIRECTION, OBJECT_NORM: its part before */          \
+    X(UPDATE)  /* the optimizer, on one shard; for OBJECT_DIRECTION, OBJECT_NORM: its first half */          \
     X(MATRIX)  /* the optimizer, on the whole matrices that this rank owns */                                \
     X(FETCH)   /* a run of chunks comes from a tier */                                                       \
     X(STORE)   /* a run of chunks goes to a tier */                                                          \
@@ -36,7 +36,8 @@ enum operation_kind {
 /* What becomes of a step, once all ranks have agreed on the norm of its gradients. */
 enum outcome {
     OUTCOME_UPDATED,
-    /* The norm is above gradient_clipping, and the updates of the backward did not clip: they are made again from what was before them. */
+    /* The norm is above gradient_clipping, and the updates of the backward did not clip: they are repeated from the
+     * values before the step. */
     OUTCOME_REPEATED,
     OUTCOME_SKIPPED /* nothing is updated, and the updates of its backward are taken back */
 };
@@ -65,7 +66,8 @@ enum buffer_kind {
     BUFFER_GRAD_SHARD,
     BUFFER_STATE,  /* optimizer state of the shard */
     BUFFER_MASTER, /* fp32 master weights of the shard, if parameters are narrower; stored with the state */
-    /* The same on the device, while other state is not. No operation names them: BUFFER_STATE stands for both. */
+    /* State and masters of the regions whose state is on the device, while that of other regions is not. No operation
+     * names these two buffers: BUFFER_STATE stands for both. */
     BUFFER_DEVICE_STATE,
     BUFFER_DEVICE_MASTER,
     BUFFER_STAGING,        /* scratch of a reduction; the region is its index */
@@ -76,25 +78,25 @@ enum buffer_kind {
     BUFFER_UPDATE_STAGING, /* parameters on the way from the host's update to the device; the region is its index */
     BUFFER_LENT_STAGING, /* shares on the way between ranks and the host program's memory; the region is its index */
     BUFFER_GRAD_STAGED, /* the ring of chunks of reduced gradients on the way to a drive; the region is 0 */
-    /* Where a use has several micro-batches: the whole gradient of every other one. */
+    /* If a use has several micro-batches: the whole gradient of every second micro-batch. */
     BUFFER_GRAD_SECOND,
-    BUFFER_GRAD_HELD, /* the same: the reduced shard of the use's micro-batches, on its way to a drive */
-    /* Of an optimizer that updates whole matrices: the directions of a region, in fp32 (kernels/optimizer.h); and scratch. The region
-     * is its index. */
+    BUFFER_GRAD_HELD, /* in that case also: the sum of a use's reduced shards, on its way to a drive */
+    /* For an optimizer that updates whole matrices: the directions of a region, in fp32 (kernels/optimizer.h), and scratch. The
+     * region is the index. */
     BUFFER_DIRECTION,
     BUFFER_MATRIX_SCRATCH,
-    BUFFER_TENSOR_NORMS, /* of an optimizer that needs norms of whole tensors: struct tensor_norms, of each rank's part of each tensor */
-    /* If the host adds a micro-step's shard to the sum in its own memory: a round of the shard, from the device; the region is its
-     * index, which is that of the reduction's BUFFER_STAGING. No operation names it. */
+    BUFFER_TENSOR_NORMS, /* for an optimizer that needs norms of whole tensors: struct tensor_norms of each rank's part of each tensor */
+    /* If the host adds a micro-step's shard to the sum in host memory: one round of the shard, copied from the device. The region
+     * is the index of the reduction's BUFFER_STAGING. No operation names this buffer. */
     BUFFER_ROUND_STAGING,
-    /* Of norms of whole tensors: what an update has of a block that a later one continues (struct tensor_cut); and of a discrete device
-     * the norms of blocks, which no operation names. The region is 0. */
+    /* For norms of whole tensors: the unfinished block of an update, which a later update continues (struct tensor_cut); and, for a
+     * discrete device, the norms of blocks, which no operation names. The region is 0. */
     BUFFER_TENSOR_CUT,
     BUFFER_TENSOR_SUMS,
     BUFFER_KINDS
 };
 
-/* The slots of a ring are ordered by the pipes of runs, slot by slot; the buffer as a whole is not. */
+/* The pipes of runs order the accesses to each slot of a ring; nothing orders the accesses to the whole buffer. */
 static inline bool buffer_is_ring(uint16_t kind) {
     return kind == BUFFER_PARAM_STAGED || kind == BUFFER_GRAD_STAGED;
 }
@@ -120,12 +122,12 @@ struct operation {
     /* REDUCE: the next reduction sums this one's shard over the replicate axis, in the same event; this is that sum. On
      * a drive, the first makes the sum chunk by chunk, and the second becomes nothing (offload/expand.h). */
     bool summed, sums;
-    /* UPDATE, and FETCH and STORE of its chunks (enum outcome): other than OUTCOME_UPDATED, it begins with what was before the
-     * step's first update. OUTCOME_SKIPPED: it brings only the parameters back. */
+    /* UPDATE, and FETCH and STORE of its chunks (enum outcome): unless OUTCOME_UPDATED, it starts from the values before the
+     * step's first update. OUTCOME_SKIPPED: it only restores the parameters. */
     uint8_t outcome;
     uint8_t reads, writes;
     uint16_t joins; /* bit per stream: everything emitted on this stream so far must have retired */
-    /* Bit per stream: the pipe lets items wait for what they need of this stream, one by one. */
+    /* Bit per stream: each item waits by the pipe for the point that it needs on this stream. */
     uint16_t implied;
     uint16_t acquires; /* bit per write: the buffer's planned interval begins here, for position `use` */
     uint16_t region;
@@ -133,7 +135,7 @@ struct operation {
     struct buffer_ref read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX];
     uint32_t items;         /* the number of points on its stream: 1, or one per chunk of a run */
     uint32_t first, chunks; /* UPDATE, FETCH, STORE: the chunks of the region's shard (offload/expand.h) */
-    uint64_t sequence; /* the number of its first chunk among all chunks that were ever staged in its ring */
+    uint64_t sequence;      /* how many chunks were staged in its ring before its first chunk */
     /* GATHER, REDUCE, CLEAR: elements of each share that an item moves; 0: one item moves all. */
     uint64_t piece;
     struct pipe pipe;

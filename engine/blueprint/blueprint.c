@@ -81,8 +81,8 @@ const struct optimizer *blueprint_optimizer(const struct blueprint *b, uint32_t 
 
 /* ---- the policy ---- */
 
-/* Spans hold the parameters themselves where these rest whole, the host's memory is the device's, and an update needs no more than an
- * element. */
+/* The parameters are in the program's spans alone if they rest whole, the device is not discrete, and the optimizer updates each
+ * element by itself. */
 static bool lends_params(const struct blueprint *b, uint32_t region) {
     const struct blueprint_terms *t = &b->terms;
     bool whole = placement_is(t->stage->param_rest, REPLICATE, REPLICATE);
@@ -90,7 +90,8 @@ static bool lends_params(const struct blueprint *b, uint32_t region) {
     return b->o.model->region[region].lends && whole && !t->discrete && elements;
 }
 
-/* All that the backwards of a step write is in the host's arrays: overwritten in one micro-step, or added up in all of them. */
+/* At the end of a step's backwards the program's arrays hold the whole gradient: the step has one micro-step, or the
+ * program adds up the gradients of all of them. */
 static bool collects_grads(const struct blueprint *b, const struct model_region *r) {
     bool adds = b->terms.accumulation == ACCUMULATE_LAST;
     for (uint32_t i = 0; i < r->params; i++)
@@ -98,7 +99,8 @@ static bool collects_grads(const struct blueprint *b, const struct model_region 
     return !b->o.model->free_order && (b->terms.micro_steps == 1 || adds);
 }
 
-/* A reduction then takes the gradient from there, without another type, and the step has used it when it returns. */
+/* The reduction may read the gradient in the program's arrays: it needs no other type, and the step does not return
+ * before it has used the gradient. */
 static bool lends_grads(const struct blueprint *b, uint32_t region) {
     const struct blueprint_terms *t = &b->terms;
     const struct model_region *r = &b->o.model->region[region];
@@ -174,8 +176,8 @@ static zero_status check_borrowed(const struct blueprint *b, struct zero_error *
     return ZERO_OK;
 }
 
-/* In vertical order a gradient is complete for all micro-batches in one use after another. Where several uses write it, its sum would
- * mix micro-steps in another order. */
+/* In vertical order one use completes a gradient for all micro-batches. If several uses wrote one gradient, micro-steps would be
+ * added in another order. */
 static zero_status check_vertical(const struct blueprint *b, struct zero_error *error) {
     static const char instead[] = "remove zero_optimization.micro_order \"vertical\"";
     const struct model *m = b->o.model;
@@ -271,7 +273,8 @@ struct blueprint_messages blueprint_messages(const struct blueprint *b) {
     return m;
 }
 
-/* States of the regions of one of the optimizers. The most of both is the other's, or the run's own. */
+/* The states of the regions that one of the two optimizers updates. The larger count of both optimizers is
+ * state_count. */
 static uint32_t region_states(const struct blueprint *b, bool other) {
     uint32_t all = b->o.state_count - b->terms.precision.average;
     if (!b->o.other) return all;
@@ -349,8 +352,8 @@ uint64_t blueprint_host_bytes(const struct blueprint *b) {
     return add_saturated(blueprint_bytes(b, TIER_CPU), device);
 }
 
-/* The bytes of a tier's budget that the rest of the plan leaves to state and gradients. Some of them stay free, because rows and
- * buffers are aligned. */
+/* The bytes of a tier's budget that the rest of the plan leaves to state and gradients. Some bytes of the budget stay free for
+ * the alignment of rows and buffers. */
 static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint64_t arrays) {
     uint64_t budget = b->o.config->budget_bytes[tier], planned = blueprint_bytes(b, tier);
     uint64_t aligned =
@@ -361,8 +364,8 @@ static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint6
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
 
-/* The bytes of host memory for state and gradients that then need not go to the drive. Without a budget all state goes to the
- * drive, unless it is tiered: then it fills memory first. */
+/* The bytes of host memory for state and gradients that need not go to the drive. Without a budget all state goes to the
+ * drive, unless it is tiered: tiered state fills memory first. */
 static uint64_t free_bytes(const struct blueprint *b) {
     const struct config *c = b->o.config;
     /* states, masters, gradients */
@@ -371,8 +374,8 @@ static uint64_t free_bytes(const struct blueprint *b) {
     return c->optimizer_tier == TIER_NVME && (bounded || c->tiered) ? left_bytes(b, TIER_CPU, arrays) : 0;
 }
 
-/* Of these bytes, what gradients take: whole shards from the first region to be refreshed on. They come first, since
- * micro-steps move them more often than a step moves state. A shadow leaves them all of it. */
+/* The part of these bytes that gradients take: whole shards, from the region that is refreshed first. Gradients take
+ * memory before state, because every micro-step moves them. With a shadow, gradients take all of it. */
 static uint64_t grad_resident_bytes(const struct blueprint *b, uint64_t free_bytes) {
     const struct chunk_layout *layout = &b->plan.layout;
     uint64_t taken = 0;
@@ -385,8 +388,8 @@ static uint64_t grad_resident_bytes(const struct blueprint *b, uint64_t free_byt
     return taken;
 }
 
-/* Chunks as large as the plan has them, or smaller where their slots, and those of the rings, would break the cpu budget. There
- * are more of smaller chunks, and so there may be more slots. */
+/* The plan's size of chunks, or a smaller size if the slots and rings would exceed the cpu budget. Smaller chunks are more
+ * chunks, so they may take more slots. */
 static uint64_t fitting_chunk(const struct blueprint *b) {
     const struct config *c = b->o.config;
     uint64_t budget = c->budget_bytes[TIER_CPU], planned = blueprint_bytes(b, TIER_CPU);

@@ -1,6 +1,7 @@
 /* The blueprint: from the configuration, the declared model and the number of ranks to the mesh, the policy and the plan of
- * one rank. Pure: it allocates its own tables, nothing else, and asks nobody. Commit, the advice on budgets, the planner and
- * the simulator all use it. It must not move, since its parts point at each other. */
+ * one rank. Pure: it allocates its own tables and nothing else, and does not talk to other ranks. Commit, the advice on
+ * budgets, the planner and the simulator all use it. A struct blueprint must not move, because its parts point at each
+ * other. */
 #ifndef ZERO_ENGINE_BLUEPRINT_BLUEPRINT_H
 #define ZERO_ENGINE_BLUEPRINT_BLUEPRINT_H
 
@@ -25,8 +26,8 @@ struct blueprint_terms {
     bool repeats;
     uint64_t live_max, ahead_max; /* struct policy */
     struct precision precision;
-    enum code_format
-        gradient_code; /* of struct executor_shape; so are gradient_factor, native_reduction, discrete */
+    /* Of struct executor_shape; so are gradient_factor, native_reduction, discrete. */
+    enum code_format gradient_code;
     float gradient_factor;
     bool native_reduction, discrete;
     enum tier_kind state_tier, param_tier, grad_tier; /* of struct plan_options; so is all that follows */
@@ -44,9 +45,10 @@ struct blueprint_terms blueprint_terms(const struct config *config, uint32_t ran
 /* The other inputs of a blueprint, all borrowed. */
 struct blueprint_options {
     const struct model *model; /* laid out (model_lay_out) */
-    const struct optimizer *optimizer,
-        *other; /* other: of the regions of region_other; NULL: there are none */
-    /* The optimizer's, of those that use most. In a blueprint that is made, with the average (struct precision). */
+    /* other: of the regions of region_other; NULL: there are none. */
+    const struct optimizer *optimizer, *other;
+    /* The states of the optimizer; of two optimizers, the larger count. blueprint_make adds one for the averaged
+     * weights. */
     uint32_t state_count;
     uint32_t model_ranks; /* 0: the model is whole */
     /* [AXES_BOTH + 1]: by axes and stream; for sizes and scratch memory */
@@ -55,7 +57,7 @@ struct blueprint_options {
     const struct config *config;           /* resolved */
     const struct optimizer_params *params; /* of group 0 */
     const struct reservations *reservations;
-    /* Of tiered state, where memory.device gives none: what a GPU has free. 0: no bound. */
+    /* The budget of tiered state if memory.device gives none: the free memory of the GPU. 0: no bound. */
     uint64_t device_budget;
 };
 
@@ -92,32 +94,34 @@ struct precision blueprint_precision_of(const struct blueprint *blueprint, uint3
 /* Ranks on each axis. */
 void blueprint_mesh(const struct config *config, uint32_t ranks, uint32_t out_mesh[AXES]);
 
-/* The plan of a rank on its own: without chunks that other ranks' budgets make smaller. blueprint_free also after a failure. */
+/* Plans for this rank alone: budgets of other ranks may later make chunks smaller (blueprint_replan). Call
+ * blueprint_free also after a failure. */
 zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_terms *terms,
                            const struct blueprint_options *options, struct zero_error *error);
 void blueprint_free(struct blueprint *blueprint);
 
-/* The room that this rank's budgets leave: elements of a chunk, bytes of state and of gradients that need not go to the drive,
- * and bytes of both that may be on the device. */
+/* The room that this rank's budgets leave: elements of a chunk, bytes of state and bytes of gradients that need not go to the
+ * drive, and bytes of state that may be on the device. */
 struct blueprint_room {
     uint64_t chunk_elements, resident_bytes, grad_resident_bytes, device_bytes;
 };
-/* How often a rank asks for its room and plans again. Tiered state needs two rounds: the state that the device takes leaves room
- * on the host. `round`: from 0. */
+/* The number of rounds in which a rank computes its room and plans again. Tiered state needs two: the first round decides what
+ * the device takes, which frees room on the host. `round` counts from 0. */
 uint32_t blueprint_rooms(const struct config *config);
 struct blueprint_room blueprint_room(const struct blueprint *blueprint, uint32_t round);
 
-/* Plans again within a room: all ranks take the least of theirs, because they must emit alike. */
+/* Plans again within a room. All ranks pass the smallest room of any rank, because all ranks must emit the same
+ * operations. */
 zero_status blueprint_replan(struct blueprint *blueprint, struct blueprint_room room,
                              struct zero_error *error);
 
-/* Plans again within the rooms of a rank on its own. */
+/* Plans again within this rank's own room, in all rounds. */
 zero_status blueprint_fit(struct blueprint *blueprint, struct zero_error *error);
 
 /* Planned and reserved bytes of a tier. */
 uint64_t blueprint_bytes(const struct blueprint *blueprint, int tier);
 
-/* Of them, what the host's memory holds. */
+/* Planned and reserved bytes in host memory. */
 uint64_t blueprint_host_bytes(const struct blueprint *blueprint);
 
 struct blueprint_messages blueprint_messages(const struct blueprint *blueprint);

@@ -92,7 +92,7 @@ static void set_back(struct check *c, const char *const *keys, const char *const
     config_resolve(c->config, c->blueprint->ranks, &error);
 }
 
-/* Every key is a change: what the configuration has already is no advice. */
+/* True if every key changes a value: a value that the configuration already has is no advice. */
 static bool changes_all(const struct config *config, const struct change *change) {
     for (int k = 0; k < KEYS_MAX && change->key[k]; k++)
         if (strcmp(entry_text(config, change->key[k]), change->value[k]) == 0) return false;
@@ -121,7 +121,7 @@ static bool would_fit(struct check *c, const struct change *change) {
         before[k] = strdup(entry_text(c->config, change->key[k]));
         good = before[k] != NULL;
     }
-    /* Another mesh needs other groups of ranks, which are not open. */
+    /* Skips changes of the mesh: they need other groups of ranks, which are not open. */
     bool fits = good && set_all(c, change->key, change->value) &&
                 c->config->shard_ranks == c->blueprint->policy.mesh[AXIS_SHARD] && plan_fits(c);
     if (good) set_back(c, change->key, (const char *const *)before, source);

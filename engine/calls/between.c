@@ -22,8 +22,8 @@ static zero_status check_between(zero_engine *e, const char *what) {
 
 /* ---- weights and states ---- */
 
-/* Brings everything up to date on its tier, and commits the shadow. While averages are in the place of the weights, it commits nothing: a
- * shadow has the weights. */
+/* Brings everything up to date on its tier, and commits the shadow. While averages are in the place of the weights, it does not
+ * commit: a shadow must have the weights. */
 static zero_status flush(zero_engine *e) {
     zero_status status = pass_settle(&e->pass);
     if (status || !e->config.nvme_shadow || e->state.averaged) return status;

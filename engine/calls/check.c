@@ -1,4 +1,4 @@
-/* What a call checks before it does anything: that the engine is there, has not failed, and is at a moment that the call fits. */
+/* The checks at the start of each call: the engine exists, has not failed, and is in a state that allows the call. */
 #include "engine/calls/engine.h"
 #include "engine/state/background_save.h"
 

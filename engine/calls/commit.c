@@ -46,8 +46,8 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
     return blueprint_make(&e->blueprint, &terms, &options, error);
 }
 
-/* Plans again as the budgets leave room: on all ranks the least room that any has, because they must emit alike. A rank that
- * has failed `before` sets no bound. */
+/* Plans again within the budgets: all ranks use the smallest room of any rank, because all must emit the same operations. A
+ * rank that failed earlier (`before`) sets no bound. */
 static zero_status agree_room(zero_engine *e, uint32_t round, zero_status before, struct zero_error *error) {
     struct blueprint_room room = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
     struct zero_error unheard;
@@ -64,12 +64,13 @@ static zero_status agree_room(zero_engine *e, uint32_t round, zero_status before
 
 /* ---- spare memory ---- */
 
-/* Ranks whose data are not moved by NCCL are threads on one GPU. */
+/* The number of ranks on this GPU: if NCCL does not move their data, all ranks are threads on one GPU. */
 static uint32_t gpu_sharers(const zero_engine *e) {
     return e->ranks.data == e->ranks.comm ? e->ranks.size : 1;
 }
 
-/* Bytes of the device that this rank's plan leaves. Nothing of a plan that will be refused: the advice plans with what was granted. */
+/* The bytes of the device that this rank's plan leaves free. 0 if the plan will be refused: nothing is granted then,
+ * because the advice plans with the granted memory. */
 static uint64_t left_on_device(const zero_engine *e) {
     const uint64_t *budget = e->config.budget_bytes;
     for (int t = 0; t < TIERS; t++)
@@ -80,8 +81,8 @@ static uint64_t left_on_device(const zero_engine *e) {
     return left < unused ? left : unused;
 }
 
-/* All ranks get what the rank with the least room can have. Once they have told what they ask for, all host programs have taken what
- * they take before the commit, and no plan's memory is taken yet: that is when a GPU that they share is measured. */
+/* All ranks get what the rank with the least room can have. A shared GPU is measured after the first agreement: by then every host
+ * program has allocated what it needs before the commit, and no engine has allocated its plan. */
 static zero_status grant_spares(zero_engine *e, zero_status before, struct zero_error *error) {
     uint64_t parts[SPARES_MAX] = {0}, asked = 0;
     struct zero_error unheard;
@@ -102,7 +103,7 @@ static zero_status grant_spares(zero_engine *e, zero_status before, struct zero_
 
 /* ---- the plan ---- */
 
-/* All model ranks have the same optimizer and groups: one rank's learning rates are used on all. */
+/* All model ranks must have the same optimizer and groups, because one rank's learning rates are used on all. */
 static zero_status meet_peers(zero_engine *e, struct zero_error *error) {
     uint64_t alike =
         groups_settings_hash(&e->training.groups, hash_string(HASH_START, e->training.optimizer->name));
@@ -110,7 +111,7 @@ static zero_status meet_peers(zero_engine *e, struct zero_error *error) {
     return peers_meet(&e->peers, &e->ranks, &e->model, &e->training.groups, alike, error);
 }
 
-/* A rank that fails goes on to where the others meet it. */
+/* A rank that fails still takes part in the agreements, because the other ranks wait there. */
 static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     const struct config *c = &e->config;
     if (c->trace_steps >= 0) e->trace_steps = (struct trace_steps){c->trace_first, (uint64_t)c->trace_steps};
@@ -178,7 +179,7 @@ static void log_live(const zero_engine *e) {
                  : "");
 }
 
-/* Logs what a clipped step costs that was updated in the backward. */
+/* Logs the cost of clipping a step that updates in the backward. */
 static void log_repeats(const zero_engine *e) {
     const struct plan *p = &e->blueprint.plan;
     const double mib = 1.0 / (1 << 20);
@@ -233,7 +234,7 @@ static void log_frozen(const zero_engine *e) {
         log_line(&e->ranks.log, ZERO_LOG_WARN, "no parameter is trained: all are frozen");
 }
 
-/* Where state is that is not all in one tier. */
+/* Logs the tiers of the state if it is in more than one. */
 static void log_tiers(const zero_engine *e) {
     const struct chunk_layout *layout = &e->blueprint.plan.layout;
     double all = (double)layout->state_bytes, device = (double)layout->device_bytes,
@@ -307,7 +308,7 @@ zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
     return ZERO_OK;
 }
 
-/* The host's own optimizer is code of the host, which runs on the CPU. */
+/* An optimizer of the host program runs on the CPU. */
 static zero_status check_optimizer(const zero_engine *e, struct zero_error *error) {
     const struct optimizer *optimizer = e->training.optimizer;
     bool on_device =
@@ -360,8 +361,8 @@ static zero_status compare_models(zero_engine *e) {
     return ranks_fail(&e->ranks, &error);
 }
 
-/* There are operations beside what the program computes: those that wait for others, and the copies and sums of units that one rank
- * gathers and reduces alone. */
+/* True if operations can run while the program computes: operations that wait for other ranks or a drive, and the copies and sums
+ * of units that one rank gathers and reduces alone. */
 static bool moves_by_itself(const zero_engine *e) {
     return e->ranks.size > 1 || e->run.discrete || e->blueprint.plan.tier_bytes[TIER_NVME] ||
            !e->blueprint.policy.eager;

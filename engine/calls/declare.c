@@ -1,4 +1,4 @@
-/* Declaring the model, its groups and the host's memory, before plan or commit. */
+/* The calls that declare the model, its groups and the host's memory, before plan or commit. */
 #include <inttypes.h>
 #include <string.h>
 

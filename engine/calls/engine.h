@@ -28,7 +28,7 @@ struct zero_engine {
     struct pass pass;           /* where the host is between begin and end */
     struct scratches scratches; /* the host program's data on the drive */
     struct state state;         /* what rests: weights, states, notes, saves */
-    struct park park;           /* where it rests while the device's memory is given back */
+    struct park park;           /* where the device's content rests while its memory is given back */
     struct trace_steps trace_steps;
     struct trace *trace;                              /* NULL: nothing is traced */
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* of ranks.data: by axes and stream; those in use */
@@ -56,7 +56,7 @@ zero_status engine_check_steps(zero_engine *engine, const char *what);
 /* A refusal with ZERO_E_ORDER before the first fill, load or recover: there are no weights. */
 zero_status engine_check_filled(const zero_engine *engine, const char *what);
 
-/* The same where zero_param_put_owned wrote what other ranks do not know of yet. */
+/* A refusal with ZERO_E_ORDER if zero_param_put_owned was called and zero_engine_written was not. */
 zero_status engine_check_written(const zero_engine *engine, const char *what);
 
 /* The same between zero_engine_ema_begin and _end. _between and _steps check it, too. */

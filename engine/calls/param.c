@@ -68,12 +68,12 @@ zero_status zero_param_addresses(const zero_handle *param, zero_slot *out) {
     return ZERO_OK;
 }
 
-/* In memory of the host's: its own, or that of the parameter that it is tied to. */
+/* The parameter, or the one that it is tied to, is in memory of the host program. */
 static bool has_spans(const struct model *m, const struct model_param *p) {
     return p->span_count || m->param[p->owner].span_count;
 }
 
-/* The addresses alone do not say it: two regions may lie side by side at one stage, and apart at another. */
+/* A comparison of addresses is not enough: two regions may be adjacent at one stage, and apart at another. */
 int zero_param_adjoins(const zero_handle *param, const zero_handle *before) {
     const struct model_param *p = param_of(param, "zero_param_adjoins"),
                              *q = param_of(before, "zero_param_adjoins");
@@ -102,7 +102,7 @@ static zero_status between_steps(const zero_engine *e, const char *what) {
     return refuse(ZERO_E_ORDER, "%s: call it between steps, not between micro-steps", what);
 }
 
-/* Gradients are there before a step, everything else between steps. */
+/* Gradients exist before zero_engine_step, everything else between steps. */
 static zero_status check_moment(const zero_engine *e, const char *what, const struct model_param *p,
                                 zero_kind kind) {
     if (kind != ZERO_GRAD) return between_steps(e, what);
@@ -125,7 +125,7 @@ static zero_status refuse_saving(const char *what) {
                   what);
 }
 
-/* All ranks end a save together, and here only those of one model rank need to be. */
+/* All ranks end a save together, but this call may be made by the ranks of one model rank alone. */
 static zero_status check_saving(const zero_engine *e, const char *what) {
     return e->ranks.model_size > 1 && e->state.saving ? refuse_saving(what) : ZERO_OK;
 }
@@ -225,7 +225,7 @@ zero_status zero_param_owned(const zero_handle *param, zero_kind kind, uint64_t 
     return ZERO_OK;
 }
 
-/* Nothing may be under way: a rank cannot end it alone. */
+/* Refuses while a save or a step is under way: one rank cannot end it alone. */
 static zero_status check_owned(zero_engine *e, const char *what, const struct model_param *p, zero_kind kind,
                                const float *memory, uint64_t first, uint64_t count, struct range *out) {
     if (kind == ZERO_GRAD)
@@ -283,7 +283,7 @@ zero_status zero_engine_written(zero_engine *e) {
     if (status) return status;
     e->state.unseen = false;
     shadow_written(&e->state);
-    /* The ranks that put nothing forget what they fetched ahead, too: all emit the same. */
+    /* Ranks that wrote nothing drop their prefetched chunks too, because all ranks must emit the same operations. */
     turn_take(&e->ranks.lock);
     executor_refetch(e->run.executor);
     turn_give(&e->ranks.lock);

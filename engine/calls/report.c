@@ -44,7 +44,7 @@ static bool asked(const zero_engine *e, const char *what) {
     return engine_given(e, what);
 }
 
-/* A row of the plan. Measured: those of its bytes that its tier's extent, as allocated, has. */
+/* A row of the plan. `measured`: the bytes of the row that are inside the allocated memory of its tier. */
 static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
     const struct plan *p = &e->blueprint.plan;
     uint64_t allocated = e->run.tier[p->row_tier[row]]->allocated,

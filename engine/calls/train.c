@@ -1,4 +1,4 @@
-/* The training loop: passes, uses and the step. */
+/* The calls of the training loop: passes, uses and the step. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,9 +30,10 @@ zero_status zero_micro_cancel(zero_engine *e) {
     return status ? status : pass_cancel(&e->pass);
 }
 
-/* With updates in the backward and a shadow: the first update writes over the step before the last one, so the last one is committed
- * first. Its notes are set by now, and its chunks were stored under the forward. The same for what the host wrote: the updates may have to
- * be made again from it. The first update may be that of a unit behind the one whose `backward` begins: one that the pass left out. */
+/* With updates in the backward and a shadow: the first update overwrites the step before the last one, so the last step is
+ * committed first. By now its notes are set, and its chunks were stored during the forward. Values that the host wrote are
+ * committed for the same reason: the updates may have to be repeated from them. The first update may belong to a unit that the pass
+ * left out, before the unit whose `backward` begins. */
 static zero_status commit_before_updates(zero_engine *e, bool backward) {
     const struct pass *pass = &e->pass;
     const struct policy *policy = &e->blueprint.policy;

@@ -151,7 +151,7 @@ static void end_stream(struct direct *d, struct stream *stream) {
     if (whole) submit(d, slot, whole);
 }
 
-/* The stream that the offset continues; or a new one, in the place of that which was used least lately. */
+/* The stream that the offset continues; or a new one, which replaces the least recently used stream. */
 static struct stream *stream_at(struct direct *d, uint64_t offset) {
     struct stream *oldest = d->stream;
     for (struct stream *s = d->stream; s < d->stream + STREAMS; s++) {

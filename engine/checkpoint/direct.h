@@ -1,8 +1,8 @@
 /* Writes that bypass the page cache (O_DIRECT), in a few streams: a write that begins where an earlier one ended continues
- * its stream. The bytes are collected in slots. Full slots go to the drive, several at a time, while the next are
- * filled. What does not fill a page, at a stream's ends, goes through the page cache. Writes must not overlap.
+ * its stream. The bytes are collected in slots. Full slots go to the drive, several at a time, while the next are filled.
+ * Bytes at a stream's ends that do not fill a page go through the page cache. Writes must not overlap.
  *
- * Threads: one at a time. */
+ * Threads: one at a time.  */
 #ifndef ZERO_ENGINE_CHECKPOINT_DIRECT_H
 #define ZERO_ENGINE_CHECKPOINT_DIRECT_H
 

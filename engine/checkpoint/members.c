@@ -55,7 +55,7 @@ static zero_status read_member(char **at, const char *name, members_fn fn, void 
     if (*colon != ':') return no_object(name, error);
     char *value = past_space(colon + 1), *end = past_value(value), behind = *end;
     if (behind != ',' && behind != '}') return no_object(name, error);
-    *key_end = 0, *end = 0; /* the colon was seen */
+    *key_end = 0, *end = 0; /* the caller has seen the colon */
     zero_status status = members_decode(key, (size_t)(key_end - key), name, error);
     if (!status) status = fn(user, key, value, (size_t)(end - value), error);
     *end = behind, *at = end;

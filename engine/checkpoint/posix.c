@@ -106,7 +106,8 @@ static storage_handle create(struct storage *s, const char *path, uint64_t bytes
 
 static storage_handle open_file(struct storage *s, const char *path) {
     struct stat found;
-    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* of a FIFO, too, which is refused */
+    /* does not wait at a FIFO, which is refused later */
+    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (handle >= 0 && fstat(handle, &found) == 0 && !S_ISREG(found.st_mode)) {
         close(handle);
         errno = S_ISDIR(found.st_mode) ? EISDIR : STORAGE_NO_FILE;
@@ -186,6 +187,6 @@ static const struct storage_ops posix_ops = {
 };
 
 struct storage *storage_posix(void) {
-    static struct storage posix = {&posix_ops}; /* it has no state */
+    static struct storage posix = {&posix_ops}; /* the table has no state */
     return &posix;
 }

@@ -101,7 +101,7 @@ static zero_status read_value(const struct reading *r, const char *name, const c
     return json_parse(value, bytes, r->path, out, error);
 }
 
-/* A note that is no text is read over. */
+/* Skips a note that is not text. */
 static zero_status read_note(void *user, const char *name, char *value, size_t bytes,
                              struct zero_error *error) {
     struct reading *r = user;

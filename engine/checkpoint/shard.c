@@ -158,7 +158,8 @@ zero_status shard_write_run(struct shard_writer *w, uint32_t index, uint64_t fir
 
 zero_status shard_complete(struct shard_writer *w, struct manifest_file *out, struct zero_error *error) {
     char *header = NULL;
-    zero_status status = print_header(w, &header, error); /* of equal length: only digits came in */
+    /* the new header has the same length: only digits changed */
+    zero_status status = print_header(w, &header, error);
     if (status) return status;
     status = storage_write(&w->file, header, w->header_bytes, 0, error);
     *out = (struct manifest_file){w->bytes, checksum(header, w->header_bytes)};

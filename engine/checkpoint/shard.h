@@ -47,7 +47,7 @@ zero_status shard_write_run(struct shard_writer *writer, uint32_t index, uint64_
 zero_status shard_complete(struct shard_writer *writer, struct manifest_file *out, struct zero_error *error);
 void shard_drop(struct shard_writer *writer); /* closes it, complete or not; NULL is allowed */
 
-/* All of that, piece after piece. */
+/* Opens, writes all pieces one after another, finishes and closes. */
 zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
                         const struct manifest *manifest, const struct piece *pieces, uint32_t count,
                         const struct shard_source *source, struct manifest_file *out,

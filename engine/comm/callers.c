@@ -89,8 +89,8 @@ static void dismiss(struct meeting *m, uint32_t caller) {
     hang_up(m, caller);
 }
 
-/* A caller that knows the secret. It is a stranger, too, if it belongs to an earlier job with the same secret, or calls another
- * rank: a network between the ranks could else exchange their connections. */
+/* A caller that knows the secret. A caller of an earlier job with the same secret, or one that meant another rank, also counts
+ * as a stranger. Otherwise an attacker in the network could swap connections of ranks. */
 static zero_status take(struct meeting *m, uint32_t caller, bool first) {
     const struct hello *hello = &m->callers[caller].answer.hello;
     bool mine = hello->meeting == (first ? 0 : m->key) && hello->to == m->r->rank &&
@@ -122,7 +122,8 @@ static uint32_t missing(const struct meeting *m, uint32_t lanes) {
     return count;
 }
 
-/* Now and then, and when no rank is missing: one that has ended does not count. */
+/* Rank 0 looks for ranks that have ended from time to time, and when no rank is missing: a rank that has ended does
+ * not count. */
 static zero_status hear_all_taken(struct meeting *m, uint32_t lanes, bool first) {
     zero_status status = ZERO_OK;
     uint64_t now_ns = clock_now_ns();
@@ -190,8 +191,8 @@ zero_status callers_interrupted(struct meeting *m, const char *awaited, uint32_t
                      m->r->size, callers_where(m, at, where));
 }
 
-/* Accepts connections up to CALLERS_MAX; the other connections wait. Also those for which there are no more sockets wait, until
- * the callers here have proved themselves or are dismissed: strangers alone cannot end the job. */
+/* Accepts connections up to CALLERS_MAX; the other connections wait. If the process has no more sockets, connections wait until
+ * present callers have proved themselves or are dismissed. So strangers alone cannot end the job. */
 static zero_status admit(struct meeting *m) {
     while (m->caller_count < CALLERS_MAX) {
         int fd = socket_accept(m->listener);

@@ -12,7 +12,7 @@ enum {
     SILENT_NS = 200000000 /* for a caller without a hello while other callers wait */
 };
 
-/* The variable or option that gives this rank its place. Messages name it. */
+/* The name of the variable or option that gave this rank its number, for messages. */
 struct names {
     const char *rank, *size, *address, *port;
 };
@@ -46,7 +46,7 @@ struct meeting {
  * finds ranks that fail or end meanwhile. */
 zero_status callers_await(struct meeting *meeting, uint32_t lanes, bool first);
 
-/* For patience.interrupted: logs once for whom this rank waits. */
+/* For patience.interrupted: logs once which ranks this rank waits for. */
 bool callers_look(void *meeting);
 
 /* `at`: the rank that listens for the awaited connection. */

@@ -215,18 +215,19 @@ bool comm_group_in_order(const struct comm_group *group);
  * order; else they may wait for each other forever. False: calls of different groups are independent of each other. */
 bool comm_one_order(const struct comm *comm);
 
-/* For a group in order: the streams of the device that such a call takes, a bit for each. */
+/* For a group whose calls are in order (above): the streams of the device that a call of this kind uses, one bit
+ * each. */
 uint8_t comm_streams(const struct comm_group *group, const struct comm_call *call);
 
 /* For a group in order. True: all of the call is queued on the device, and done when *out_ticket is. The call still needs
  * comm_test. */
 bool comm_work_queued(const struct comm_work *work, uint64_t *out_ticket);
 
-/* Of a posted call that needs no other rank: the bytes that comm_perform writes to do all of it. 0: it needs others, or a device, or
- * there is nothing to write. */
+/* For a posted call that needs no other rank: the bytes that comm_perform will write. 0: the call needs other ranks or a device, or
+ * it writes nothing. */
 uint64_t comm_alone_bytes(const struct comm_work *work);
-/* Does the call of which comm_alone_bytes is not 0. Any thread, beside all other calls of the comm; once, and comm_test comes later. Without
- * it comm_test does the same. */
+/* Performs a call whose comm_alone_bytes is not 0. Call it once, before comm_test, from any thread, at the same time as other calls
+ * of the comm. Without comm_perform, comm_test performs the call. */
 void comm_perform(struct comm_work *work);
 
 /* Posts the call and tests it until it is done: for set-up, checkpoints and tests. Not for transport sim, because its

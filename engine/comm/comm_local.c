@@ -279,7 +279,7 @@ static zero_status post(struct comm_work *work) {
     return ZERO_OK;
 }
 
-/* While no rank waits for a rank, it needs no thread. */
+/* A rank needs a thread only while another rank waits for it. */
 static zero_status check_thread(const struct comm_work *work, uint32_t peer) {
     struct comm *comm = work->group->comm;
     uint64_t alone_ns = presence_alone_ns(&world_of(comm)->seats[peer].presence), now_ns = clock_now_ns();
@@ -295,7 +295,8 @@ static zero_status check_thread(const struct comm_work *work, uint32_t peer) {
         (double)work->waited_ns * 1e-9);
 }
 
-/* Finds a rank that left without taking its part, whose thread ended, or that has not taken its part for too long. */
+/* Finds a rank that left without taking its part, a rank whose thread ended, and a rank that has not taken its part
+ * for too long. */
 static zero_status check_peer(const struct comm_work *work, uint32_t member, const _Atomic uint64_t *stamp) {
     struct comm *comm = work->group->comm;
     uint32_t peer = work->group->ranks[member];

@@ -156,7 +156,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
         return comm_raise_error(comm, &error, false);
     if (!done) {
         bool takes;
-        status = taken(work, &takes); /* a peer that died shows here */
+        status = taken(work, &takes); /* here the failure of a dead peer shows */
         return status ? status : check_deadline(work);
     }
     if (group->ring) control_done(group->ring, work->record.sequence);

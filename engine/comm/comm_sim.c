@@ -18,7 +18,7 @@ struct held {
     const void *live;
     void *copy;
     uint64_t bytes;
-    uint64_t step, share; /* the call has the first `share` of every `step` bytes */
+    uint64_t step, share; /* the call moves the first `share` of every `step` bytes */
 };
 
 enum { BUCKETS = 1024 }; /* of live calls: a world of many groups has hundreds */
@@ -201,7 +201,7 @@ static struct sim_call *find_call(struct sim_world *world, const struct comm_wor
     return call;
 }
 
-/* `step`: bytes from one share to the next, of which the call has the first `share`. 0: it has all. */
+/* `step`: bytes from one share to the next; the call moves the first `share` of them. 0: the call moves all bytes. */
 static bool hold(struct held *held, const void *live, uint64_t bytes, uint64_t step, uint64_t share) {
     if (bytes == 0) return true;
     held->copy = malloc(bytes);
@@ -257,7 +257,7 @@ static zero_status compare_records(const struct comm_work *work, const struct si
                                work->group->ranks[call->first], first);
 }
 
-/* The sum of one member in its own place only reads. */
+/* A reduction of one member whose target is its source only reads. */
 static uint64_t own_bytes(const struct comm_call *call, uint32_t members) {
     if (members > 1 || !shape_reduces(call)) return 0;
     uint64_t target = call->target == call->source ? 0 : shape_target_bytes(call, members);

@@ -7,9 +7,9 @@
  *   ready p   "My targets of phase p may be written." In phase 0 the frame carries the member's record of the call.
  *   data p    The answer to a ready frame: this member's slice. A slice may have 0 bytes.
  *
- * So a phase takes a round trip. A small slice does not wait for the ready frame: it goes *ahead*, behind this member's own
- * ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES of them for every other rank until
- * the call is posted; the receiver's own ready frame tells the sender that the place is free again.
+ * So a phase takes a round trip. A small slice does not wait for the ready frame: it is sent *ahead*, right after this
+ * member's own ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES such slices of every
+ * other rank until it posts the call. The receiver's ready frame then tells the sender that the place is free again.
  *
  * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.
  * Ranks that diverge are found before any data is used. A phase is over when this member has received a slice from
@@ -21,7 +21,7 @@
  * bytes. Nothing is encrypted.
  *
  * Threads: data moves in the owner's comm_test and comm_idle. The control channel has its own thread and connections.
- * A broken data connection ends the run after a short time, in which the control channel may report the cause. */
+ * A broken data connection ends the run after a short time, in which the control channel may report the cause.  */
 /* clang-format on */
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +88,7 @@ zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes) {
     return tcp->room ? ZERO_OK : ZERO_E_MEMORY;
 }
 
-/* Without a secret, whoever reaches rank 0's port may be a rank. */
+/* Without a secret, any program that reaches rank 0's port can act as a rank. */
 static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_options *options) {
     if ((options->secret && options->secret->given) || tcp->base.rank) return;
     for (uint32_t q = 1; q < tcp->base.size; q++) {

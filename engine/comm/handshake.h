@@ -56,7 +56,7 @@ struct answer {
 
 enum handshake_state { HEARD_PART, HEARD_ALL, HEARD_STRANGER, HEARD_WRONG_SECRET };
 
-/* Reads what has come. ALL: the caller is a rank, and knows it; `out` is set. */
+/* Reads the bytes that have come. ALL: the caller is a rank, and has been told so; `out` is set. */
 enum handshake_state handshake_hear(struct answer *answer, const struct secret *secret, struct seals *out);
 bool handshake_has_hello(const struct answer *answer);
 

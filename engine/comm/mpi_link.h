@@ -38,8 +38,8 @@ zero_status mpi_link_open(struct mpi_link *link, const struct comm_options *opti
 struct watch_link mpi_link_watched(struct mpi_link *link);
 
 /* Do not call it after a failure: then the comm does not wait for MPI, and frees neither MPI objects nor messages. All messages to
- * this rank must have come. MPI counts the messages of a communicator, and gives its context to a later one: a message that comes
- * then has the number of one of the later communicator's messages, which MPI never delivers. */
+ * this rank must have arrived before. MPI numbers the messages of a communicator, and gives its context to a later communicator. A
+ * message that arrives late has the number of a message of the later communicator, and MPI then never delivers that one. */
 void mpi_link_close(struct mpi_link *link, double timeout_s);
 
 const char *mpi_text(int code, char text[MPI_MAX_ERROR_STRING]);

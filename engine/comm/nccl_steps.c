@@ -189,7 +189,8 @@ static zero_status copy_own(struct comm_work *work) {
                : ZERO_OK;
 }
 
-/* The kernel copies, and makes every NaN the one NaN, as the sum of several ranks does; of a sum in its own place it writes nothing else. */
+/* The kernel copies, and replaces every NaN by the canonical NaN, as the sum of several ranks does. If the target is
+ * the source, it writes only the NaNs. */
 static zero_status sum_own(struct comm_work *work) {
     const struct comm_call *call = &work->call;
     return add_up(work, call->source, 1, call->dtype, call->target, call->count, call->add,

@@ -103,7 +103,7 @@ static zero_status sum_on_device(struct comm_work *w, uint32_t members, const vo
 
 /* ---- on a device or on the host ---- */
 
-/* A whole so large has left the caches before it is read. */
+/* Such a large result has left the caches before it is read. */
 enum { STREAMED_BYTES = 32 << 20 };
 
 static bool is_streamed(const struct comm_work *work) {

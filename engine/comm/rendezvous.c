@@ -16,22 +16,23 @@
 enum {
     ADDRESSES_MAX = 16, /* of one host name */
     NOTICE_S = 10,
-    WORD_MS = 500 /* for rank 0's word, which may be under way */
+    WORD_MS = 500 /* for a verdict of rank 0 that may be on its way */
 };
 
 static const struct names of_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
                           of_runtime = {"zero_runtime.rank", "zero_runtime.size", "zero_runtime.address",
                                         "zero_runtime.port"};
 
-/* Ranks start at different times. Each step has the whole time, from when rank 0 and this rank are there together: rank 0's limit, whose
- * message says most, is the first to pass. */
+/* Ranks start at different times. Each step has the full time limit, counted from the time at which rank 0 and this rank are both
+ * in it. So rank 0's limit passes first, and its message says most. */
 static void begin_step(struct meeting *m) {
     m->patience.deadline_ns = clock_now_ns() + (uint64_t)(m->r->timeout_s * 1e9);
 }
 
 /* ---- rank 0 ---- */
 
-/* Tells every rank that came, also the ranks whose first message was wrong. `first`: if they have come, the places of all follow. */
+/* Sends the verdict to every rank that came, also to ranks whose first message was wrong. `first`: the verdict of
+ * step 3; if all ranks came, the places of all ranks follow it. */
 static void tell_all(struct meeting *m, zero_status status, bool first) {
     struct verdict verdict = verdict_make(m->key, status, m->error);
     for (uint32_t q = 1; q < m->r->size; q++) {
@@ -54,13 +55,13 @@ static zero_status find_leader(struct meeting *m, struct place found[ADDRESSES_M
                      m->names->address, m->r->host, why);
 }
 
-/* All ranks are on this host: the host's name leads nowhere else, from wherever one asks. */
+/* True if rank 0's address is a loopback address on every host, so that all ranks are on this host. */
 static bool all_here(const struct meeting *m, const struct place *place) {
     return socket_loops_back(place) &&
            (socket_is_address(m->r->host) || strcmp(m->r->host, "localhost") == 0);
 }
 
-/* Debian gives a host's own name the address 127.0.1.1 on that host: the other hosts find another one. */
+/* On Debian a host's own name has the address 127.0.1.1 on that host, and another address on other hosts. */
 static int listen_as_leader(const struct meeting *m, const struct place *found, uint32_t count) {
     bool one = count == 1 && !socket_loops_back(found);
     for (uint32_t i = 0; i < count; i++) {
@@ -125,8 +126,8 @@ static bool dismissed(const struct meeting *m, enum greeted greeted) {
     return closed && clock_now_ns() - m->called_ns >= SILENT_NS;
 }
 
-/* Greets rank `to` over the connection of this lane. A rank that gets no CPU time for a while is dismissed as a stranger is; it calls
- * again, but not for long: rank `to` listens, unless its process has ended. */
+/* Greets rank `to` over the connection of this lane. Rank `to` dismisses a rank that gets no CPU time for a while, as it dismisses
+ * a stranger. The dismissed rank calls again, a few times: rank `to` still listens, unless its process has ended. */
 static enum greeted greet(struct meeting *m, uint32_t to, uint32_t lane) {
     enum { CALLS = 5 };
     struct hello hello = {
@@ -213,7 +214,7 @@ static void place_neighbours(struct meeting *m, struct place leader) {
     m->places[0] = leader;
 }
 
-/* `first`: all have come, or not. Else: all have all connections, or not. */
+/* `first`: the verdict whether all ranks have come. Else: whether all ranks have all connections. */
 static zero_status hear_verdict(struct meeting *m, bool first) {
     struct verdict verdict;
     struct lanes *peer = &m->peers[0];
@@ -235,7 +236,7 @@ static zero_status hear_verdict(struct meeting *m, bool first) {
     return errno == EPROTO ? report_no_leader(m) : report_leader_gone(m);
 }
 
-/* An interruption that crosses rank 0's last word comes too late for the rendezvous: the ranks have met. */
+/* True if rank 0's last verdict has arrived, and says that all ranks have met. An interruption then comes too late. */
 static bool has_met(struct meeting *m) {
     struct verdict verdict;
     struct lanes *leader = &m->peers[0];
@@ -245,7 +246,8 @@ static bool has_met(struct meeting *m) {
            verdict_receive(leader->socket[0], &leader->seals[0], m->r->size, &verdict, brief);
 }
 
-/* What fails here may have failed because another rank heard rank 0 first, and closed its connections. */
+/* True if rank 0 has sent a verdict. A call of this rank may have failed because another rank received that verdict
+ * first, and closed its connections. */
 static bool leader_tells(const struct meeting *m, zero_status status) {
     struct pollfd word = {.fd = m->peers[0].socket[0], .events = POLLIN};
     if (status && status != ZERO_E_INTERRUPTED) poll(&word, 1, WORD_MS);
@@ -266,7 +268,7 @@ static bool look_at_leader(void *user) {
     return verdict_ends(m->peers[0].socket[0]) || callers_look(user);
 }
 
-/* Rank 0's other connections come last: they tell it that this rank has all others. */
+/* The other connections to rank 0 come last: they tell rank 0 that this rank has all others. */
 static zero_status connect_all(struct meeting *m) {
     zero_status status = ZERO_OK;
     m->patience.interrupted = look_at_leader;
@@ -279,7 +281,7 @@ static zero_status connect_all(struct meeting *m) {
     return status;
 }
 
-/* Rank 0 has taken this rank. */
+/* Call it once rank 0 has taken this rank. */
 static zero_status meet(struct meeting *m) {
     struct lanes *leader = &m->peers[0];
     zero_status status = hear_verdict(m, true);
@@ -288,7 +290,8 @@ static zero_status meet(struct meeting *m) {
         begin_step(m);
         status = connect_all(m);
         bool connected = status == ZERO_OK, told = leader_tells(m, status);
-        if (told) error_clear(m->error); /* rank 0's word counts, and not what it led to here */
+        /* rank 0's verdict counts, not the failures that followed from it here */
+        if (told) error_clear(m->error);
         if (told || status == ZERO_OK) status = hear_verdict(m, false);
         if (status == ZERO_E_INTERRUPTED && connected && has_met(m)) error_clear(m->error), status = ZERO_OK;
     }

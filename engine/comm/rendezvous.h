@@ -12,15 +12,15 @@
  * count. They cannot end the job, or take a rank's place, unless they know its secret. A job without a secret takes any
  * program for a rank that speaks this protocol.
  *
- * All ranks receive a failure that rank 0 finds. Before step 3 a rank may end: its process, started again, takes its place. From
- * then on rank 0 finds that a rank has ended, and a rank tells rank 0 its failure. A rank that has met rank 0 tells it an interruption
- * before step 3, too.
+ * All ranks receive a failure that rank 0 finds. Before step 3 a rank may end, and its process may be started again and take its
+ * place. From step 3 on, rank 0 finds a rank that has ended, and every rank tells rank 0 its failure. A rank that has met rank 0
+ * tells it an interruption also before step 3.
  *
  * Rank 0 listens at MASTER_ADDR alone, and the other ranks listen at the address from which they reach rank 0. Rank 0 listens at
- * all its addresses where MASTER_ADDR does not tell which one the other ranks use: it is a name with several addresses, or its
- * address is none of this host's, or it is a name that leads to the loopback interface on this host.
+ * all its addresses if MASTER_ADDR does not say which of them the other ranks use: MASTER_ADDR is a name with several addresses,
+ * or not an address of this host, or a name with a loopback address on this host.
  *
- * Threads: any; the calls block, at most until the deadline. */
+ * Threads: any; the calls block, at most until the deadline.   */
 #ifndef ZERO_ENGINE_COMM_RENDEZVOUS_H
 #define ZERO_ENGINE_COMM_RENDEZVOUS_H
 
@@ -44,7 +44,7 @@ struct rendezvous {
     bool by_runtime; /* messages name zero_runtime's fields, and not torchrun's variables */
     struct secret secret;
     const struct log *log; /* NULL: none */
-    /* Rank 0, and a rank that does not reach rank 0, log after this time for whom they wait; 0: 10 s. */
+    /* Rank 0, and a rank that does not reach rank 0, log after this time which ranks they wait for; 0: 10 s. */
     double notice_s;
 };
 
@@ -56,10 +56,8 @@ struct lanes {
 /* out_peers[size]; *out_key: equal on all ranks, different for each rendezvous, never 0. On failure no connection stays
  * open. ZERO_E_PEER: a rank never came, cannot be reached, or sent a message that is not valid. ZERO_E_ARGUMENT: two
  * processes have the same rank, the ranks disagree on the number of ranks or on the secret, or the host's name has no
- * address.
- * ZERO_E_IO: the port is in use, the network is down, or there are no more sockets. ZERO_E_MEMORY: no memory.
- * ZERO_E_INTERRUPTED: a rank was interrupted. Also the other ranks have the code, the rank and the message of a failure that
- * they were told. */
+ * address. ZERO_E_IO: the port is in use, the network is down, or there are no more sockets. ZERO_E_MEMORY: no memory.
+ * ZERO_E_INTERRUPTED: a rank was interrupted. Ranks that are told of a failure return its code, rank and message. */
 zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_peers, uint64_t *out_key,
                        struct zero_error *error);
 

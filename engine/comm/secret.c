@@ -84,7 +84,7 @@ static void hash(const struct key *key, const struct text *parts, uint32_t count
     crypto_generichash_final(&state, out, bytes);
 }
 
-/* The purpose is hashed with the zero at its end: none is the beginning of another. */
+/* The purpose is hashed with its final zero, so that no purpose is the beginning of another. */
 struct key key_derive(const struct key *key, const char *purpose, struct text message) {
     struct key out;
     hash(key, (struct text[]){{purpose, strlen(purpose) + 1}, message}, 2, out.byte, sizeof out.byte);

@@ -12,7 +12,7 @@
 enum frame_kind { FRAME_READY, FRAME_DATA };
 enum phase { EXCHANGING, GATHERING, PHASES };
 
-/* Slices that a rank sends to another one ahead: before that one is ready for them. It keeps them. */
+/* Slices that a rank may send ahead: before the receiver is ready for them. The receiver keeps them. */
 enum { AHEAD_SLICES = 16, AHEAD_BYTES_MIN = 1 << 10, AHEAD_BYTES_MAX = 64 << 10 };
 
 struct frame {

@@ -79,7 +79,7 @@ static bool went_ahead(const struct heard *heard, const struct comm_work *work, 
     return heard->ahead_call == work->record.sequence + 1 && heard->ahead_phases >> phase & 1;
 }
 
-/* Sends small slices to the members that are not ready, as many as they have places for. */
+/* Sends small slices ahead to members that are not ready, while they have places for them. */
 static void send_ahead(struct comm_work *work) {
     struct tcp_comm *tcp = tcp_of(work->group);
     uint32_t phase = mine_of(work)->phase;

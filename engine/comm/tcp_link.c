@@ -91,7 +91,7 @@ static void hear_closing(struct tcp_link *link) {
         atomic_store(&link->all_left, true);
 }
 
-/* A whole message has arrived. False: it is none for the control channel. */
+/* Takes a message that has arrived. False: it is not for the control channel. */
 static bool take_letter(struct tcp_link *link, uint32_t peer) {
     struct tcp_lane *lane = &link->lanes[peer];
     lane->in_done = 0;
@@ -174,7 +174,7 @@ bool tcp_link_left(const struct tcp_link *link, uint32_t rank) {
 
 static bool port_has_left(void *user, uint32_t rank) { return tcp_link_left(user, rank); }
 
-/* Once rank 0 has left, no rank hears from it that all close. */
+/* Rank 0 tells the other ranks that all close; after rank 0 has left, nobody tells them. */
 static bool link_meet(void *user, bool *out_all) {
     struct tcp_link *link = user;
     atomic_store(&link->leaving, true);

@@ -57,8 +57,9 @@ double tcp_endure(const struct comm *comm, int socket); /* socket_endure, with t
 struct watch_link tcp_link_watched(struct tcp_link *link);
 /* The rank has closed in order. Any thread. */
 bool tcp_link_left(const struct tcp_link *link, uint32_t rank);
-/* Sends the rest of each message whose sending has begun; then, if the comm closes `in_order`, GOODBYE. Waits until the other ranks'
- * hosts have it, as long as an outage may last: bytes that come here later would else let the kernel drop it. */
+/* Sends the rest of each message whose sending has begun; then, if the comm closes `in_order`, GOODBYE. Waits until the other hosts
+ * have acknowledged GOODBYE, at most as long as an outage may last. Without this wait, bytes that arrive after the close would make
+ * the kernel drop GOODBYE. */
 void tcp_link_close(struct tcp_link *link, bool in_order);
 
 #endif

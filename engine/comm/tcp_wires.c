@@ -20,7 +20,7 @@ static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
 static zero_status report_broken(struct tcp_comm *tcp) {
     for (uint32_t peer = 0; peer < tcp->base.size; peer++) {
         const struct wire *wire = &tcp->wires[peer];
-        if (tcp_link_left(&tcp->link, peer)) continue; /* a call that needs the peer says so */
+        if (tcp_link_left(&tcp->link, peer)) continue; /* a call that needs the peer reports the failure */
         if (!wire->broken_ns || clock_now_ns() - wire->broken_ns < 2 * (uint64_t)TCP_PATIENCE_NS) continue;
         return comm_raise(&tcp->base, ZERO_E_PEER, (int32_t)peer, true,
                           "the data connection between rank %u and rank %u broke: %s (the process of rank %u "

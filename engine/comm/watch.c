@@ -58,7 +58,8 @@ static void wait_a_little(struct watch *watch, uint64_t begin_ns) {
     sleep_ns(1000000);
 }
 
-/* A rank meets the others once it has heard all that it needs from them: then no rank needs another one any more. */
+/* A rank meets the others after it has received all records that it needs from them. Once all ranks have met, no rank
+ * needs another. */
 static void meet(struct watch *watch) {
     bool all = false;
     uint64_t begin_ns = clock_now_ns();
@@ -70,7 +71,8 @@ static void meet(struct watch *watch) {
     }
 }
 
-/* A link that ends before a message has come to it harms the next link: MPI takes the message for one of the next link's. */
+/* A link must not end before all messages to it have arrived: MPI would take a late message for a message of the next
+ * link. */
 static void finish(struct watch *watch) {
     uint64_t begin_ns = clock_now_ns();
     control_finish(watch->control);
@@ -78,7 +80,8 @@ static void finish(struct watch *watch) {
         wait_a_little(watch, begin_ns);
 }
 
-/* Waits at most WATCH_GRACE_NS, also for an interrupted rank: the other ranks receive the failure now or never. */
+/* Waits at most WATCH_GRACE_NS, also for an interrupted rank: this is the last time at which the other ranks can
+ * receive the failure. */
 static void linger(struct watch *watch) {
     uint64_t now_ns = clock_now_ns(), end_ns = now_ns + WATCH_GRACE_NS;
     for (; now_ns < end_ns && !control_quiet(watch->control, now_ns); now_ns = clock_now_ns())

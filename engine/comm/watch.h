@@ -33,9 +33,9 @@ struct watch {
 /* comm->failure must be set. Sets comm->control. A comm of one rank has no thread. */
 zero_status watch_start(struct watch *watch, struct comm *comm, const struct watch_link *link);
 
-/* Waits, with the thread still sending heartbeats, until all ranks have called it after the same calls and no message is on its way
- * to this rank, until a failure, or until a link that may leave has waited long enough. Then ends the thread. False: there was a
- * failure. */
+/* Ends the thread, after a wait in which the thread still sends heartbeats. The wait ends when all ranks have called watch_stop
+ * after the same calls and no message is on its way to this rank; at a failure; or when a link that may leave has waited long
+ * enough. False: there was a failure. */
 bool watch_stop(struct watch *watch);
 
 void sleep_ns(uint64_t ns);

@@ -68,8 +68,8 @@ struct config_group {
     double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen, keeps_fp32;
     int weight_code; /* enum code_format; below 0: the run's */
-    /* The row of `optimizers` that updates it (after config_resolve), and what it has in place of the row's defaults (betas below 0:
-     * nothing). NULL: the configuration's optimizer updates it. */
+    /* After config_resolve: the row of `optimizers` that updates the group; NULL: the configuration's optimizer does. `betas`
+     * replace the row's defaults unless they are below 0. */
     const struct optimizer *optimizer;
     double betas[2];
 };
@@ -210,10 +210,11 @@ struct config {
     /* Rows of tier_table (offload/tier.h), as written; the row after them: tiered, for the state alone. */
     int optimizer_device, param_device, grad_device;
     double host_ratio; /* offload_optimizer.ratio, as written */
-    /* After config_resolve: enum tier_kind of these rows. Of the state: of that which is not on the device. */
+    /* After config_resolve: the enum tier_kind of each. For the state: the tier of the part that is not on the
+     * device. */
     int optimizer_tier, param_tier, grad_tier;
     bool tiered;         /* the device takes as much state as its budget has room for */
-    double device_share; /* of all state, the most that is on the device while other state is not */
+    double device_share; /* the largest share of the state that is on the device while other state is not */
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old keys for the two tiers */
     struct config_paths optimizer_paths, param_paths; /* on the drives; equal if both tiers are drives */
     uint64_t slots, chunk_elements_max, piece_bytes, aio_block_bytes, aio_queue_depth;
@@ -287,14 +288,16 @@ bool config_codes_weights(const struct config *config);
 /* After config_read: the stage keeps no whole parameters between passes. */
 bool config_shards_params(const struct config *config);
 
-/* After config_resolve: the key of the schedule that is "auto", which means the number of steps that are trained. NULL: none is. */
+/* After config_resolve: the key of the schedule whose value "auto" stands for the number of trained steps. NULL: no
+ * key has this value. */
 const char *config_schedule_length(const struct config *config);
 
-/* After config_resolve, the directories of the nvme tier; and those of a program's scratch: the same where state or parameters are
- * there, else activation_checkpointing.nvme_path. Of a count of 0: there are none. */
+/* After config_resolve: the directories of the nvme tier, and the directories of a program's scratch. If state or parameters are
+ * on a drive, both are the same; else scratch uses activation_checkpointing.nvme_path. A count of 0: no directories. */
 const struct config_paths *config_drive_paths(const struct config *config);
 const struct config_paths *config_scratch_paths(const struct config *config);
-/* Those of a parked engine (zero_engine_park), which may use a drive where nothing is offloaded to one. */
+/* The directories of a parked engine (zero_engine_park), which may use a drive even if nothing is offloaded to a
+ * drive. */
 const struct config_paths *config_park_paths(const struct config *config);
 
 /* After config_resolve: the tier of this kind that is used. */

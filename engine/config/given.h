@@ -10,7 +10,8 @@ bool config_automatic(const struct config *config, const char *path);
 /* A key asks for recomputation and decides its interval. */
 bool config_asks_recompute(const struct config *config);
 
-/* Refuses checkpoints on a drive whose paths are not these, which an offload to a drive has or may have. */
+/* Refuses activation checkpoints on a drive if their paths differ from `offload`, the paths that an offload to a
+ * drive uses or may use. */
 zero_status config_check_scratch(const struct config *config, const struct config_paths *offload,
                                  struct zero_error *error);
 

@@ -58,7 +58,7 @@ static zero_status read_decay(struct reading *r, const struct config_value *v) {
     return read_number(r, v, &r->group->weight_decay);
 }
 
-/* One that keeps moments of elements, beside an optimizer of matrices or another one. */
+/* The group's own optimizer, by name. */
 static zero_status read_optimizer(struct reading *r, const struct config_value *v) {
     const struct optimizer *row = v->kind == VALUE_STRING ? optimizer_find(v->string) : NULL;
     if (!row) return wrong(r, v->name, v->text, "the name of an optimizer, as \"AdamW\",");

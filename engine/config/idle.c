@@ -24,8 +24,8 @@ static bool all_in_memory(const struct config *c) { return state_in_memory(c) &&
 static bool not_cut(const struct config *c) { return all_in_memory(c) && !c->device_share; }
 
 static const struct idle {
-    const char *keys[12]; /* keys, or the beginnings of keys; */
-    const char *but;      /* not this one, which makes the choice or has its own row */
+    const char *keys[12]; /* keys, or the beginnings of keys (ending in a point) */
+    const char *but;      /* except this key, which makes the choice or has its own row */
     bool (*idle)(const struct config *config);
     const char *why;
 } idles[] = {

@@ -45,7 +45,8 @@ static zero_status unknown_key(struct walk *walk, const char *parent, const char
                      hint);
 }
 
-/* "auto" in the place of a block is its device's. NULL: the block has no device that may be "auto". */
+/* The key of the block's device, for which "auto" in place of a block stands. NULL: the block has no device that may
+ * be "auto". */
 static const struct config_key *automatic_device(const char *block) {
     char path[PATH_MAX_BYTES + sizeof ".device"];
     snprintf(path, sizeof path, "%s.device", block);

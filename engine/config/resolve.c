@@ -76,7 +76,7 @@ static zero_status resolve_weight_code(struct config *config, struct zero_error 
 static zero_status resolve_quantized(struct config *config, struct zero_error *error) {
     uint64_t bits = config->comm.quantized_gradient_bits;
     if (config_codes_weights(config) && !config_shards_params(config)) return refuse_codes(config, error);
-    /* The padding, which shares blocks of codes with weights, has zero gradients. */
+    /* The padding shares blocks of codes with weights, and its gradients are zero. */
     if (config_codes_weights(config) && config_written(config, OPTIMIZER_PARAMS "eps") &&
         config->optimizer.eps == 0)
         return error_set(error, ZERO_E_CONFIG,
@@ -106,8 +106,8 @@ static zero_status resolve_gathers(struct config *config, struct zero_error *err
 
 /* ---- element types ---- */
 
-/* "auto" is the type of the model's weights, by its config.json; without one, with another type, or beside a type that is
- * written, it is false. */
+/* "auto" is true if the model's config.json says that its weights have this type, and no type of compute is set to true;
+ * else "auto" is false. */
 static zero_status fill_types(struct config *config, struct zero_error *error) {
     const struct {
         const char *path, *dtype;
@@ -169,8 +169,8 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
     return check_params(config, error);
 }
 
-/* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. A shadow has what was before
- * it. */
+/* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. A shadow keeps the values
+ * before the update. */
 static zero_status check_updates(struct config *c, struct zero_error *error) {
     static const char path[] = "zero_optimization.update_in_backward";
     if (!c->update_in_backward || c->nvme_shadow) return ZERO_OK;
@@ -439,7 +439,7 @@ static zero_status resolve_skips(struct config *config, struct zero_error *error
 
 /* ---- what the planner chooses ---- */
 
-/* A key that another one decides is derived, not chosen. */
+/* A key whose value follows from another key is derived, not chosen by the planner. */
 const char *config_unchosen(const struct config *config) {
     const struct {
         const char *path;

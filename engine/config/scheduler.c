@@ -243,8 +243,8 @@ const char *config_schedule_length(const struct config *config) {
     return NULL;
 }
 
-/* PyTorch's schedules cycle a momentum where there are no betas, and a schedule here sets nothing but lr and betas. DeepSpeed's
- * OneCycle leaves the momentum, too. */
+/* If an optimizer has no betas, PyTorch's schedules cycle its momentum instead; a schedule here sets only lr and betas, so this
+ * is refused. DeepSpeed's OneCycle does not cycle the momentum, so it needs no refusal. */
 static zero_status check_momentum(const struct config *config, enum lr_schedule_kind kind,
                                   struct zero_error *error) {
     const struct optimizer *row = optimizers[config->optimizer.type];

@@ -10,7 +10,8 @@
 #define OFFLOAD_PARAM "zero_optimization.offload_param"
 #define OFFLOAD_GRADIENTS "zero_optimization.offload_gradients"
 
-/* The row of tier_table behind a device. Tiered state that is not on the device is on the drive, where there is one. */
+/* The row of tier_table behind a device. The part of tiered state that is not on the device is on the drive, if there
+ * is one. */
 static const struct tier_ops *tier_of(const struct config *c, int device) {
     return tier_table[tier_table[device] ? device : (int)(c->optimizer_paths.count ? TIER_NVME : TIER_CPU)];
 }
@@ -78,8 +79,9 @@ zero_status config_check_distinct(const char *path, const struct config_paths *p
     return ZERO_OK;
 }
 
-/* A gradient comes with its chunk of state to the host's update, so it is not farther away than the state. By default it is
- * where the state is; with native reductions, which are not cut into chunks, not on a drive. */
+/* A gradient is read together with its chunk of state for the host's update, so its tier may not be slower than that of the
+ * state. By default both have one tier; but with native reductions, which are not cut into chunks, gradients are not on a
+ * drive. */
 static zero_status resolve_grad_tier(struct config *c, struct zero_error *error) {
     static const char path[] = OFFLOAD_GRADIENTS ".device";
     if (!config_written(c, path)) {

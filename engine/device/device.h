@@ -30,8 +30,9 @@
 enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 256 };
 
 /* The tickets of a stream that are not done, before a caller waits (device_has_room). A driver has room for about 1000
- * pieces of work per stream; a ticket is up to two, its work and its event. On top come what the executor has begun,
- * some tens, and one coded call, a ticket for each member: there is room for some 200 members. */
+ * pieces of work per stream; a ticket is up to two, its work and its event. In addition there are the operations that
+ * the executor has begun (some tens), and one coded call with a ticket per member: there is room for some 200
+ * members. */
 enum { DEVICE_QUEUE_MAX = 256 };
 
 /* The parts of reserved address space begin at multiples of this: a huge page. Their memory comes in pages. */
@@ -60,8 +61,8 @@ struct device_work {
     _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES]; /* copied */
     uint8_t stream, reads, writes;
     double flops; /* of matrix products; work without them takes the time of its bytes */
-    struct device_span read[DEVICE_SPANS_MAX],
-        write[DEVICE_SPANS_MAX]; /* two spans are equal or do not overlap */
+    /* Two spans are equal or do not overlap. */
+    struct device_span read[DEVICE_SPANS_MAX], write[DEVICE_SPANS_MAX];
 };
 
 /* Adds memory that the work reads or writes; none if `data` is NULL. */
@@ -108,9 +109,9 @@ struct device_ops {
     /* Bytes of device memory that are free, and all; NULL: the device has no memory of its own. */
     zero_status (*memory)(struct device *device, uint64_t *out_available, uint64_t *out_total,
                           struct zero_error *error);
-    /* Address space in parts. A part takes memory from when it is first touched until it is emptied, and keeps its address. NULL: the
-     * device has no such functions, which only a discrete device may lack. reserve: `space` bytes, of which the caller uses at most
-     * `bytes` at once; these count as allocated. NULL when the system refuses. empty: also once for each part before it is used. The
+    /* Address space in parts. A part has memory from its first touch until it is emptied, and keeps its address. NULL: the device
+     * lacks these functions; only a discrete device may lack them. reserve: `space` bytes, of which the caller uses at most `bytes`
+     * at once; these count as allocated. NULL when the system refuses. empty: also once for each part before it is used. The
      * content of an emptied part is lost. */
     void *(*reserve)(struct device *device, uint64_t space, uint64_t bytes);
     void (*unreserve)(struct device *device, void *memory, uint64_t space, uint64_t bytes);
@@ -142,7 +143,7 @@ struct device { /* the head of every implementation's own struct */
     bool discrete;         /* the host must not touch DEVICE_MEMORY */
     bool runs_at_once;     /* a kernel that runs on the host is done when `submit` returns */
     bool pinned_by_driver; /* DEVICE_PINNED memory is the driver's own: io_uring must not register it */
-    int node;              /* the host's memory node (NUMA) that is next to the device; below 0: unknown */
+    int node;              /* the host's memory node (NUMA) nearest to the device; below 0: unknown */
     int64_t index;         /* cuda: the GPU's number; else -1 */
     void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
     uint64_t newest[DEVICE_STREAMS]; /* by stream: the newest ticket; 0: none */

@@ -9,8 +9,8 @@
 void *discrete_allocate(uint64_t bytes); /* zeroed, whole pages; NULL when the system refuses */
 void discrete_release(void *memory, uint64_t bytes);
 
-/* Between discrete_enter and discrete_leave the calling thread may touch the memory. Where the processor has no protection keys, all
- * threads may. */
+/* Between discrete_enter and discrete_leave the calling thread may touch the memory. If the processor has no protection keys, all
+ * threads may touch it then. */
 void discrete_enter(void);
 void discrete_leave(void);
 

@@ -36,7 +36,8 @@ void host_release(struct device *device, void *memory, uint64_t bytes, enum devi
     device->allocated[kind] -= page_bytes(bytes);
 }
 
-/* The space beside the aligned part goes back at once. No memory is promised for what is reserved. */
+/* Returns the space beside the aligned part at once. The system does not set memory aside for reserved address
+ * space. */
 void *host_reserve(struct device *device, uint64_t space, uint64_t bytes) {
     const uint64_t align = DEVICE_PART_BYTES;
     uint8_t *memory =
@@ -55,8 +56,8 @@ void host_unreserve(struct device *device, void *memory, uint64_t space, uint64_
     device->allocated[DEVICE_MEMORY] -= page_bytes(bytes);
 }
 
-/* A huge page behind the part's last whole one would take more memory than the part has. Without huge pages, zeroing and mapping a
- * part again takes several times as long. */
+/* Huge pages are used for whole huge pages of the part only: one more at its end would take more memory than the part has. Without
+ * huge pages, mapping and zeroing a part again takes several times as long. */
 void host_empty(struct device *device, void *part, uint64_t bytes) {
     uint64_t whole = bytes / DEVICE_PART_BYTES * DEVICE_PART_BYTES;
     if (whole < bytes) madvise((uint8_t *)part + whole, bytes - whole, MADV_NOHUGEPAGE);

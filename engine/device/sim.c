@@ -276,8 +276,8 @@ static zero_status complete(struct sim *sim, struct queue *queue, struct zero_er
         "device sim: a buffer was overwritten between the start and the end of work that uses it");
 }
 
-/* A wait at the head of a stream lets the stream that it waits for go on: nobody else may test that one. The depth of the calls is
- * bounded: a ticket is older than the waits for it. */
+/* A wait at the head of a stream advances the stream that it waits for, because nobody else may test that stream. The depth of the
+ * calls is bounded: a ticket is older than the waits for it. */
 static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_done,
                             struct zero_error *error) {
     struct sim *sim = (struct sim *)device;
@@ -302,7 +302,7 @@ const struct device_ops device_sim = {
     .close = sim_close,
     .allocate = sim_allocate,
     .release = sim_release,
-    .reserve = host_reserve, /* unless it is discrete */
+    .reserve = host_reserve, /* unless the device is discrete */
     .unreserve = host_unreserve,
     .empty = host_empty,
     .submit = sim_submit,

@@ -42,7 +42,8 @@ void *executor_lasting_address(const struct executor *e, struct buffer_ref ref) 
     return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
 }
 
-/* An element of an array that is in part on the device, in the buffer of kind `there`, and else in that of kind `other`. */
+/* The address of an element of an array that is split: its device part is in the buffer of kind `there`, the rest in
+ * the buffer of kind `other`. */
 static void *resident_at(const struct executor *e, uint32_t region, uint32_t index, enum buffer_kind there,
                          enum buffer_kind other, uint64_t first, uint64_t element_bytes) {
     uint64_t device = chunk_layout_device(&e->o.plan->layout, region);

@@ -11,7 +11,7 @@
  * were emitted before the one that it is given. Where comm has one order of calls, as NCCL, the gathers and reductions of all streams
  * are posted in the order of emission, too (collective_turn).
  *
- * An operation that the host, a drive or a copy from the host's memory takes part in waits until what it needs is done. */
+ * An operation that involves the host, a drive or a copy from host memory waits until the operations that it needs are done. */
 #include "engine/executor/steps.h"
 
 /* The stream on which the first steps of an operation are queued. A release has no work: it passes the order on. */
@@ -72,7 +72,7 @@ zero_status ahead_wait(struct executor *e, uint8_t streams, uint64_t ticket) {
     return status;
 }
 
-/* The tickets of the compute stream are in the order of one stream of the device: the last one comes after the others. */
+/* The tickets of the compute stream belong to one stream of the device, so the newest ticket is done last. */
 static zero_status wait_for_line(struct executor *e, const struct task *task, int stream, bool *out_waits) {
     const struct timeline *line = &e->stream[stream];
     zero_status status = ZERO_OK;

@@ -56,7 +56,8 @@ static zero_status begin_write(struct executor *e, uint32_t slot) {
     return transfer_write(e, &h->item, h->region, &c, memory_of(e, slot));
 }
 
-/* Tests whether what moves has moved, and checks what has come. A failure here is a failure of the executor. */
+/* Tests whether the slot's transfer is done, and verifies the bytes that were read. A failure here is a failure of
+ * the executor. */
 static zero_status settle(struct executor *e, uint32_t slot) {
     struct held *h = &e->access.held[slot];
     bool done;
@@ -108,7 +109,7 @@ zero_status access_flush(struct executor *e) {
     return status;
 }
 
-/* The slot that held a chunk for the longest time takes another one. UINT32_MAX: it is busy. */
+/* Claims the slot that has held its chunk for the longest time. *out is UINT32_MAX if that slot is busy. */
 static zero_status claim(struct executor *e, uint32_t region, uint32_t index, uint32_t *out) {
     struct access *a = &e->access;
     *out = UINT32_MAX;

@@ -17,7 +17,7 @@ static const uint8_t in_flight[STREAMS] = {
  * the device still works on the last use, and the next update while the last weights are being copied. 0: as above. */
 static const uint8_t in_flight_discrete[STREAMS] = {[STREAM_COMPUTE] = 16, [STREAM_UPDATE] = UPDATE_STAGINGS};
 
-/* The same for a host that runs ahead of the device: how far it does. 0: as above. */
+/* The same for a host that runs ahead of the device: the limit of how far ahead it runs. 0: as above. */
 static const uint8_t in_flight_ahead[STREAMS] = {
     [STREAM_COMPUTE] = 64, [STREAM_GATHER] = COMM_CALLS_MAX, [STREAM_REDUCE] = COMM_CALLS_MAX};
 
@@ -350,9 +350,10 @@ const struct agreement *executor_agreements(const struct executor *e) { return e
 
 bool executor_updates_in_backward(const struct executor *e) { return e->o.shape.policy->update_in_backward; }
 
-/* When a set is used again, its updates are done. Each region's reduction writes the gradient that the updates of the step before read, so
- * all of these are done once a step has agreed on its norm. A step takes its first set after the agreement of the step before, and a second
- * one, with which it repeats, after its own. So sets in use are of two steps at most, and the later one has not repeated yet. */
+/* A set is reused only after its updates are done. A reduction overwrites the gradient that the updates of the step before read, so
+ * those updates are done once a step has agreed on its norm. A step takes its first set after the agreement of the step before, and
+ * a second set, for repeated updates, after its own agreement. So the sets in use belong to two steps at most, and the later step
+ * has not taken its second set. */
 void executor_settle(struct executor *e, const struct update_settings *settings) {
     if (!e->settled) e->set++;
     struct scalar_set *set = &e->scalars[e->set % SCALAR_SETS];
@@ -390,7 +391,8 @@ zero_status executor_flush(struct executor *e) {
 
 /* ---- results ---- */
 
-/* What counts on another model rank counts here only if it is inf or NaN, so that all ranks skip. */
+/* Squares of parameters that count on another model rank are added here only if they are inf or NaN, so that all
+ * ranks skip. */
 static double counted_norm(const struct executor *e, uint32_t region) {
     bool elsewhere = region_elsewhere(&e->o.shape.model->region[region]);
     return elsewhere && isfinite(e->norm[region]) ? 0 : e->norm[region];

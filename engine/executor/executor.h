@@ -85,8 +85,8 @@ struct executor_shape {
     float gradient_factor;
     /* Per parameter: the rank that changes its direction, where its optimizer updates whole matrices. */
     const uint32_t *matrix_owner;
-    /* Of gradients that a reduction scatters (kernels/quantize.h). CODE_NONE: elements are sent. region_code has the format of
-     * gathers. */
+    /* The format of codes for gradients that a reduction scatters (kernels/quantize.h). CODE_NONE: elements are sent.
+     * region_code has the format of gathers. */
     enum code_format gradient_code;
     /* Collectives that need scratch memory go in rounds of at most so many bytes of all shares. 0: PIECE_BYTES_DEFAULT. */
     uint64_t piece_bytes;
@@ -120,15 +120,16 @@ struct executor;
 /* The most requests to the drive that may be in flight. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The host adds what this reduction makes to the shard, if that rests in its memory; else the device adds. */
+/* True if the host adds this reduction's result to the shard, because the shard rests in host memory; else the device
+ * adds. */
 bool executor_host_adds(const struct executor_shape *shape, const struct operation *op);
 
-/* On a discrete device, a kernel of its own reads the reduced shard again for its norm: the kernel that sums has not taken it. `by_host`:
- * the host adds the shard. */
+/* True if on a discrete device a second kernel must read the reduced shard for its norm, because the kernel that sums cannot take
+ * the norm. `by_host`: the host adds the shard. */
 bool executor_norm_apart(const struct executor_shape *shape, const struct operation *op, bool by_host);
 
-/* The most scratch bytes that one reduction needs, and what of them the host adds; one coded gather; and one gather to lent
- * regions. The plan needs these numbers. */
+/* The most scratch bytes that one reduction needs, and the part of them that the host adds; the most for one coded gather;
+ * and the most for one gather to lent regions. The plan needs these numbers. */
 uint64_t executor_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_round_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_gather_staging_bytes(const struct executor_shape *shape);
@@ -149,7 +150,7 @@ bool executor_next_call(const struct executor_shape *shape, const struct operati
 uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct operation *op, uint32_t item);
 uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *op, uint32_t item);
 
-/* The operations of the products of fp32 that a rank makes of its own matrices of a region. */
+/* The floating-point operations of the fp32 products of those matrices of a region that a rank owns. */
 double executor_matrix_flops(const struct executor_shape *shape, uint32_t region, uint32_t rank);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
@@ -157,7 +158,8 @@ zero_status executor_open(const struct executor_options *options, struct executo
 void executor_close(struct executor *executor);
 struct zero_error *executor_error(struct executor *executor);
 
-/* The memory of these three options is elsewhere from now on, with its content. Between steps, with nothing in flight. */
+/* Tells the executor that the memory of these three options has moved, with its content. Call it between steps, with
+ * nothing in flight. */
 void executor_place(struct executor *executor, void *const memory[TIERS], void *space,
                     struct agreement *agreements);
 
@@ -198,8 +200,8 @@ struct update_settings {
 /* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
 bool executor_updates_in_backward(const struct executor *executor);
 void executor_settle(struct executor *executor, const struct update_settings *settings);
-/* With updates in the backward, OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow, where the other place of each chunk has what was
- * before the updates; and `settings` count for OUTCOME_REPEATED alone, since the backward has used those of executor_settle. */
+/* With updates in the backward, OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow: the other place of each chunk has the values
+ * before the updates. `settings` are then used only for OUTCOME_REPEATED, because the backward has used those of executor_settle. */
 zero_status executor_apply(struct executor *executor, enum outcome outcome,
                            const struct update_settings *settings);
 zero_status executor_written(struct executor *executor);
@@ -226,9 +228,9 @@ enum job_queue {
 void executor_detach(struct executor *executor, uint64_t bytes, void (*queued)(void *user), void *user);
 struct job *executor_take_job(struct executor *executor,
                               enum job_queue queue); /* with the lock. NULL: none is queued */
-/* Without the lock. The next executor_poll finds out that the job is done. */
+/* Call it without the lock. The next executor_poll notices that the job is done. */
 void executor_run_job(struct job *job);
-/* A job is queued or runs, or the executor has not found out yet that it is done. */
+/* True while a job is queued or runs, and until executor_poll has noticed that it is done. */
 bool executor_works(const struct executor *executor);
 uint32_t executor_threads(const struct executor *executor); /* of a job: at least 1 */
 
@@ -245,7 +247,7 @@ bool executor_owes(const struct executor *executor);
 bool executor_runs_ahead(const struct executor *executor);
 /* Requests to the drive are in flight. */
 bool executor_transferring(const struct executor *executor);
-/* Nothing can advance before the host ends its use, or the executor has failed. There is no reason to poll. */
+/* True if polling cannot advance anything: the host must first end its use, or the executor has failed. */
 bool executor_waits_for_host(const struct executor *executor);
 
 /* ---- addresses of buffers ---- */
@@ -294,7 +296,7 @@ zero_status executor_end_sweep(struct executor *executor);
 /* The chunks of some rank were changed, so the chunks that were fetched ahead are out of date. All ranks must call
  * it, because all ranks must emit the same operations. */
 void executor_refetch(struct executor *executor);
-/* All that is on the drive counts as never stored: it is zero, and is not read. */
+/* All chunks on the drive count as never stored from now on: they are zero, and are not read. */
 zero_status executor_clear_chunks(struct executor *executor);
 
 /* ---- with a shadow: the drive keeps two epochs; call these between steps, except executor_commit (in a step) ---- */
@@ -303,8 +305,8 @@ zero_status executor_clear_chunks(struct executor *executor);
 bool executor_stored(const struct executor *executor);
 uint64_t executor_epoch(const struct executor *executor); /* of the chunks stored now; 1 at first */
 void executor_begin_epoch(struct executor *executor, uint64_t epoch); /* before anything is stored */
-/* Stores the chunks of earlier epochs again, with what they have. Before a commit, where the host alone stored chunks in the present
- * epoch. The staging slots must be idle. */
+/* Stores the chunks of earlier epochs again, unchanged, in the present epoch. Call it before a commit of an epoch in which only the
+ * host stored chunks. The staging slots must be idle. */
 zero_status executor_complete_epoch(struct executor *executor);
 /* Writes the caller's page of CHUNK_ALIGN_BYTES, which says that the present epoch is complete. Chunks stored from
  * now on belong to the next epoch, and do not overwrite this epoch. */

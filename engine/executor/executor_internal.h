@@ -5,8 +5,8 @@
 #include "engine/executor/executor.h"
 #include "kernels/tensor_norms.h"
 
-/* Scalar sets that may be in use at once: of the last step its backward's and, if it is repeated, that of the repetition; and the next
- * one's. */
+/* Scalar sets that may be in use at once: two of the last step (for its backward, and for repeated updates), and one of the next
+ * step. */
 enum { SCALAR_SETS = 3, TRANSFERS_MAX = 4, JOBS_MAX = 32 };
 
 struct job { /* job.c */
@@ -47,14 +47,14 @@ enum awaits {
     AWAITS
 };
 
-/* What of a chunk has a checksum: the parts of its record, its parameters, its gradient. */
+/* The parts of a chunk that have a checksum: the parts of its record, its parameters, its gradient. */
 enum { SUM_PARAMS = RECORD_PARTS, SUM_GRADS, CHUNK_SUMS };
 
 struct item { /* one point of an operation, from start to retirement */
     struct task *task;
     uint32_t index; /* index in the operation */
     bool done, posted;
-    bool waits;           /* it is in flight, and waits for what it needs (progress.c) */
+    bool waits;           /* it is in flight, and waits for the points that it needs (progress.c) */
     bool trails;          /* steps after its collective began before comm said that the collective is done */
     uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */
     uint8_t step, awaits; /* the next step (perform.c), and the condition before that step */
@@ -93,14 +93,14 @@ struct stored {
     uint64_t param_check;                /* checksum of the chunk's parameters */
     uint64_t grad_check;                 /* and of its gradient */
     bool has_params;                     /* the parameters were stored; false: they are zero */
-    bool has_grads;                      /* the same of the gradient */
+    bool has_grads;                      /* the gradient was stored; false: it is zero */
 };
 
 /* A slot with a chunk for the host between steps, or for a save in the background. */
 struct held {
     uint32_t region, chunk;
-    uint8_t there, coming,
-        dirty;   /* parts of the chunk: in the slot; `item` reads them; changed, and not stored yet */
+    /* Parts of the chunk: in the slot; being read by `item`; changed, and not stored yet. */
+    uint8_t there, coming, dirty;
     bool going;  /* `item` writes */
     bool unseen; /* read ahead; the host has not asked for it yet */
     struct item item;
@@ -108,9 +108,9 @@ struct held {
 
 struct access {
     struct held *held; /* the access slot, and the slots of the ring */
-    uint32_t count;    /* of these that are in use: 1; in a sweep all */
-    uint32_t current;  /* what executor_chunk_poll gave last */
-    uint32_t next;     /* what the next chunk takes */
+    uint32_t count;    /* the number of these in use: 1; in a sweep all */
+    uint32_t current;  /* the slot that executor_chunk_poll gave last */
+    uint32_t next;     /* the slot that the next chunk takes */
     /* A sweep's regions, in their order (NULL: of their indices); the place of the current one; parts that are read of each
      * chunk. */
     const uint16_t *order;

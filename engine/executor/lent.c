@@ -1,6 +1,6 @@
-/* Regions that rest in the host program's memory (engine/model/lent.h). Collectives on them go in rounds through one bounded staging
- * buffer: in a round each rank's share moves on by as many elements as there is room for. Alone, a rank has nothing to gather, and
- * its gradient is its own sum. */
+/* Regions that rest in the host program's memory (engine/model/lent.h). Collectives on them go in rounds through one bounded
+ * staging buffer: each round moves as many elements of each rank's share as the buffer has room for. A rank that is alone has
+ * nothing to gather, and its gradient is the sum. */
 #include <string.h>
 
 #include "engine/executor/steps.h"
@@ -14,8 +14,8 @@ const struct model_region *lent_region(const struct executor *e, struct buffer_r
     return lent ? &e->o.shape.model->region[ref.region] : NULL;
 }
 
-/* Completes this rank's part of a gradient that is summed, and takes its norm: block by block as a reduction does it, with the same
- * bits. A block that is not in one piece is copied. */
+/* Completes this rank's part of a summed gradient, and takes its norm block by block, with the bits of a reduction. A block that
+ * lies in several pieces is copied first. */
 void lent_sum(struct executor *e, uint32_t region) {
     const struct model_region *r = &e->o.shape.model->region[region];
     struct placement cut = grad_shard_placement(policy_region(e, region));
@@ -46,7 +46,8 @@ void lent_sum(struct executor *e, uint32_t region) {
 
 /* ---- rounds ---- */
 
-enum { ROUND_BYTES = 4 << 20 }; /* of all ranks' shares, unless a norm's block of each is more */
+/* the bytes of a round, for all ranks' shares; more if one block of the norm per share takes more */
+enum { ROUND_BYTES = 4 << 20 };
 
 /* The elements of each share in a round. Blocks of the norm stay whole. */
 static uint64_t lent_elements(uint64_t share, uint64_t members, uint64_t bytes) {
@@ -72,7 +73,8 @@ uint64_t executor_lent_staging_bytes(const struct executor_shape *o) {
     return most;
 }
 
-/* A reduction has the members' parts in its staging, then the sum of its own, then what the transport needs. */
+/* The staging of a reduction holds the members' parts, then the sum of this rank's part, then the transport's
+ * scratch. */
 uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call) {
     uint64_t members = comm_group_size(group);
     if (members == 1) return 0;
@@ -128,7 +130,7 @@ static zero_status post_round(struct executor *e, struct item *item, const struc
     return status;
 }
 
-/* Goes back to the step that posts, for what is left. */
+/* Goes back to the step that posts the call, for the next round. */
 static void next_round(struct item *item, const struct round *r) {
     item->moved += r->count;
     if (item->moved < r->share) item->step -= 2;
@@ -161,7 +163,7 @@ zero_status lent_take_gathered(struct executor *e, struct item *item) {
 
 /* ---- a reduction: from the host's arrays ---- */
 
-/* Where a round's sum is before it goes to the host's array, or its place in the shard. */
+/* The place of a round's sum: in staging, before it goes to the host's array; or in the shard. */
 static uint8_t *sum_of(const struct executor *e, const struct item *item, const struct round *r) {
     if (lent_region(e, item->task->op.write[0])) return r->staging + r->members * r->most * r->bytes;
     return (uint8_t *)buffer_address(e, item->task->write[0]) + r->first * r->bytes;

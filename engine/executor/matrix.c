@@ -1,5 +1,6 @@
-/* The optimizer on whole matrices: each owner changes the directions of its own; all others leave zeros, so that a sum over the
- * ranks is the owners' numbers. A discrete device does it wherever the state is, and else the host, with all its threads. */
+/* The optimizer on whole matrices: each rank changes the directions of the matrices that it owns and sets all other directions
+ * to zero, so that the sum over the ranks has each owner's result. A discrete device does this work wherever the state is;
+ * without one, the host does it, with all its threads. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -113,7 +114,8 @@ static zero_status queue_steps(struct executor *e, struct item *item, const stru
     return status;
 }
 
-/* One matrix after another, so that the work of one is queued at once. item->moved: the parameters that are done, or not this rank's. */
+/* Queues the work of one matrix at a time. item->moved: the parameters that are done, and those that another rank
+ * owns. */
 static zero_status change_on_device(struct executor *e, struct item *item, const struct matrix_argument *a) {
     enum { AGAIN = 0 /* this step */ };
     const struct model *m = e->o.shape.model;

@@ -54,9 +54,9 @@ static zero_status test_nothing(struct executor *e, struct item *item, bool *out
     return ZERO_OK;
 }
 
-/* Items of a run that share scratch memory, or add to one norm, come one after the other; so do updates that take norms of tensors. So do
- * reductions of a discrete device where the later one has rounds: until its last round, sums of its blocks lie in memory that all reductions
- * use. Running ahead, the device's stream has them in order. */
+/* Items of a run that share scratch memory, or add to one norm, come one after the other; so do updates that take norms of tensors.
+ * So do reductions of a discrete device where the later one has rounds: until its last round, sums of its blocks lie in memory that
+ * all reductions use. If the host runs ahead, the device's stream orders them. */
 static bool one_by_one(const struct executor *e, const struct item *before, const struct item *item) {
     bool reduces = item->task->op.kind == OP_REDUCE;
     if (item->task->op.kind == OP_UPDATE) return true;
@@ -103,7 +103,7 @@ static zero_status test_host(struct executor *e, struct item *item, bool *out_do
 
 /* ---- work of the device ---- */
 
-/* A device may still have to write the norm of a gradient that was dropped: it clears the norm after that. */
+/* The device clears the norm, because it may still have to write the norm of a gradient that was dropped. */
 static zero_status clear_norm(struct executor *e, struct item *item, uint32_t region) {
     struct device *device = e->o.device;
     if (device->discrete)
@@ -183,7 +183,8 @@ static bool has_steps(const struct item *item) {
     return item->step < STEPS_OF_ITEM && steps[item->task->op.kind][item->step];
 }
 
-/* Running ahead, a gather or a reduction takes its next step when the one before is queued: all its work is the device's. */
+/* If the host runs ahead, a gather or a reduction takes its next step once the step before is queued, because the
+ * device does all of its work. */
 static bool overtakes(struct item *item) {
     enum operation_kind kind = (enum operation_kind)item->task->op.kind;
     if (!item->task->ahead || (kind != OP_GATHER && kind != OP_REDUCE) || !has_steps(item)) return false;
@@ -193,12 +194,12 @@ static bool overtakes(struct item *item) {
         return false; /* another round follows, and its call takes the place of this one */
     if (!comm && item->awaits != AWAITS_DEVICE) return false;
     if (comm && !comm_work_queued(item->work, &ticket)) return false;
-    if (ticket) item->before = ticket; /* 0: a call without work; what came before it may not be done */
+    if (ticket) item->before = ticket; /* 0: a call without work; earlier work may not be done */
     item->trails |= comm;
     return true;
 }
 
-/* No step is left: what was overtaken must be done, too. */
+/* After the last step: work that earlier steps left queued must also be done. */
 static zero_status end(struct executor *e, struct item *item, bool *out_done) {
     zero_status status = ZERO_OK;
     *out_done = true;
@@ -233,7 +234,7 @@ static zero_status advance(struct executor *e, struct item *item, bool *out_done
     }
 }
 
-/* Runs the steps that can start at once, and never ends the item: the next test finds out that it is done. */
+/* Runs the steps that can start at once. It never ends the item: the next test notices that the item is done. */
 zero_status perform_start(struct executor *e, struct item *item) {
     const struct performer *p = e->o.performer;
     if (p) return p->start(p->user, &item->task->op, item->index, &item->ticket), ZERO_OK;

@@ -46,8 +46,8 @@ static void watch(const struct executor *e, watcher watcher, const struct item *
     if (watcher) watcher(e->o.watch->user, &task->op, item->index, task->read, task->write);
 }
 
-/* Parts of the address space that an operation begins to use. Not more are in use than are planned: the policy lets the operation wait
- * until others have been emptied. */
+/* Counts the parts of the address space that an operation begins to use. They never exceed the plan, because the policy makes the
+ * operation wait until other parts have been emptied. */
 static zero_status take_parts(struct executor *e, const struct item *item) {
     const struct task *task = item->task;
     for (uint8_t i = 0; i < task->op.writes && e->o.space && !item->index; i++)

@@ -32,9 +32,9 @@ static struct comm_call whole_call(const struct executor_shape *o, const struct 
                               .add = op->add};
 }
 
-/* The reduced shard rests in the host's memory, and the device makes it: in the gradient, which nobody reads any more; in
- * the staging buffer if the gradient is gone, if its type has another width, so that the sum of one round would overwrite gradient
- * that later rounds read, or if the reduction adds to the old shard. */
+/* The reduced shard rests in the host's memory, and the device makes it in the gradient's memory, which nobody reads any more. It
+ * makes it in the staging buffer instead if the gradient is gone, if the types differ in width (the sum of one round would
+ * overwrite elements that later rounds read), or if the reduction adds to the old shard. */
 static bool stages_shard(const struct executor_shape *o, const struct operation *op) {
     bool leaves = o->host_updates && op->object == OBJECT_GRAD &&
                   !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
@@ -65,8 +65,8 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
     return most ? most : NORM_BLOCK_ELEMENTS;
 }
 
-/* The sum goes into the gradient's place in a narrower type: there it overwrites elements of other shares, so the whole message is made
- * first. */
+/* True if the sum goes into the gradient's memory in a narrower type. It then overwrites elements of other shares, so the whole
+ * message is made first. */
 static bool narrows_in_place(const struct executor_shape *o, const struct operation *op) {
     return scatters(op) && stages_message(o, op) && o->policy->region[op->region].grad_in_place;
 }
@@ -101,7 +101,8 @@ static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct 
     return stages_shard(o, op) ? aligned(count * dtype_bytes(precision_of(o, op->region).reduced)) : 0;
 }
 
-/* Of a call of at most so many elements. An all-reduce whose count the members do not divide takes more than one of the next count. */
+/* The staging bytes of a call of at most call.count elements. An all-reduce whose count the members do not divide
+ * takes more than one with the next larger count. */
 static uint64_t call_staging_bytes(const struct comm_group *group, struct comm_call call) {
     uint64_t bytes = comm_staging_bytes(group, &call);
     if (call.kind != COMM_ALL_REDUCE || call.count < 2) return bytes;
@@ -125,15 +126,15 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Of the shard's bytes that the host adds. */
+/* The staging bytes of the part of the shard that the host adds. */
 static uint64_t round_staging_bytes(const struct executor_shape *o, const struct operation *op) {
     uint64_t share = o->model->region[op->region].padded / comm_group_size(o->group[op->axes][op->stream]),
              round = round_elements(o, op);
     return executor_host_adds(o, op) ? staged_shard_bytes(o, op, share < round ? share : round) : 0;
 }
 
-/* The most that `bytes` says of any reduction. A scatter cuts the whole region. A sum over the replicate axis is of the shard that a
- * scatter left. */
+/* The largest value of `bytes` over all reductions. A scatter cuts the whole region. A sum over the replicate axis sums the shard
+ * that a scatter made. */
 static uint64_t most_bytes(const struct executor_shape *o,
                            uint64_t (*bytes)(const struct executor_shape *o, const struct operation *op)) {
     uint64_t most = 0;
@@ -365,7 +366,7 @@ zero_status end_round(struct executor *e, struct item *item) {
 
 /* ---- the sum ---- */
 
-/* The shard's memory is used again before the agreement, so that its norm has no other chance than its reduction. */
+/* True if the shard's memory is reused before the agreement: then its norm can only be taken during its reduction. */
 static bool leaves_memory(const struct executor *e, const struct operation *op) {
     return buffer_is_ring(op->write[0].kind) || op->write[0].kind == BUFFER_GRAD_HELD ||
            policy_region(e, op->region)->grad_brief;
@@ -458,7 +459,7 @@ zero_status sum_replicas(struct executor *e, struct item *item) {
     return status;
 }
 
-/* Norms that the collective did not take. Shards that rest in memory have another chance, in complete_norms. */
+/* Takes norms that the collective did not take. For shards that rest in memory, complete_norms can take them later. */
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     if (e->normed[op->region] || !takes_norm(op) || host_adds(e, item)) return ZERO_OK;

@@ -12,18 +12,19 @@
 zero_status perform_start(struct executor *e, struct item *item);
 zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
 
-/* All that the item still does is queued on the device, and done when *out_ticket is (0: it is done). */
+/* True if all remaining work of the item is queued on the device; the item is done when *out_ticket is done (0: it is
+ * done). */
 bool perform_queued(const struct executor *e, const struct item *item, uint64_t *out_ticket);
 
 /* ahead.c: operations that are queued on the device behind those for which they wait. */
 bool ahead_possible(const struct executor_options *options);
 /* The value of task.ahead, once the task's buffers are bound. */
 uint8_t ahead_streams(const struct executor *e, const struct task *task);
-/* The items before the task on its line are queued or done. */
+/* True if all items before the task on its line are queued or done. */
 bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task);
-/* The operations of this stream that the task waits for are done or queued. */
+/* True if the operations of `stream` that the task waits for are queued or done. */
 bool ahead_reached(const struct executor *e, const struct task *task, int stream);
-/* The item starts: its streams wait for what is queued and not done. */
+/* Starts the item: its streams wait for operations that are queued and not done. */
 zero_status ahead_start(struct executor *e, struct item *item);
 /* Lets streams of the device (a bit for each) wait for a ticket; 0: for nothing. */
 zero_status ahead_wait(struct executor *e, uint8_t streams, uint64_t ticket);
@@ -34,7 +35,8 @@ uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct p
 uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
 /* Which type is where in a region. */
 struct precision precision_of(const struct executor_shape *o, uint32_t region);
-/* The same for an operation: directions are fp32 everywhere, and are sent so. Norms of tensors are sent as words of that size. */
+/* The same for an operation: directions are fp32, also when sent. Norms of tensors are sent as words of the size of
+ * fp32. */
 struct precision moved_precision(const struct executor_shape *o, const struct operation *op);
 /* The address of this rank's part under `placement`, in a buffer that holds either that part alone or the whole
  * region. */
@@ -58,8 +60,8 @@ zero_status lent_take_sum(struct executor *e, struct item *item);
 /* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
 uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
-/* job.c. job_submit: the item has the job, which reads or writes so many bytes; false: the work is none for a job. job_test: of the item's job;
- * once it is done the item has none. */
+/* job.c. job_submit gives the item a job that reads or writes `bytes` bytes; false: the work is too small for a job, or there are
+ * no jobs. job_test tests the item's job, and removes a job that is done. */
 bool job_submit(struct executor *e, struct item *item, enum job_queue queue, const struct kernel *kernel,
                 const void *argument, uint64_t bytes);
 zero_status job_test(struct executor *e, struct item *item, bool *out_done);
@@ -83,12 +85,12 @@ zero_status post_call(struct executor *e, struct item *item, struct comm_group *
  * share whose codes are sent; 0: elements are sent. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
                          const struct comm_call *call, uint64_t codes);
-/* A part of each share: of those of a whole region, or of this rank's shard. */
+/* A part of each share; the shares cut a whole region, or this rank's shard. */
 struct part {
     uint64_t first, count, share; /* elements */
 };
 struct part item_part(const struct executor_shape *o, const struct operation *op, uint32_t index);
-/* Of the item, what one call moves after `moved` elements; at most round_elements (reduce.c). */
+/* The elements that the item's next call moves, after `moved` elements; at most round_elements (reduce.c). */
 struct part round_part(const struct executor_shape *o, const struct operation *op, uint32_t index,
                        uint64_t moved);
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op);
@@ -141,11 +143,11 @@ zero_status take_updated(struct executor *e, struct item *item);
 zero_status change_matrices(struct executor *e, struct item *item);
 const struct optimizer *region_optimizer(const struct executor *e, uint32_t region);
 
-/* tensor.c: norms of whole tensors. tensor_words: fp32 words of a region's norms, of all parts. tensor_clear: before the first elements of
- * this rank's shard, which begins at `first` in the region; tensor_begin: the same, of a host that takes the first elements.
- * tensor_measure_run: the first part of the update of elements of one tensor, of one rank's part; `first`: their place in the region;
- * tensor_measure_queue: the same on a device. tensor_trust: puts what all parts say into the scalars. `norms`: those of the region, in
- * memory that the host reaches; `param`: the tensor's place among the region's. */
+/* tensor.c: norms of whole tensors. tensor_words: fp32 words of a region's norms, of all parts. tensor_clear: clears the norms of
+ * this rank's shard, which begins at `first` in the region, before its first elements; tensor_begin: the same before the host
+ * measures. tensor_measure_run: the first part of the update of elements of one tensor, of one rank's part; `first`: their place in
+ * the region; tensor_measure_queue: the same on a device. tensor_trust: puts what all parts say into the scalars. `norms`: those of
+ * the region, in memory that the host reaches; `param`: the tensor's place among the region's. */
 uint64_t tensor_words(const struct executor_shape *o, uint32_t region);
 void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms);
 void tensor_begin(struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms);
@@ -172,7 +174,8 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
 bool codes_gradient(const struct executor_shape *o, uint32_t region);
 uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members);
 bool reduces_codes(const struct executor *e, const struct item *item);
-/* Later items may post after this call: the item has no further round, and no norm that other items' rounds would add to. */
+/* True if later items may post after this call: the item has one round only, and no norm to which rounds of other
+ * items would add. */
 bool reduce_posts_once(const struct executor *e, const struct item *item);
 /* `step`: elements from one share of the source to the next. */
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
@@ -208,11 +211,12 @@ zero_status access_flush(struct executor *e);
 /* Gradients in slots are out of date. */
 void access_forget_gradients(struct executor *e);
 
-/* address.c: the planned buffer that a reference means now (NO_BUFFER: it is not in memory), and where that is kept. */
+/* address.c: the planned buffer that a reference means now (NO_BUFFER: it is not in memory), and the variable that
+ * holds it. */
 uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref);
 uint32_t *buffer_binding(const struct executor *e, struct buffer_ref ref);
 void *buffer_address(const struct executor *e, uint32_t buffer);
-/* Where an item finds a buffer: its own slot of a ring, else the buffer's begin. */
+/* The address of a buffer for an item: the item's own slot if the buffer is a ring, else the start of the buffer. */
 void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref, uint32_t buffer);
 /* The memory that a part of the address space takes. */
 uint64_t part_bytes(const struct executor *e, uint32_t buffer);

@@ -1,5 +1,5 @@
-/* The norms of whole tensors, where an optimizer needs them. The buffer of a region has those of each part that a reduction cuts the
- * region into, part by part: of each tensor, also of one that is elsewhere, which then has none there. So a sum over the parts adds the
+/* The norms of whole tensors, where an optimizer needs them. A reduction cuts a region into parts. The region's buffer has, part by
+ * part, the norms of every tensor of the region, also of tensors without elements in that part. So the sum over the parts adds the
  * same numbers in the same order at every stage. */
 #include <string.h>
 
@@ -20,7 +20,8 @@ uint64_t tensor_words(const struct executor_shape *o, uint32_t region) {
            (sizeof(struct tensor_norms) / sizeof(float));
 }
 
-/* The two places of a block of which earlier calls had a part, in memory that the device reaches, too. The one with elements has it. */
+/* The two places for an unfinished block that earlier calls have begun, in memory that the device also reaches. The
+ * place whose count is not 0 holds the block. */
 static struct tensor_cut *cuts_of(const struct executor *e) {
     return executor_address(e, (struct buffer_ref){BUFFER_TENSOR_CUT, 0});
 }
@@ -107,8 +108,8 @@ static zero_status queue_total(struct executor *e, struct item *item, const doub
     return submit(e, item, &kernel_norm_total, DEVICE_UPDATE, &all, &work);
 }
 
-/* What calls before have cut, and where this one cuts. A block that goes on to be cut stays in its place; else another one is read while
- * this one is written. */
+/* Sets the unfinished block that this call continues, and the one that it leaves. A block that stays unfinished keeps its place;
+ * else the call reads one place and writes the other. */
 static void take_cut(struct executor *e, struct optimizer_measure_argument *m, uint64_t blocks,
                      uint64_t rest) {
     if (!e->offload.hands_over || e->o.without_data) return;

@@ -314,8 +314,8 @@ zero_status fetch_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     item->awaits = AWAITS_DRIVE;
     uint8_t *memory = item_memory(e, item);
-    /* The update that is not to count was stored: the pipe of the slots has waited for it. Where norms come before the weights, these have
-     * new states. */
+    /* The update to be undone has been stored: the pipe of the slots has waited for that. If norms come before the weights, the
+     * second half reads the states that the first half has stored anew. */
     bool new_states = e->o.plan->layout.region[op->region].measures && offload_half(op) == HALF_WEIGHTS;
     for (int part = 0; part < RECORD_PARTS && op->outcome != OUTCOME_UPDATED; part++)
         if (c.part[part].bytes && !(part == PART_STATES && new_states))

@@ -10,11 +10,11 @@
  * Where an optimizer needs norms of whole tensors, its first part updates the states and takes the norms, and its second part moves the
  * weights, tensor by tensor. The norms are in memory that the host reaches: it makes the scalars of each tensor from them.
  *
- * An update that is made again begins with the record from before the step's first update. Its masters are also the parameters' old values,
- * and an update that is taken back brings only these.
+ * A repeated update starts from the record of before the step's first update. The record's masters are also the old values of the
+ * parameters; an update that is taken back restores only these.
  *
- * Of a shard whose state is on the device in part, the gradient is in the host's memory. The device reads it there, and
- * parameters that are there, too: both reach pinned memory. */
+ * If part of a shard's state is on the device, the shard's gradient is in host memory. The device reads the gradient there, and
+ * parameters that are there: host and device both reach pinned memory. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -127,7 +127,7 @@ static bool take_lent(const struct update_argument *a, struct optimizer_args *ar
 typedef zero_status (*run_fn)(const struct update_argument *a, const struct optimizer_args *args,
                               uint32_t param, void *user);
 
-/* Norms are taken of each part alone that a reduction cuts a region into, also where one rank has them all. */
+/* Norms are taken separately for each part that a reduction cuts a region into, also if one rank has all parts. */
 static uint64_t piece_end(const struct update_argument *a, uint64_t begin, uint64_t end) {
     uint64_t shard = shard_first(a->executor, a->region);
     if (a->phase != MEASURE) return end;
@@ -209,7 +209,8 @@ static const run_fn run_phase[] = {[WHOLE_UPDATE] = run_now,
                                    [MEASURE] = measure,
                                    [MEASURED] = run_measured};
 
-/* The parameters get the values that they had before the step. Directions had none; norms are taken of the record's copy. */
+/* Gives the parameters the values from before the step. The first halves have nothing to restore: directions have no
+ * old values, and norms are taken from the record's copy. */
 static void take_back(const struct update_argument *a) {
     const struct precision p = types_of(a);
     if (a->phase == BEFORE_MATRIX || a->phase == MEASURE) return;
@@ -343,7 +344,7 @@ static bool updates_through_staging(const struct executor *e, const struct updat
     return plan_host_updates(e->o.plan) && !a->by_device && a->out && !crosses(e, a->out);
 }
 
-/* The directions are on a device, where the host reads none. */
+/* True if the directions are on a device, where the host cannot read them. */
 static bool brings_directions(const struct executor *e, const struct update_argument *a) {
     return a->phase == AFTER_MATRIX && plan_host_updates(e->o.plan) && !a->by_device;
 }
@@ -424,7 +425,7 @@ struct device_queue {
     uint64_t runs; /* that were counted; item->moved are queued */
 };
 
-/* So many that the device does not wait for the host, and few enough for its queues. */
+/* Enough work that the device does not wait for the host, and little enough for its queues. */
 enum { QUEUED_RUNS = 16 };
 
 /* Updates one run of parameters on the device. */

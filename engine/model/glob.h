@@ -7,7 +7,8 @@
 
 bool glob_matches(const char *pattern, const char *name);
 
-/* Characters that must change, come or go until it matches; 0: it does. Of each, the first 127 bytes count. */
+/* The number of characters to change, insert or delete until the name matches the pattern; 0: it matches. Only the
+ * first 127 bytes of each count. */
 uint32_t glob_distance(const char *pattern, const char *name);
 
 #endif

@@ -67,7 +67,7 @@ static bool allows(const struct model *m, uint32_t i) {
     return owner->spans && (!needs_address(p) || owner->span_count == 1);
 }
 
-/* Whether a tied parameter's gradient is the owner's, whatever the spans' cuts. */
+/* Whether a tied parameter's gradient is in the owner's memory, however the spans cut it. */
 static bool shares_gradient(const struct model *m, const struct model_param *p) {
     const struct model_region *r = &m->region[p->region];
     uint64_t at = p->offset, bytes = dtype_bytes(region_keeps_fp32(r) ? DTYPE_F32 : m->dtype);

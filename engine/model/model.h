@@ -25,19 +25,19 @@ struct zero_handle {
     zero_engine *engine;
     uint32_t index; /* in struct model */
     void *user;     /* zero_param.user */
-    char name[];    /* and behind it the tensor's, if that is another */
+    char name[];    /* the parameter's; the tensor's name follows if it differs */
 };
 
 struct model_param {
     struct zero_handle *handle; /* owned */
     const char *name;           /* the handle's */
-    /* Of tensor.h: the tensor's name, which is `name` where the parameter is a whole one; its first part, and the part after this one
-     * (0: none); elements of the tensor before this parameter. */
+    /* See tensor.h: the tensor's name (`name` if the parameter is a whole tensor); the tensor's first part; the part after this one
+     * (0: none); the number of the tensor's elements before this parameter. */
     const char *tensor;
     uint32_t tensor_head, tensor_next, tensor_part; /* tensor_part: the number of parts before it */
     uint64_t tensor_first, tensor_rows;             /* tensor_rows: of the whole tensor, if given; else 0 */
     uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
-    uint32_t flags, scalars; /* scalars: which of a step's, see model_scalars */
+    uint32_t flags, scalars; /* scalars: index of its scalars in a step's list, see model_scalars */
     uint32_t dims;
     uint64_t shape[ZERO_DIMS_MAX], count;
     uint32_t region;
@@ -52,7 +52,7 @@ struct model_param {
     uint64_t copied;       /* the version of the weights that the borrowed memory holds */
     bool other;            /* the run's other optimizer updates it: set by the owner, before model_lay_out */
     uint32_t copies;       /* model ranks that have it (engine/peers); 0: not replicated over model ranks */
-    enum code_format code; /* of its gathers from shards: set by the owner, before model_lay_out */
+    enum code_format code; /* codes of gathers from shards: set by the owner, before model_lay_out */
     bool elsewhere;        /* it counts on an earlier model rank: set by engine/peers, before model_lay_out */
     bool written;          /* its gradient holds this accumulation's sum so far (of the owner) */
     uint64_t name_hash;    /* of the tensor */
@@ -91,7 +91,8 @@ struct model {
     uint32_t bound;                            /* at most so many at once; 0: any number */
     struct name_index unit_index, param_index; /* by name */
     uint32_t *cut, cuts;                       /* the first parts of tensors that are cut */
-    /* Of parameters that are not kept in fp32: set by the owner, fp32 by default. It decides how many are a cache line. */
+    /* The type of parameters that are not kept in fp32: set by the owner, fp32 by default. It decides how many
+     * elements fill a cache line. */
     enum dtype dtype;
 
     /* By model_lay_out. */
@@ -116,9 +117,9 @@ zero_status model_lay_out(struct model *model, uint32_t shards, uint64_t persist
 /* Of parameters of `group`, with weight decay or without. */
 static inline uint32_t model_scalars(uint32_t group, bool no_decay) { return 2 * group + no_decay; }
 
-/* Of units and parameters as they are stored: equal where one run can go on from the shadow of another. */
+/* A hash of units and parameters as they are stored: equal if one run can continue from the shadow of another. */
 uint64_t model_layout_hash(const struct model *model);
-/* Of all that is declared, also of what changes a pass: equal on all ranks. */
+/* A hash of everything that is declared, also of declarations that change only passes: equal on all ranks. */
 uint64_t model_hash(const struct model *model);
 const struct model_param *model_find(const struct model *model, const char *name); /* NULL: none */
 bool region_frozen(const struct model_region *region);

@@ -17,7 +17,7 @@ static void add_group(struct param_groups *groups, double lr, double weight_deca
     if (weight_decay >= 0) p->weight_decay = weight_decay;
 }
 
-/* A group with an optimizer of its own has that one's defaults, but the run's lr. */
+/* A group with its own optimizer has the defaults of that optimizer, but the lr of the run. */
 static void take_other(struct param_groups *groups, const struct config_group *group) {
     struct optimizer_params *p = &groups->params[groups->count], *first = &groups->params[0];
     *p = group->optimizer->defaults;
@@ -112,7 +112,7 @@ static zero_status unmatched(const struct param_groups *groups, const struct mod
     for (uint32_t i = 0; i < model->params; i++) {
         const struct model_param *p = &model->param[i];
         uint32_t distance = glob_distance(pattern, p->tensor);
-        if (!distance) /* it would have matched, were the name not another's */
+        if (!distance) /* the pattern would match, but the parameter has its owner's group */
             return error_set(error, ZERO_E_CONFIG,
                              "param_groups[%" PRIu32 "].match: \"%s\" is tied to \"%s\": write that name", g,
                              p->name, model->param[p->owner].tensor);
@@ -138,7 +138,7 @@ static zero_status check_patterns(const struct param_groups *groups, const struc
                      g);
 }
 
-/* A number for all groups would take the place of what this group was given. */
+/* A number that sets all groups would override the value that this group was given. */
 static zero_status check_own_lr(const struct param_groups *groups, const char *path,
                                 struct zero_error *error) {
     for (uint32_t g = 0; g < groups->config->count; g++)

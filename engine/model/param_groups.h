@@ -10,7 +10,8 @@
 struct param_groups {
     const struct config_groups *config;
     struct optimizer_params params[GROUP_MAX]; /* lr and betas as given, before any schedule */
-    /* What groups that name one have in place of the run's optimizer: one for all of them. NULL: no group does. */
+    /* The optimizer of the groups that name one in place of the run's; all these groups have the same. NULL: no group
+     * names one. */
     const struct optimizer *other;
     bool uses_other[GROUP_MAX];
     uint32_t count;
@@ -22,7 +23,7 @@ struct param_groups {
 void groups_open(struct param_groups *groups, const struct config_groups *config,
                  const struct optimizer_params *first);
 
-/* A group of the host program's. */
+/* Adds a group of the host program. */
 zero_status groups_add(struct param_groups *groups, const zero_group *group, int *out,
                        struct zero_error *error);
 
@@ -30,18 +31,19 @@ zero_status groups_add(struct param_groups *groups, const zero_group *group, int
 zero_status groups_assign(struct param_groups *groups, const struct model *model, zero_param *param,
                           struct zero_error *error);
 
-/* Marks the parameters that the other optimizer updates, and the codes of each one's gathers: `code`, but for groups with their own.
- * After groups_check, before model_lay_out. */
+/* Marks the parameters that the other optimizer updates, and sets the codes of each parameter's gathers: `code`, or the group's
+ * own. Call it after groups_check, before model_lay_out. */
 void groups_mark(const struct param_groups *groups, enum code_format code, struct model *model);
 
-/* Once all parameters are declared: every pattern found a parameter, every group has one, at most one other optimizer is named, and every list of the scheduler has a
- * number for each group. */
+/* Call it once all parameters are declared. Checks that every pattern matches a parameter, every group has a parameter,
+ * the groups name at most one other optimizer, and every list of the scheduler has a number for each group. */
 zero_status groups_check(const struct param_groups *groups, const struct model *model,
                          const struct config *config, struct zero_error *error);
 
-/* Of what all ranks must give alike beside the model. Not lr and betas: rank 0's are used on all ranks. */
+/* A hash of the settings, beside the model, that must be equal on all ranks. lr and betas are not in it, because all
+ * ranks use those of rank 0. */
 uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash);
-/* Of that, what model ranks with other parameters must give alike too. */
+/* The part of this hash that must also be equal on model ranks, which have other parameters. */
 uint64_t groups_settings_hash(const struct param_groups *groups, uint64_t hash);
 
 #endif

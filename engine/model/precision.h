@@ -1,5 +1,5 @@
-/* Which element type is where. Masters are fp32; what computes in less keeps masters of its own (Micikevicius et
- * al. 2018, "Mixed Precision Training", section 3.1). All zero: everything is fp32. */
+/* The element type of each buffer. Masters are fp32; parameters of a narrower type have separate masters
+ * (Micikevicius et al. 2018, "Mixed Precision Training", section 3.1). All zero: everything is fp32. */
 #ifndef ZERO_ENGINE_MODEL_PRECISION_H
 #define ZERO_ENGINE_MODEL_PRECISION_H
 
@@ -68,7 +68,7 @@ static inline uint32_t precision_arrays(const struct precision *p, uint32_t stat
     return states;
 }
 
-/* A reduced gradient does not fit where the backward wrote it. */
+/* True if a reduced gradient does not fit into the memory of the backward's gradient. */
 static inline bool precision_widens(const struct precision *p) {
     return dtype_bytes(p->reduced) > dtype_bytes(p->compute);
 }

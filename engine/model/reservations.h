@@ -14,10 +14,10 @@ struct reservations {
         zero_tier tier;
         uint64_t bytes;
         char name[64];
-        /* Of a scratch (engine/scratch): the drive's bytes of a step, and what the drive has allocated. */
+        /* For a scratch (engine/scratch): the bytes that a step moves, and the bytes that the drive has allocated. */
         uint64_t read_bytes, written_bytes, allocated;
         bool scratch;
-        /* Of spare memory: what the host program can use. `bytes` are those of the parts that are granted. */
+        /* For spare memory: the parts that the host program can use. `bytes` are the bytes of the granted parts. */
         uint64_t part_bytes, parts;
         uint64_t *granted; /* the host program's; NULL: no spare memory */
     } item[RESERVATIONS_MAX];
@@ -32,7 +32,8 @@ zero_status reservations_add(struct reservations *reservations, zero_tier tier, 
 zero_status reservations_add_spare(struct reservations *reservations, uint64_t part_bytes, uint64_t parts,
                                    const char *name, uint64_t *granted, struct zero_error *error);
 
-/* out[i]: how many parts of spare memory i fit into `room` bytes. What was declared first is taken first. */
+/* out[i]: how many parts of spare memory i fit into `room` bytes. Spare memory that was declared first gets room
+ * first. */
 void reservations_fit(const struct reservations *reservations, uint64_t room, uint64_t out[SPARES_MAX]);
 
 /* Grants so many parts, and tells the host program. Returns their bytes. */

@@ -57,7 +57,7 @@ static zero_status check_rows(const struct model_param *p, uint64_t row, uint64_
                      p->name, row, row + p->shape[0], p->tensor, rows);
 }
 
-/* Behind the part before it. */
+/* The part must follow the part that was added before it. */
 static zero_status join_after(const struct model_param *last, struct model_param *p,
                               struct zero_error *error) {
     uint64_t end = last->tensor_first + last->count;

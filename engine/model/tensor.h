@@ -1,6 +1,6 @@
-/* Tensors that are cut along their first dimension into several parameters, for units that are smaller than the tensor. Whatever
- * outlives the run (checkpoints, the weights' hash, initial values) knows the tensor alone. Most tensors are one parameter: its own
- * first and only part. Local; one thread. */
+/* Tensors that are cut along their first dimension into several parameters, for units that are smaller than the tensor. Everything
+ * that outlives the run (checkpoints, the weights' hash, initial values) uses whole tensors only. Most tensors are one parameter,
+ * which is their first and only part. Local; one thread. */
 #ifndef ZERO_ENGINE_MODEL_TENSOR_H
 #define ZERO_ENGINE_MODEL_TENSOR_H
 
@@ -10,7 +10,7 @@
 zero_status tensor_join(struct model *model, struct model_param *param, uint64_t row, uint64_t rows,
                         struct zero_error *error);
 
-/* The first part of a tensor. NULL: no tensor has this name; that of a part is none. */
+/* The first part of a tensor. NULL: no tensor has this name (a part's name is not a tensor's). */
 const struct model_param *tensor_find(const struct model *model, const char *name);
 
 /* Elements of the whole tensor, and its shape, from its first part. */

@@ -10,7 +10,7 @@ static zero_status open_row(struct joining *j, enum device_kind kind, const zero
     return device_table[kind]->open(&options, &j->run->device, error);
 }
 
-/* A GPU that is not there is no failure. */
+/* It is no failure if there is no GPU. */
 static zero_status open_auto(struct joining *j, const zero_runtime *runtime, uint32_t local_rank,
                              struct zero_error *error) {
     struct zero_error why;
@@ -21,7 +21,7 @@ static zero_status open_auto(struct joining *j, const zero_runtime *runtime, uin
     return status ? error_pass(error, &why) : ZERO_OK;
 }
 
-/* Of ranks that are not there. */
+/* The device of ranks that exist only in a plan. */
 static bool plans_for_gpu(const struct joining *j, const zero_runtime *runtime) {
     return j->config->device_type == CONFIG_DEVICE_CUDA ||
            (j->config->device_type == CONFIG_DEVICE_AUTO && runtime->cuda);

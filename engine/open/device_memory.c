@@ -18,7 +18,8 @@ zero_status device_memory_measure(struct device_room *m, struct device *device, 
 
 static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
-/* What the host program has reserved and taken already: it may have allocated before the commit, or does so later. */
+/* The part of the host program's reservations that it has allocated already: it may allocate before the commit, or
+ * later. */
 static uint64_t reserved_taken(const struct device_room *m) {
     uint64_t taken = less(m->at_open, m->at_commit);
     return taken < m->reserved ? taken : m->reserved;

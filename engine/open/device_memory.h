@@ -32,13 +32,13 @@ uint64_t device_memory_budget(const struct device_room *memory);
  * that is more. UINT64_MAX: there is no bound. */
 uint64_t device_memory_spare(const struct device_room *memory, uint64_t planned, uint32_t sharers);
 
-/* Before the plan's memory is allocated. ZERO_E_BUDGET: the engine's `planned` bytes, what the host program has reserved and not taken
- * yet, and the margin are more than is free. Logs what was found. */
+/* Call it before the plan's memory is allocated. ZERO_E_BUDGET: the engine's `planned` bytes, the host program's reservations that
+ * it has not allocated yet, and the margin exceed the free memory. Logs the sizes that it found. */
 zero_status device_memory_check(const struct device_room *memory, const struct device *device,
                                 uint64_t planned, const struct log *log, struct zero_error *error);
 
-/* After the first step, when kernels, graphs and communicators are there: logs what the plan takes, what else is taken, and what is
- * free; a warning if that is less than an eighth of the margin. */
+/* Call it after the first step, when kernels, graphs and communicators have taken their memory. Logs the bytes that the plan takes,
+ * the other bytes that are taken, and the free bytes; a warning if these are less than an eighth of the margin. */
 void device_memory_report(const struct device_room *memory, struct device *device, uint64_t planned,
                           const struct log *log);
 

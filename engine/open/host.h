@@ -10,15 +10,15 @@
 #include "engine/zero.h"
 
 struct host {
-    pid_t process;                  /* that opened the engine */
+    pid_t process;                  /* the process that opened the engine */
     zero_local *local;              /* NULL: ranks are processes */
     int (*interrupted)(void *user); /* zero_runtime's, or NULL */
     void *interrupted_user;
-    uint32_t threads;          /* CPU threads of this rank: given; or `cpus`, which */
-    uint32_t cpus, sharers;    /* `sharers` ranks share, divided by them; cpus 0: given */
-    struct host_memory memory; /* what the processes may take that share it, */
-    uint32_t memory_ranks;     /* and the ranks among them */
-    struct device_room device; /* what was found on the GPU */
+    uint32_t threads;          /* CPU threads of this rank: given, or cpus / sharers: */
+    uint32_t cpus, sharers;    /* CPUs, and the ranks that share them; cpus 0: threads was given */
+    struct host_memory memory; /* the limit for the processes that share it */
+    uint32_t memory_ranks;     /* the ranks among these processes */
+    struct device_room device; /* the memory found on the GPU */
     bool plans_only;           /* zero_runtime.plan_ranks: the other ranks are not there */
     bool discard_shadow;       /* zero_runtime's */
 };

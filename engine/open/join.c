@@ -58,7 +58,8 @@ static zero_status find_gpus(struct joining *j, bool *out_several, struct zero_e
     return status;
 }
 
-/* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for what the hosts tell each other. */
+/* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for the messages between
+ * hosts. */
 static zero_status open_data(struct joining *j, const struct seat *seat, struct zero_error *error) {
     int asked = j->config->comm.transport;
     bool several = comm_of_processes(seat->transport);
@@ -123,8 +124,8 @@ static zero_status open_comm(struct joining *j, struct seat *seat, struct zero_e
     return status ? error_pass(error, comm_error(j->ranks->comm)) : ZERO_OK;
 }
 
-/* The most data ranks in groups of equal size that stay within a node, for every model rank. Where a model rank ends, the list has
- * another node. */
+/* The most data ranks in groups of equal size that stay within a node, for every model rank. In the list, each model rank has
+ * nodes of its own. */
 static uint32_t node_group(const struct ranks *ranks, const uint64_t *host, uint64_t *list) {
     for (uint32_t i = 0; i < ranks->size; i++) list[i] = host[ranks->at[i]] + i / ranks->data_size;
     return launch_node_group(list, ranks->size);
@@ -149,7 +150,7 @@ static zero_status find_nodes(struct joining *j, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* Of a plan's ranks, which are not there. */
+/* For ranks that exist only in a plan. */
 static void plan_nodes(struct joining *j, uint32_t node_ranks) {
     uint32_t data_ranks = node_ranks / j->ranks->model_size;
     j->ranks->node_ranks = node_ranks;
@@ -247,7 +248,7 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
     if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &j->run->device, error);
     if (!status) status = seated;
     if (!status) status = open_comm(j, &seat, error);
-    if (status && mine.code) *error = mine; /* it says more */
+    if (status && mine.code) *error = mine; /* its message says more */
     if (!status) status = find_model_ranks(j, runtime, error);
     if (!status) status = find_nodes(j, error);
     if (status) return error->code;

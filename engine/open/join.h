@@ -19,8 +19,8 @@ struct joining {
 zero_status join_ranks(struct joining *joining, const char *json, const zero_runtime *runtime,
                        struct zero_error *error);
 
-/* As the configuration and the runtime say; a device that the runtime brings is the engine's in any case. `local_rank`: of a
- * struct seat. */
+/* Opens the device that the configuration and the runtime choose. A device that the runtime brings belongs to the engine,
+ * also after a failure. `local_rank`: see struct seat. */
 zero_status join_device(struct joining *joining, const zero_runtime *runtime, uint32_t local_rank,
                         struct zero_error *error);
 

@@ -72,7 +72,7 @@ static zero_status seat_numbered(const zero_runtime *runtime, struct seat *out, 
 
 /* ---- the launcher ---- */
 
-/* This rank's number on its host, as launchers say it. */
+/* This rank's number on its host, from the launcher's variables. */
 static uint32_t launched_local_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID",
                                         "MPI_LOCALRANKID"};

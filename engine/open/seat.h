@@ -1,4 +1,4 @@
-/* A rank's seat: its number, and how it reaches the other ranks. The host program gives it, or the launcher. */
+/* A rank's seat: its number, and how it reaches the other ranks. The host program or the launcher gives it. */
 #ifndef ZERO_ENGINE_OPEN_SEAT_H
 #define ZERO_ENGINE_OPEN_SEAT_H
 

@@ -35,7 +35,7 @@ struct tier_options start_drive_options(const struct running *run, const struct 
 zero_status start_memory(struct running *run, const struct blueprint *blueprint, enum tier_kind kind,
                          struct tier **out, struct zero_error *error);
 
-/* Executor and ranks find their memory: where the tiers of `run` are, and the row of messages. */
+/* Gives the executor the memory of the tiers of `run`, and the ranks the row of messages. */
 void start_place(struct running *run, const struct blueprint *blueprint, uint8_t *messages);
 
 /* The address of a row of the plan. */

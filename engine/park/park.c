@@ -22,7 +22,7 @@ uint64_t park_row_offset(const struct park *p, enum memory_row row) {
     return given_back(p, row) ? 0 : plan_of(p)->row_offset[row];
 }
 
-/* Of the device's memory: messages, in whole pages. */
+/* The bytes that stay on the device while parked: the row of messages, in whole pages. */
 static uint64_t kept_bytes(const struct park *p) {
     const struct plan *plan = plan_of(p);
     if (plan->row_tier[MEMORY_MESSAGES] != TIER_DEVICE) return 0;
@@ -53,7 +53,7 @@ zero_status park_check(const struct park *p, zero_tier tier) {
                                    "zero_optimization.offload_optimizer.nvme_path, or give ZERO_CPU");
 }
 
-/* The store fits the budgets, and the host's memory, beside the plan. */
+/* Checks that the store fits into the budgets and into host memory, in addition to the plan. */
 static zero_status check_room(const struct park *p, enum tier_kind tier, struct zero_error *error) {
     const struct config *c = p->blueprint->o.config;
     struct store_need need = store_need(&p->store, tier);
@@ -71,7 +71,7 @@ static zero_status check_room(const struct park *p, enum tier_kind tier, struct 
                              p->host->memory_ranks, error);
 }
 
-/* Every rank gives the same tier, and none fails: else all refuse alike. */
+/* Checks that every rank gives the same tier and none fails; otherwise all ranks refuse. */
 static zero_status agree(const struct park *p, const struct zero_error *mine, enum tier_kind tier,
                          const char *what) {
     const struct rank_report *all;

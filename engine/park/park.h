@@ -2,11 +2,11 @@
  *
  *   whole --park_out--> parked --park_in--> whole
  *
- * On the way out and in, both memories are there until all ranks have succeeded: what fails on one rank is refused on all of them, and
- * the engine is as it was. Where the row of messages is on the device (the host itself), a small extent with that row alone takes the
- * place of the device's tier, because ranks go on to agree.
+ * On the way out and in, both memories are there until all ranks have succeeded: if one rank fails, all ranks refuse, and the
+ * engine is unchanged. Where the row of messages is on the device (the host itself), a small extent with that row alone takes the
+ * place of the device's tier, because ranks still exchange messages.
  *
- * Threads: the host's thread, between steps, with nothing in flight. */
+ * Threads: the host's thread, between steps, with nothing in flight.   */
 #ifndef ZERO_ENGINE_PARK_PARK_H
 #define ZERO_ENGINE_PARK_PARK_H
 

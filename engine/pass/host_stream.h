@@ -1,5 +1,6 @@
-/* Work on the host's stream of the device: copies and sums between the flat buffers and the host's memory. Where the host
- * computes there is no stream: the work is done at once. A failure is the device's; the calls that begin and end uses find it. */
+/* Work on the host's stream of the device: copies and sums between the flat buffers and the host's memory. If the program
+ * computes on the CPU, there is no stream, and the work is done at once. A failure is the device's; the calls that begin and end
+ * uses find it. */
 #ifndef ZERO_ENGINE_PASS_HOST_STREAM_H
 #define ZERO_ENGINE_PASS_HOST_STREAM_H
 

@@ -52,7 +52,7 @@ zero_status pass_resume(struct pass *pass) {
 
 /* ---- cancelling ---- */
 
-/* The host's time with the unit is over; what it wrote does not count. */
+/* Ends the use; gradients that the host wrote in it do not count. */
 static zero_status abandon_use(struct pass *pass) {
     if (pass->phase != PHASE_USE) return ZERO_OK;
     while (pass->nested) slots_clear(pass, pass->outer[--pass->nested].unit, false);
@@ -62,7 +62,8 @@ static zero_status abandon_use(struct pass *pass) {
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
 }
 
-/* Where the pass stands once the present use is over. Ranks that have gathered and reduced alike have the same. */
+/* The position of the pass after the present use. Ranks that have gathered and reduced the same units have the same
+ * position. */
 static uint64_t place_of(const struct pass *pass) {
     bool moves = pass->phase == PHASE_USE && !pass->run->moves.use.recomputes && !pass->model->free_order;
     return (uint64_t)pass->made << 32 | (pass->blueprint->policy.cursor + moves);
@@ -74,7 +75,7 @@ static uint64_t kind_of(const struct pass *pass) {
            (uint64_t)pass->suspended << 1 | (pass->mode == ZERO_EVAL);
 }
 
-/* Before anything moves, so that a refusal changes nothing. */
+/* Runs before anything moves, so that a refusal changes nothing. */
 static zero_status agree_place(struct pass *pass) {
     const struct rank_report *all;
     const struct zero_error none = {.rank = -1};
@@ -92,7 +93,7 @@ static zero_status agree_place(struct pass *pass) {
     return status;
 }
 
-/* Afterwards the pass has not begun; after a backward, the step has not begun. */
+/* Resets the state to that before the pass, or (`step`: after a backward) to that before the step. */
 static void forget(struct pass *pass, bool step) {
     bool trains = pass->mode == ZERO_TRAIN;
     if (step) pass->micro = 0, pass->backwards = 0;
@@ -117,7 +118,8 @@ zero_status pass_cancel(struct pass *pass) {
     if (!status) status = agree_place(pass);
     if (!status) status = abandon_use(pass);
     if (status) return status;
-    /* The evaluation was cancelled before: now it is the training pass; or micro-steps that are done. */
+    /* The evaluation is cancelled already; cancels the training pass that it interrupted, or micro-steps that are
+     * done. */
     bool done = pass->phase == PHASE_READY && !pass->suspended;
     if (pass->phase == PHASE_READY && pass->suspended) take_up(pass);
     bool step = done || (pass->mode == ZERO_TRAIN && pass->backwards > pass->made_before);

@@ -11,7 +11,8 @@
 
 /* ---- what the host may do when ---- */
 
-/* A training pass whose forward has begun and whose backward has not would be lost; where nothing is trained, nothing is lost. */
+/* Refuses if the forward of a training pass has begun and its backward has not: the pass would be lost. If no
+ * parameter is trained, nothing is lost. */
 static zero_status check_pass(const struct pass *pass, const char *what) {
     if (!pass_awaits_backward(pass) || !pass->blueprint->policy.refreshes) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
@@ -118,7 +119,7 @@ static uint32_t units_in_use(const struct pass *pass, const struct zero_unit *ou
     return count;
 }
 
-/* Free order within a bound: one more unit in use has no room. */
+/* Free order within a bound: refuses a unit for which there is no room. */
 static zero_status check_bound(const struct pass *pass, const zero_unit *unit, const char *what) {
     const struct zero_unit *in_use[NESTED_USES_MAX + 1];
     char names[200] = "";
@@ -234,7 +235,7 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     return ZERO_OK;
 }
 
-/* Only held units would follow, which no host begins. */
+/* Only held units follow, and host programs do not begin those. */
 static bool made_last_use(const struct pass *pass) {
     const struct policy *p = &pass->blueprint->policy;
     uint32_t q = p->cursor;
@@ -320,7 +321,8 @@ static zero_unit *forwarded_from(const struct pass *pass, uint32_t index, int st
     return pass->model->unit[index];
 }
 
-/* One segment has both, and no backward of it has begun: of those behind `last` this pass has used none. */
+/* True if both units are in one segment, and no backward of the segment has begun: this pass has not used any unit of
+ * the segment after `last`. */
 static bool share_segment(const struct pass *pass, const zero_unit *unit, const zero_unit *last) {
     bool share = unit->segment_last == last->segment_last && unit->index <= last->index;
     for (uint32_t i = last->index + 1; i <= last->segment_last; i++)
@@ -328,7 +330,7 @@ static bool share_segment(const struct pass *pass, const zero_unit *unit, const 
     return share;
 }
 
-/* `last`: whose backward comes next. */
+/* `last`: the unit whose backward comes next. */
 static zero_status check_segment(const struct pass *pass, const zero_unit *unit, const zero_unit *last) {
     if (unit != last && !share_segment(pass, unit, last))
         return refuse(
@@ -349,7 +351,7 @@ static zero_status check_segment(const struct pass *pass, const zero_unit *unit,
     return ZERO_OK;
 }
 
-/* Stages that gather nothing ask for the same order, so that a trainer that runs at one runs at all. */
+/* Stages that gather nothing also require this order, so that a program that runs at one stage runs at all. */
 static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
     zero_status status = check_begin(pass, unit, "zero_forward_begin", false, backward_position(pass, unit));
     if (status) return status;
@@ -395,7 +397,8 @@ static const struct model_param *overwritten(const struct model *m, const zero_u
     return NULL;
 }
 
-/* What an open backward has written would be lost, and nothing tells whether it has written yet. */
+/* The gradient that an open backward has written would be lost, and the engine cannot know whether it has written
+ * yet. */
 static zero_status check_overwriting(const struct pass *pass, const zero_unit *unit) {
     for (uint32_t i = pass->phase == PHASE_USE ? pass->nested + 1 : 0; i-- > 0;) {
         struct open_use use =
@@ -451,7 +454,7 @@ static struct gradient_take_argument given_gradient(const void *user, uint32_t i
     };
 }
 
-/* In a backward of the parameter's unit; of any unit, where it is held. */
+/* Allowed in a backward of the parameter's unit; if that unit is held, in the backward of any unit. */
 static zero_status check_giving(const struct pass *pass, const struct zero_unit *unit, const char *what) {
     zero_status status = pass_check(pass, what);
     if (status) return status;

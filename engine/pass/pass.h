@@ -4,8 +4,8 @@
  *   PASS --step, settle--> READY
  *   READY --park--> PARKED --unpark--> READY
  *
- * A pass is a micro-step's forward and backward, or a forward to evaluate. A use is the host's time with one unit: its
- * parameters are gathered, and their slots say where they are. */
+ * A pass is a micro-step's forward and backward, or a forward to evaluate. A use is the time between begin and end of
+ * one unit: its parameters are gathered, and their slots hold the addresses. */
 #ifndef ZERO_ENGINE_PASS_PASS_H
 #define ZERO_ENGINE_PASS_PASS_H
 
@@ -35,12 +35,12 @@ struct pass {
     uint32_t nested;
     uint64_t made, made_before;       /* uses of this pass; `backwards` when it began */
     uint32_t use_micro;               /* of the present use: micro-batches that have ended */
-    struct zero_unit *unit;           /* PHASE_USE: whose */
+    struct zero_unit *unit;           /* PHASE_USE: the unit */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
     bool recomputed;                  /* the unit whose backward comes next, since the last backward */
     bool suspended;                   /* an evaluation has interrupted a training pass before its backward */
-    bool settled;                     /* since pass_settle nothing was started */
+    bool settled;                     /* nothing was started since pass_settle */
     uint64_t compute_began;
     double compute_s; /* spent in uses */
 };
@@ -78,7 +78,7 @@ zero_status pass_give_gradient(struct pass *pass, const struct model_param *para
 zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit, const void *const *gradients,
                                 const char *what);
 
-/* Ends an open pass and brings everything up to date: what every collective call between steps begins with. */
+/* Ends an open pass and brings everything up to date. Every collective call between steps begins with it. */
 zero_status pass_settle(struct pass *pass);
 
 #endif

@@ -9,7 +9,7 @@ enum dtype slots_dtype(const struct pass *pass, const struct model_param *p) {
     return blueprint_precision_of(pass->blueprint, p->region).compute;
 }
 
-/* The host adds to the gradient from the first use on: it says so, or other uses may come in between. */
+/* True if the host adds to the gradient from the first use on: it declared this, or other uses may come in between. */
 static bool starts_at_zero(const struct model *m, const struct model_param *p) {
     return p->flags & ZERO_ADDS_GRAD || m->unit[p->unit]->held || m->free_order;
 }
@@ -28,7 +28,7 @@ static void clear_spans(struct pass *pass, const struct model_param *p) {
     borrowed_clear_gradients(pass->run, slots_dtype(pass, p), p);
 }
 
-/* The host overwrites those parameters of the region that the unit uses. */
+/* Marks the gradients of the region that the host will overwrite: those of the unit's parameters. */
 static void mark_overwritten(const struct model *m, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &m->region[region];
     for (uint32_t i = 0; i < r->params; i++) m->param[r->param[i]].written = true;
@@ -163,7 +163,7 @@ void slots_step_aside(struct pass *pass, const struct zero_unit *unit, bool back
     }
 }
 
-/* The use is over: addresses are no longer valid; what the host wrote to memory of its own is taken. */
+/* Ends the use: clears the addresses, and takes gradients that the host wrote to its own memory. */
 void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i], *owner = &pass->model->param[p->owner];

@@ -19,7 +19,7 @@ static zero_status run(struct ranks *ranks, const struct comm_call *call, struct
     return comm_run(ranks->world, call) ? error_pass(error, comm_error(ranks->comm)) : ZERO_OK;
 }
 
-/* From the first rank of a model rank to all. */
+/* Sends the bytes from the first rank of a model rank to all ranks. */
 static zero_status tell(struct ranks *ranks, uint32_t model, uint64_t bytes, struct declared *declared,
                         struct zero_error *error) {
     struct comm_call call = {.kind = COMM_BROADCAST,
@@ -34,8 +34,8 @@ static zero_status tell(struct ranks *ranks, uint32_t model, uint64_t bytes, str
     return error_set(error, ZERO_E_DIVERGED, "model rank %" PRIu32 " sent a model that is none", model);
 }
 
-/* The first of a model rank's data ranks tells; the others have declared the same, which the commit checks later. What is told
- * when a call fails outlives this rank. */
+/* The first data rank of each model rank sends its declarations. The others have declared the same, which the commit checks
+ * later. If a call fails, the buffers outlive this rank, because peers may still read them. */
 static zero_status exchange(struct peers *peers, struct ranks *ranks, struct zero_error *error) {
     uint64_t *bytes = outliving_message(ranks->outliving, (ranks->size + 1) * sizeof *bytes);
     struct declared *own = peers->rank[ranks->model_rank];
@@ -185,7 +185,7 @@ static void mark_groups(const struct peers *peers, struct param_groups *groups) 
     }
 }
 
-/* Alone, a rank has all rows of its tensors. */
+/* A rank whose model is whole has all rows of its tensors. */
 static bool alone(const struct ranks *ranks, const struct model *model) {
     for (uint32_t i = 0; i < model->params; i++)
         if (model->param[i].tensor_rows) return false;

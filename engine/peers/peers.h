@@ -14,7 +14,7 @@ struct peer_piece {
     const char *tensor;
     const struct declared_param *param;
     uint32_t model; /* the model rank */
-    /* Of the first piece with these elements: how many model ranks have them. Of the others: 0. */
+    /* In the first piece with these elements: the number of model ranks that have them. In the other pieces: 0. */
     uint32_t copies;
 };
 

@@ -91,8 +91,8 @@ struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct
     return c;
 }
 
-/* Both halves read states and weights. The first one changes the states, the second one all else. An update that is made again finds the
- * weights in the record's copy; one that is taken back reads what it changed. */
+/* Both halves read states and weights. The first half changes the states, the second half everything else. A repeated update finds
+ * the weights in the record's copy; an update that is taken back reads the parts that it changed. */
 static void move_measured(const struct chunk_format *format, const struct operation *op, struct chunk *c) {
     bool before = offload_half(op) == HALF_BEFORE, fetches = op->kind == OP_FETCH,
          params = before && !keeps_masters(format) && op->outcome == OUTCOME_UPDATED;
@@ -289,7 +289,7 @@ static void choose_gradients(struct chunk_layout *layout, const struct chunk_lay
     }
 }
 
-/* What the first half of an update reads before the second one, which reads all. */
+/* The bytes that the first half of an update reads, in addition to the second half, which reads everything. */
 static uint64_t again_bytes(const struct chunk_layout *layout, uint32_t region, const struct chunk *c) {
     const struct offload_region *r = &layout->region[region];
     uint64_t masters = keeps_masters(format_of(layout, region)) ? c->part[PART_WEIGHTS].bytes : 0,

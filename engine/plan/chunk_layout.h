@@ -35,9 +35,9 @@ struct chunk_ring {
 struct chunk_format {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* bytes of an element: precision_arrays */
     uint32_t states;                                    /* the first of these arrays */
-    uint32_t
-        moments; /* the first of the states: the optimizer's own; the averaged weights follow, if there are any */
-    bool halves; /* its update has two: chunk_layout_make sets it */
+    /* The first of the states: the optimizer's own; the averaged weights follow, if there are any. */
+    uint32_t moments;
+    bool halves; /* its update has two halves: chunk_layout_make sets it */
     enum dtype param_dtype, grad_dtype;
 };
 
@@ -52,8 +52,8 @@ struct chunk_layout_options {
     /* The page of a drive's requests. Chunks, records and slots are multiples of it. 0: CHUNK_ALIGN_BYTES. */
     uint32_t align_bytes;
     uint32_t slots; /* of the staging ring; 0: SLOTS_DEFAULT */
-    /* The device's part, where other state is elsewhere: at most this share of all state (0 to 1), and at most so many bytes of
-     * state and, with device_grads, of the gradients that then rest there, too. */
+    /* The part on the device while other state is elsewhere: at most this share of all state (0 to 1), and at most this number
+     * of bytes of state and, with device_grads, of the gradients that then also rest on the device. */
     double device_share;
     uint64_t device_bytes;
     bool device_grads;
@@ -72,7 +72,7 @@ struct chunk_layout {
     uint32_t slots; /* 0: nothing is staged */
     uint64_t slot_bytes;
     struct chunk_ring params, grads; /* params: of the regions that are not read in place */
-    bool reads_in_place;             /* some region is: gathered regions are whole pages */
+    bool reads_in_place;             /* some region is read in place: gathered regions are whole pages */
     uint64_t slot_param[CHUNK_FORMATS], slot_grad[CHUNK_FORMATS]; /* offsets in a slot */
     struct offload_region *region;                                /* per region; offload_open sets `base` */
     uint8_t *kind;                                                /* per region: chunk_format_index */
@@ -86,12 +86,13 @@ struct chunk_layout {
     /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
      * bytes, and read the gradients that are there, too. */
     uint64_t step_bytes, grad_bytes;
-    /* Read once more: what both halves of an update read, where norms of whole tensors come between them; and of updates that are made
-     * again. */
+    /* If norms of whole tensors come between the halves of an update: the bytes that the first half reads in addition, and those
+     * for updates that are repeated. */
     uint64_t again_bytes, again_record_bytes;
 };
 
-/* What moves of a record at once, in whole pages: all of it; or the moments, and what changes with the weights. */
+/* A record moves in one part or in two, each in whole pages: the moments, and the arrays that change with the
+ * weights. */
 enum { PART_STATES, PART_WEIGHTS, RECORD_PARTS };
 struct record_part {
     uint64_t at, tag; /* offsets in the record */
@@ -114,7 +115,7 @@ struct chunk {
     uint64_t grad_place, grad_bytes, grad_used; /* the same of the gradient */
 };
 
-/* Of an element, in all arrays. */
+/* The bytes of an element in all arrays. */
 uint32_t chunk_format_bytes(const struct chunk_format *format);
 
 zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_layout_options *options,

@@ -172,8 +172,8 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
     return fetched;
 }
 
-/* From the bytes of a first micro-step, and of it with a last one, to those of a step. The micro-steps between read what they
- * add to, if the first one stored it. */
+/* Computes the bytes of a step from those of its first and last micro-steps. The micro-steps between them read the sum that
+ * they add to, if the first one stored it. */
 static void count_gradients(struct plan *plan, uint32_t passes, uint64_t stored, uint64_t summed) {
     if (passes == 1) {
         plan->grad_store_bytes = stored, plan->sum_fetch_bytes = summed;

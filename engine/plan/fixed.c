@@ -29,9 +29,9 @@ static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum m
     plan->fixed[kind * plan->fixed_width + index] = buffer;
 }
 
-/* Buffers that live for one use of their unit: those of every other unit share memory, so that one is used up while the next is made.
- * Of a unit's regions, each has its own. The buffers of a held unit live in the last use of the pass, beside those of the unit that is
- * used. */
+/* Buffers that live for one use of their unit. Units take turns on two sets of memory, so that one buffer is read while the next is
+ * written. Each region of a unit has its own buffer. The buffers of held units live in the last use of the pass, beside those of
+ * the unit in use. */
 static bool take_same_turn(const struct plan *plan, uint32_t a, uint32_t b) {
     const struct model_region *all = plan->model->region;
     uint32_t units[2] = {all[a].unit, all[b].unit}, first[2] = {a, b};
@@ -65,7 +65,7 @@ struct precision plan_precision(const struct plan *plan, uint32_t region) {
     return region_precision(&plan->model->region[region], &plan->precision);
 }
 
-/* What the plan's states of a region are: all of them, and those that its optimizer uses. */
+/* The number of states per element in the plan, and the number that a region's optimizer uses. */
 struct states {
     uint32_t count, used;
 };
@@ -88,8 +88,8 @@ static void fix_states(struct plan *plan, uint32_t i, struct states states, bool
     }
 }
 
-/* The master weights and states of a shard that stay in memory. Those of the chunks whose state is on the device, while other state is
- * not, are apart. */
+/* The master weights and states of a shard that stay in memory. If only part of the state is on the device, that part has buffers
+ * of its own. */
 static void fix_state(struct plan *plan, uint32_t i, struct states states) {
     const struct precision p = plan_precision(plan, i);
     uint64_t device = chunk_layout_device(&plan->layout, i),
@@ -110,7 +110,7 @@ static bool grad_on_host(const struct plan *plan, uint32_t i) {
            (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
 }
 
-/* Reduced shards that live for one use, of the regions whose shards are on the host, or of the others. */
+/* Plans the reduced shards that live for one use: of the regions whose shards are on the host, or of the others. */
 static void fix_brief(struct plan *plan, bool host) {
     uint64_t *bytes = plan->turn_bytes;
     for (uint32_t i = 0; i < plan->policy->regions; i++) {
@@ -121,13 +121,13 @@ static void fix_brief(struct plan *plan, bool host) {
     fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, bytes);
 }
 
-/* The shard that a reduction writes; also where the step gathers it back. */
+/* The placement that a reduction writes, also if the step gathers the shard back. */
 static struct placement reduced_shard(const struct region *r) {
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
     return gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
 }
 
-/* Of each part, those of all tensors of the region. */
+/* Plans, for each part, the norms of all tensors of the region. */
 static void fix_norms(struct plan *plan, uint32_t i) {
     const struct region *r = &plan->policy->region[i];
     uint64_t parts = placement_parts(reduced_shard(r), plan->policy->mesh);
@@ -193,7 +193,7 @@ static uint64_t update_bytes(const struct plan *plan, uint32_t region) {
     return r->matrices ? round_up(params, ALIGN_BYTES) + count * sizeof(float) : params;
 }
 
-/* Of whole regions, in fp32. */
+/* Plans the directions of whole regions, in fp32. */
 static void fix_directions(struct plan *plan, uint64_t scratch_bytes) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < plan->policy->regions; i++)

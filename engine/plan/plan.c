@@ -248,7 +248,7 @@ uint64_t plan_place(const struct plan *plan, uint32_t buffer) {
 uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_range *out) {
     uint32_t count = 0;
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
-        bool follows = false; /* the last range, without a buffer between them that does not rest */
+        bool follows = false; /* extends the last range, if no buffer that does not rest lies between */
         for (uint32_t i = 0; i < plan->buffers && plan->row_tier[row] == tier; i++) {
             const struct plan_buffer *b = &plan->buffer[i];
             if (b->row != row || !b->bytes) continue;

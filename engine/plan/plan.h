@@ -5,11 +5,11 @@
  * overlap may share bytes, so one giant embedding does not make every place giant. The place of a buffer is a fixed
  * function of region, pass and position. hazard.h computes the hazards between buffers that share bytes.
  *
- * In free order within a bound (stages/room.c) any buffers may be live together, and no dry run knows which. To keep one address each,
- * they are parts of an address space, and only those in use take memory, at most the policy's room. A discrete device has no such
- * space: there all of them have memory.
+ * In free order within a bound (stages/room.c) any buffers may be live together, and no dry run knows which. So that each keeps its
+ * address, they are parts of an address space, and only parts in use take memory, at most the policy's room. A discrete device has
+ * no such address space: there all buffers have memory.
  *
- * Pure: it allocates only its own tables, and owns them. */
+ * Pure: it allocates only its own tables, and owns them.  */
 #ifndef ZERO_ENGINE_PLAN_PLAN_H
 #define ZERO_ENGINE_PLAN_PLAN_H
 
@@ -76,7 +76,7 @@ struct plan_options {
     const struct model *model;
     const struct policy *policy;           /* must be open; the dry run works on a copy */
     uint32_t state_count;                  /* states per element, the average included (struct precision), */
-    uint32_t states[2];                    /* of them, what each optimizer uses: by region_other */
+    uint32_t states[2];                    /* the number of these that each optimizer uses: by region_other */
     uint64_t matrix_scratch_bytes;         /* of the largest matrix; there are policy->directions */
     enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */
     /* For reduced shards. TIER_DEVICE: where they are updated. TIER_NVME: the state must be there, too. */
@@ -91,7 +91,7 @@ struct plan_options {
     /* The host cannot touch the device's memory. All data that the host reads and writes is in the cpu tier. */
     bool discrete;
     uint64_t staging_bytes;        /* of one staging buffer; there are policy->stagings */
-    uint64_t round_staging_bytes;  /* with each of these, in the host's memory: what the host adds */
+    uint64_t round_staging_bytes;  /* in host memory, for each of these: the part that the host adds */
     uint64_t gather_staging_bytes; /* the same for coded gathers: policy->gather_stagings */
     uint64_t lent_staging_bytes;   /* and for gathers to lent regions: policy->lent_stagings */
     uint64_t message_bytes;
@@ -138,7 +138,7 @@ static inline uint64_t plan_write_bytes(const struct plan *plan) {
     return plan->layout.step_bytes + plan->grad_store_bytes;
 }
 
-/* On top of these: where the step's updates are made again (stages/policy.h). */
+/* The additional bytes of a step whose updates are repeated (stages/policy.h). */
 static inline uint64_t plan_repeat_read_bytes(const struct plan *plan) {
     const struct chunk_layout *l = &plan->layout;
     return plan->policy->repeats ? l->record_row_bytes + l->again_record_bytes + l->grad_bytes : 0;
@@ -190,8 +190,8 @@ uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_ran
 /* True if the host updates for a discrete device: the state is in the host's memory or on a drive, and the parameters
  * are on the device. The device updates the state that it has. */
 bool plan_host_updates(const struct plan *plan);
-/* The host's results then pass through staging, so it updates state in memory chunk by chunk. Parameters in the host's memory
- * need no staging, but directions do. */
+/* True if the host updates state in memory chunk by chunk, because its results pass through staging. Parameters in host
+ * memory need no staging, but directions do. */
 bool plan_updates_by_chunk(const struct plan *plan);
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);

@@ -4,7 +4,7 @@
 
 #include "engine/base/utf8.h"
 
-static _Thread_local struct failure last, present; /* present: the call under way; its error is unused */
+static _Thread_local struct failure last, present; /* present: the call in progress; its error is unused */
 
 const char *zero_last_error(void) { return last.error.message; }
 

@@ -8,8 +8,8 @@
 
 struct failure {
     struct zero_error error;
-    const char *call;          /* the function of the interface; NULL: none that has said so */
-    char unit[NAME_BYTES_MAX]; /* "": the call is about no unit. A longer name is cut */
+    const char *call;          /* the function of the interface; NULL: unknown */
+    char unit[NAME_BYTES_MAX]; /* "": the call has no unit; a longer name is cut */
 };
 
 const struct failure *failure_last(void);

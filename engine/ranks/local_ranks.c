@@ -22,7 +22,7 @@ struct zero_local {
     struct outliving *outliving;
 };
 
-/* Of ranks that are processes. The list is never freed: it tells leak checkers that the memory is in use. */
+/* For ranks that are processes. The list is never freed, so that leak checkers see that the memory is in use. */
 static pthread_mutex_t outliving_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct outliving *outliving_process;
 
@@ -94,8 +94,8 @@ void *outliving_message(struct outliving *outliving, uint64_t bytes) {
     return outliving->message;
 }
 
-/* A tier without an address belongs to this rank alone: peers do not reach it. Its transfers to and from the memory of the
- * other tiers are waited for. */
+/* A tier without an address belongs to this rank alone: peers do not reach it. Closing it waits for its transfers to and
+ * from the memory of other tiers. */
 static void close_drives(struct tier *tier[TIERS]) {
     for (int t = 0; t < TIERS; t++) {
         if (!tier[t] || tier[t]->ops->address(tier[t])) continue;

@@ -22,11 +22,11 @@ void outliving_destroy(struct outliving *outliving); /* nothing is in it; NULL i
 /* Zeroed; replaces the message before it, whose call has ended. NULL: no memory. */
 void *outliving_message(struct outliving *outliving, uint64_t bytes);
 
-/* The same with memory of malloc, which it takes over; or with NULL. */
+/* The same for memory from malloc, which becomes the property of `outliving`; NULL is allowed. */
 void outliving_take(struct outliving *outliving, void *message);
 
-/* The rank leaves: takes its tiers and its device over. Closes them at once unless peers use them. `local`: NULL where ranks
- * are processes. */
+/* Takes over the tiers and the device of a rank that leaves. Closes them at once unless peers use them. `local`: NULL where
+ * ranks are processes. */
 void outliving_release(struct outliving *outliving, zero_local *local, struct tier *tier[TIERS],
                        struct device *device, bool peers_use_it);
 

@@ -14,7 +14,7 @@ static zero_status no_memory(const struct ranks *ranks, struct zero_error *error
     return error_set(error, ZERO_E_MEMORY, "no memory for the model ranks of %" PRIu32 " ranks", ranks->size);
 }
 
-/* `given` is of all ranks, so all of them find the same mistake. */
+/* `given` has the values of all ranks, so all ranks find the same mistake. */
 static zero_status check(const struct given *given, uint32_t size, struct zero_error *error) {
     for (uint32_t r = 0; r < size; r++) {
         if (given[r].model_size != given[0].model_size)

@@ -5,8 +5,8 @@
 
 #include "engine/ranks/ranks.h"
 
-/* Sets model_rank, data_rank, their sizes, the tables and data_world, from what each rank gives; a model_size of 0 is 1. Once
- * `world` is open. Fails alike on all ranks. Collective. */
+/* Sets model_rank, data_rank, their sizes, the tables and data_world, from the values that each rank gives; a model_size of 0
+ * counts as 1. Call it once `world` is open. Fails in the same way on all ranks. Collective. */
 zero_status model_ranks_open(struct ranks *ranks, uint32_t model_rank, uint32_t model_size,
                              struct zero_error *error);
 

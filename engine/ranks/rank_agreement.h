@@ -17,8 +17,8 @@ zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherw
 zero_status ranks_least(struct ranks *ranks, uint64_t *values, uint32_t count, const char *what,
                         struct zero_error *error);
 
-/* Each rank's own failure in `mine` (code ZERO_OK: none), else that another rank failed. The failure is sticky. It is told only
- * when all ranks are here, so that no rank learns of it in an earlier call, in place of its own. */
+/* Returns this rank's own failure in `mine` (code ZERO_OK: none), or else the failure of another rank. The failure is sticky.
+ * Ranks tell it only when all ranks have made this call, so that no rank receives it in an earlier call. */
 zero_status ranks_agree_error(struct ranks *ranks, const struct zero_error *mine, const char *what);
 
 /* ---- from commit on ---- */
@@ -31,16 +31,18 @@ struct rank_report {
 /* Bytes of struct ranks.message: for the plan. */
 uint64_t ranks_message_bytes(uint32_t size);
 
-/* ZERO_OK, or the failure of the lowest rank that has one, in its words. Unlike ranks_agree_error's, the failure is not the
- * engine's: nothing is sticky. out_all[r], until the next collective call: what rank r reported. */
+/* ZERO_OK, or the failure of the lowest rank that has one, in its words. Unlike in ranks_agree_error, the failure is not
+ * sticky. out_all[r]: the report of rank r, valid until the next collective call. */
 zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
                         const char *what, const struct rank_report **out_all);
 
-/* The same after work that may take any time on some rank, such as a file's: waits as long as the other ranks are alive. */
+/* The same after work that may take any time on some rank, such as writing a file: waits as long as the other ranks
+ * are alive. */
 zero_status ranks_agree_patiently(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
                                   const char *what, const struct rank_report **out_all);
 
-/* Before such work: ends once all ranks are here, so that a rank that never comes to the work has the limit of every call. */
+/* Call it before such work: it returns once all ranks have called it, so that the usual time limit applies to a rank
+ * that never comes. */
 zero_status ranks_meet(struct ranks *ranks, const char *what);
 
 /* Sums in rank order, in double: the same bits on all ranks. count <= SUM_VALUES_MAX. */

@@ -15,22 +15,22 @@
 /* Called under the lock while this rank waits for a collective, so that other work goes on. */
 struct background {
     void *user;
-    /* Moves what can move. A failure: *out_error says which. */
+    /* Advances everything that can advance. After a failure *out_error is its error. */
     zero_status (*poll)(void *user, bool *out_moved, const struct zero_error **out_error);
     void (*idle)(void *user); /* nothing moved: sleeps for a moment */
 };
 
 struct ranks {
     uint32_t rank, size;
-    /* Of model_ranks.h. model_rank: which piece of the model that the host has cut; 0 of 1: it is whole. data_rank: which one among
-     * the ranks with this piece: ZeRO cuts and copies over them. */
+    /* See model_ranks.h. model_rank: the number of this rank's piece of a model that the host has cut; 0 of 1: the model is whole.
+     * data_rank: this rank's number among the ranks with this piece; ZeRO shards over those ranks. */
     uint32_t model_rank, model_size, data_rank, data_size;
     uint32_t *at, *place; /* ranks by model rank and data rank; the inverse; owned */
     uint32_t node_ranks;  /* ranks on this rank's node */
-    struct comm *comm;    /* for what ranks tell each other */
+    struct comm *comm;    /* for messages between ranks */
     struct comm *data; /* for parameters and gradients: NCCL where several GPUs take part, else comm itself */
     struct comm_group *world; /* all ranks, of comm */
-    /* Those with this model rank, of comm; where the model is whole, `world`. */
+    /* The ranks with this model rank, of comm; if the model is whole, `world`. */
     struct comm_group *data_world;
     struct turn lock;
     struct log log;
@@ -38,8 +38,8 @@ struct ranks {
     const uint64_t *step;         /* updates done: the step that a failure names */
     struct outliving *outliving;  /* memory that peers may read after this rank has left */
     struct background background; /* poll is NULL before commit */
-    uint8_t *message,
-        *text; /* of the plan, from commit on: ranks_message_bytes, and one failure's sentence */
+    /* In the plan's memory, from commit on: ranks_message_bytes, and the sentence of one failure. */
+    uint8_t *message, *text;
 };
 
 /* A failure of the engine: sticky, and told to all ranks. Returns its code. */
@@ -51,7 +51,7 @@ zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error
 /* ZERO_OK, or the sticky failure with its sentence. The public functions call it first: the calling thread is now the rank's. */
 zero_status ranks_check(struct ranks *ranks);
 
-/* Posts a collective on the world and waits for it, while everything else goes on. */
+/* Posts a collective on the world and waits for it, while the executor's work goes on. */
 zero_status ranks_call(struct ranks *ranks, const struct comm_call *call);
 
 /* The same on `world` or `data_world`. */

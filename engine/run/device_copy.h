@@ -8,7 +8,7 @@
  * in the background must not fail the engine beside the host's thread. */
 zero_status device_copy(struct running *run, void *target, const void *source, uint64_t bytes,
                         struct zero_error *error);
-/* The same from any memory that a discrete device reaches, once the host's stream has come so far. */
+/* The same from any memory that a discrete device reaches, after the work that is now on the host's stream. */
 zero_status device_fetch(struct running *run, void *target, const void *source, uint64_t bytes,
                          struct zero_error *error);
 zero_status device_clear(struct running *run, void *memory, uint64_t bytes, struct zero_error *error);

@@ -13,8 +13,8 @@
  * tenth of that, and each step of an operation there waits for a poll. */
 enum { POLL_NS = 300 * 1000, DEVICE_POLL_NS = 30 * 1000 };
 
-/* On a GPU the next step often follows within a few microseconds: so long the thread polls on before it sleeps, unless CPUs are
- * too few. */
+/* On a GPU the next step often follows within a few microseconds. The thread goes on polling for this time before it sleeps,
+ * unless there are too few CPUs. */
 enum { SPIN_NS = 20 * 1000, SPIN_CPUS_MIN = 4 };
 
 struct worker { /* does the jobs of a queue */
@@ -55,8 +55,8 @@ static void pause_polling(struct progress *p) {
         nap(p, p->poll_ns);
 }
 
-/* The failure is sticky and the host's next call reports it; but that may be long in coming, and the others wait. The host may
- * wait, too: for its stream, which waits for work that needs a peer. */
+/* Tells the other ranks now: the failure is sticky and the host's next call reports it, but that call may come late, and the
+ * other ranks wait. The host may also wait, for its stream, which waits for work that needs a peer. */
 static void tell(struct progress *p) {
     const struct zero_error *error = executor_error(p->executor);
     if (error->code != ZERO_E_PEER) comm_fail(p->comm, error);
@@ -88,7 +88,8 @@ static void *run(void *argument) {
 
 static void wake_workers(void *user) { pthread_cond_broadcast(&((struct progress *)user)->queued); }
 
-/* Threads of OpenMP that it starts stay on the node, too. A rank that has more threads than the node has CPUs needs the others. */
+/* OpenMP threads that this thread starts stay on the node, too. If the rank has more threads than the node has CPUs,
+ * it is not bound. */
 static void *work(void *argument) {
     const struct worker *worker = argument;
     struct progress *p = worker->progress;

@@ -8,9 +8,9 @@
 
 struct progress;
 
-/* Starts the threads. `lock` guards the executor, which works on `device`, and the comm, which the other ranks hear of a failure
- * through; all are borrowed. `detached_bytes`: executor_detach. Where the system refuses the workers, the first thread, or the
- * host, does their work. NULL where it refuses the first one. */
+/* Starts the threads. `lock` guards the executor, which works on `device`, and the comm, which tells the other ranks of a
+ * failure; all are borrowed. `detached_bytes`: see executor_detach. If the system refuses the workers, the progress thread or
+ * the host does their work. NULL: the system refuses the progress thread. */
 struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
                                 const struct device *device, uint64_t detached_bytes);
 void progress_stop(struct progress *progress); /* joins; NULL is allowed */
@@ -22,7 +22,7 @@ void progress_rest(struct progress *progress, bool rests);
 /* With the lock, which it gives away meanwhile: sleeps until a job is done, or for `at_most_ns`. */
 void progress_await_job(struct progress *progress, long at_most_ns);
 
-/* There may be something to do. Called without the lock; NULL is allowed. */
+/* Wakes the progress thread. Call it without the lock; NULL is allowed. */
 void progress_wake(struct progress *progress);
 
 #endif

@@ -11,8 +11,8 @@ enum { LEAVE_NS = 1000 * 1000 * 1000, PASS_NS = 10 * 1000 * 1000 };
 
 enum { IDLE_NS = 200 * 1000, JOB_IDLE_NS = 50 * 1000, DEVICE_IDLE_NS = 10 * 1000 };
 
-/* Nothing moved: sleeps until a message, a transfer or a job may have come to its end. A device wakes no thread: the caller polls
- * it again soon. Nor does a message while a job runs. */
+/* Called after nothing moved: sleeps until a message, a transfer or a job may have ended. The end of work on a device wakes no
+ * thread, and a message wakes none while a job runs; so the sleep is short then, and the caller polls again. */
 static void idle(void *user) {
     const struct running *run = user;
     struct tier *drive = run->tier[TIER_NVME];

@@ -10,12 +10,13 @@
 struct running {
     struct ranks *ranks;
     struct device *device;
-    bool discrete; /* the host cannot touch the device's memory; of an engine that only plans: could not */
+    /* the host cannot touch the device's memory (of an engine that only plans: could not touch it) */
+    bool discrete;
     struct tier *tier[TIERS];
     struct executor *executor;
     struct host_moves moves;
     struct progress *progress; /* NULL: nothing moves by itself */
-    uint64_t detached_bytes;   /* tests: executor_detach, before commit; 0: as it is meant */
+    uint64_t detached_bytes;   /* tests: for executor_detach, set before commit; 0: the default */
     uint64_t weights_version;  /* counts changes of the weights, for borrowed copies */
     double wait_s;             /* spent in waiting */
 };

@@ -96,7 +96,7 @@ static struct lr_setting one_cycle_at(const struct lr_schedule_params *p, uint32
     double low = lr_number(&p->base_momentum, group), high = lr_number(&p->max_momentum, group);
     double peak = p->pct_start * (double)p->total_steps - 1;
     const struct {
-        double end, lr, momentum; /* what each phase ends with */
+        double end, lr, momentum; /* the value at the end of each phase */
     } phases[] = {{0, first, high},
                   {peak, most, low},
                   {p->three_phase ? 2 * peak : last, p->three_phase ? first : least, high},

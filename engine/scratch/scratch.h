@@ -4,10 +4,10 @@
  *
  *   EMPTY --store--> STORING --wait--> STORED --fetch--> FETCHING --wait--> STORED
  *
- * Nothing outlives the process, so there is no tag on the drive: the checksum of a place stays in memory. What comes back must match
- * it, and a write that the drive did not do, or did at another place, does not.
+ * Nothing outlives the process, so there is no tag on the drive: the checksum of a place stays in memory. Data that comes back must
+ * match the checksum. So the engine finds a write that the drive lost, or did at another place.
  *
- * Threads: the host's thread alone. Nothing is allocated after scratches_open. */
+ * Threads: the host's thread alone. Nothing is allocated after scratches_open.  */
 #ifndef ZERO_ENGINE_SCRATCH_SCRATCH_H
 #define ZERO_ENGINE_SCRATCH_SCRATCH_H
 

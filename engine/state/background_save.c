@@ -16,12 +16,12 @@ struct background_save {
     struct storage_staging staging;
     pthread_t thread;
     bool running;     /* there is a thread to join */
-    bool publishing;  /* all files are durable: the rest is rank 0's */
+    bool publishing;  /* all files are durable: only rank 0 has work left */
     atomic_int state; /* enum file_state */
     atomic_bool cancelled;
-    atomic_uchar *go;         /* per region: read, or nothing to read */
-    struct rank_report *said; /* of all ranks, for the manifest */
-    struct zero_error error;  /* the thread's; of the host's once that is joined */
+    atomic_uchar *go;         /* per region: 1 once it is read, or has nothing to read */
+    struct rank_report *said; /* the reports of all ranks, for the manifest */
+    struct zero_error error;  /* owned by the thread; by the host once the thread is joined */
 };
 
 /* ---- the thread ---- */
@@ -149,7 +149,7 @@ zero_status background_save_begin(struct state *state, struct save *save) {
     return ZERO_OK;
 }
 
-/* On all ranks, the thread's last error says what went wrong. */
+/* The thread's last error is the failure on all ranks. */
 static zero_status conclude(struct state *state, zero_status status) {
     error_clear(&state->saved);
     if (status) {

@@ -1,7 +1,7 @@
 /* A save in the background ("checkpoint": {"async": true}): a thread per rank reads what this rank saves, region by region in
- * the order of the updates, into memory of the plan, from where it goes to the drive. Training goes on; the update of a
- * region waits until its state has been read. A step's agreement tells all ranks how far each is: once all files are
- * durable, rank 0 publishes, in the background too. */
+ * the order of the updates, into memory of the plan, and writes it from there to the drive. Training goes on; the update of a
+ * region waits until its state has been read. A step's agreement tells all ranks how far each is: once all files are durable,
+ * rank 0 publishes, in the background too. */
 #ifndef ZERO_ENGINE_STATE_BACKGROUND_SAVE_H
 #define ZERO_ENGINE_STATE_BACKGROUND_SAVE_H
 
@@ -12,7 +12,7 @@ struct save; /* save.h */
 /* After save_prepare and save_look: takes the save over, unless it fails. A later failure is in state->saved. Collective. */
 zero_status background_save_begin(struct state *state, struct save *save);
 
-/* In a step: what this rank reports in the agreement, and what follows from what all have reported. */
+/* In a step: the value that this rank reports in the agreement, and the reaction to the values of all ranks. */
 void background_save_report(const struct state *state, struct save_report *out);
 zero_status background_save_hear(struct state *state, const struct agreement *all);
 
@@ -20,7 +20,7 @@ zero_status background_save_hear(struct state *state, const struct agreement *al
  * engine's. */
 zero_status background_save_finish(struct state *state);
 
-/* The engine ends: the save is left where it is. Local. */
+/* For an engine that is destroyed: abandons the save. Local. */
 void background_save_drop(struct state *state);
 
 #endif

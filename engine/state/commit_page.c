@@ -45,8 +45,8 @@ struct commit_file commit_file(uint32_t rank, uint32_t ranks) {
     return file;
 }
 
-/* With blocks of one page and several paths the second page is the first of the second path: a page that is no commit is passed
- * over. */
+/* With blocks of one page and several paths the second page of this file is not a commit page, because the second commit is in
+ * the second path. Pages that are no commit are skipped. */
 static void read_file(int directory, const char *name, struct commit *out) {
     unsigned char pages[2 * CHUNK_ALIGN_BYTES];
     struct stat found;

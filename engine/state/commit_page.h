@@ -1,5 +1,5 @@
-/* The page that commits a step to a shadow: what a later run finds first, whatever its own configuration is. Two of them are at the
- * begin of the extent, one for even and one for odd epochs. */
+/* The page that commits a step to a shadow. A later run reads it first, and can read it with any configuration. The extent begins
+ * with two such pages, one for even and one for odd epochs. */
 #ifndef ZERO_ENGINE_STATE_COMMIT_PAGE_H
 #define ZERO_ENGINE_STATE_COMMIT_PAGE_H
 
@@ -15,7 +15,7 @@ struct commit {
     struct loss_scale scale;
     double lr[GROUP_MAX];
     int64_t schedule_iteration;
-    uint64_t model; /* of the layout: to say what differs */
+    uint64_t model; /* fields of the layout, for a message that says what differs */
     uint32_t stage, ranks;
     char optimizer[COMMIT_OPTIMIZER_BYTES];
     char notes[NOTES_PACKED_BYTES];

@@ -88,7 +88,7 @@ zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
     struct zero_error error;
     error_clear(&error);
     zero_status status =
-        stored_clear(&state->host, &error); /* first: masters on the drive are in the same records */
+        stored_clear(&state->host, &error); /* states first: masters on the drive are in the same records */
     return status ? ranks_fail(state->ranks, &error) : fill_regions(state, false, fill, user);
 }
 

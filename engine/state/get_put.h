@@ -4,10 +4,10 @@
 
 #include "engine/state/state.h"
 
-/* All parameters of this rank, and the optimizer's states become zero. `fill` NULL: from the parameters' values or spans. Local: a
- * drive may fail, and the other ranks learn it when they meet this rank next. */
+/* Fills all parameters of this rank, and sets the optimizer's states to zero. `fill` NULL: takes the parameters' values or spans.
+ * Local: if a drive fails, the other ranks receive the failure at their next agreement. */
 zero_status fill_all(struct state *state, zero_fill_fn fill, void *user);
-/* Those that have no optimizer state. */
+/* Fills only the parameters that have no optimizer state. */
 zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user);
 
 /* ZERO_E_ARGUMENT names a parameter that has neither values nor spans; `what`: the call. */

@@ -1,6 +1,6 @@
-/* Loading: every rank reads the manifest and all headers, takes what it holds from the pieces that overlap it, and
- * writes that where the state lives. Whatever can be checked without the data is checked before anything is
- * changed. */
+/* Loading: every rank reads the manifest and all headers, takes its elements from the pieces that overlap them, and
+ * writes them to the place of the state. Everything that can be checked without the data is checked before anything
+ * is changed. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,8 @@ struct load {
     struct checkpoint checkpoint;
     /* By the manifest's parameter: its first part. NULL: other model ranks have it. */
     const struct model_param **model_param;
-    /* Of the file at hand, 1 + a piece: the first of a tensor, by its first part and the kind; and the one after each. */
+    /* For the current file: 1 + the index of the first piece of a tensor, by the tensor's first part and the kind;
+     * and of the piece after each piece. 0: none. */
     uint32_t (*there)[1 + MANIFEST_STATES_MAX], *after;
     enum load_what what;
 };
@@ -55,7 +56,8 @@ static zero_status check_optimizer(struct load *l, struct zero_error *error) {
 static zero_status check_param(struct load *l, uint32_t index, struct zero_error *error) {
     const struct manifest_param *saved = &l->checkpoint.manifest.param[index];
     const struct model_param *own = tensor_find(l->state->model, saved->name);
-    if (!own && peers_find(l->state->peers, saved->name)) return ZERO_OK; /* who has it checks it */
+    /* the model rank that has it checks it */
+    if (!own && peers_find(l->state->peers, saved->name)) return ZERO_OK;
     if (!own || own->owner != own - l->state->model->param)
         return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model does not have",
                          l->checkpoint.path, saved->name);
@@ -130,7 +132,7 @@ static const struct model_param *first_part(const struct load *l, const struct p
     return l->model_param[piece->param - l->checkpoint.manifest.param];
 }
 
-/* What this load makes of a kind of the checkpoint. False: nothing. */
+/* The kind of state that a kind of the checkpoint becomes. False: this load does not take it. */
 static bool becomes(const struct load *l, const struct piece *piece, zero_kind *out) {
     const struct manifest *m = &l->checkpoint.manifest;
     *out = saved_kind(m, piece->kind);
@@ -205,8 +207,8 @@ static zero_status list_file(struct load *l, const struct shard *shard, struct z
     return ZERO_OK;
 }
 
-/* Chunk by chunk: each chunk is written once, but for those at the ends of the file's shards. What is in memory is one
- * window. */
+/* Writes chunk by chunk: each chunk is written once, except those at the ends of the file's shards. If all is in
+ * memory, there is one window. */
 static zero_status take_file(void *user, struct shard *shard, struct zero_error *error) {
     struct load *l = user;
     const struct state *state = l->state;
@@ -255,7 +257,7 @@ static zero_status take_notes(struct load *l, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* The group of a parameter here, on whichever model rank. False: there is no such parameter. */
+/* The group of a parameter in this run, on any model rank. False: there is no such parameter. */
 static bool group_of(const struct load *l, const char *name, uint32_t *out) {
     const struct model_param *own = tensor_find(l->state->model, name);
     const struct peer_piece *peer = own ? NULL : peers_find(l->state->peers, name);
@@ -264,8 +266,8 @@ static bool group_of(const struct load *l, const char *name, uint32_t *out) {
     return own || peer;
 }
 
-/* The lr of the checkpoint's group that has what `group` has here: groups have no names, but their parameters do, and they may
- * stand in another order. False: these parameters had several, or none. */
+/* The checkpoint's lr of the parameters that are in `group` here. Groups have no names and may be in another order, so they
+ * are matched by the names of their parameters. False: these parameters had several learning rates, or none. */
 static bool saved_lr(const struct load *l, uint32_t group, double *out) {
     const struct manifest *m = &l->checkpoint.manifest;
     bool grouped = false, found = false;
@@ -320,7 +322,7 @@ static void take_counters(struct load *l) {
 
 /* ---- the call ---- */
 
-/* Half of the state may be new by now: the engine is of no use any more. */
+/* A part of the state may be new by now, so the engine cannot be used any more: the failure is sticky. */
 static zero_status fail_for_good(struct state *state, zero_status status) {
     struct zero_error error;
     error_clear(&error);

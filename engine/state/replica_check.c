@@ -12,7 +12,7 @@
 #include "engine/state/weights_hash.h"
 #include "kernels/checksum.h"
 
-/* In the order in which one makes the next differ: the first that differs is the nearest to the cause. */
+/* In the order in which a difference spreads: the first kind that differs is the nearest to the cause. */
 enum object_kind { REDUCED_GRADIENT, FIRST_STATE, SECOND_STATE, MASTERS, WEIGHTS, AVERAGE, OBJECT_KINDS };
 
 struct item {
@@ -25,7 +25,7 @@ static struct placement placement_of(const struct state *state, const struct ite
     return item->kind == REDUCED_GRADIENT ? r->grad_step : item->kind == WEIGHTS ? r->rest : r->state;
 }
 
-/* Gradients stay where they were reduced until the next backward, if that is a place of their own. */
+/* The reduced gradient stays in its buffer until the next backward, if it has a buffer of its own. */
 static struct buffer_ref gradient_ref(const struct state *state, uint32_t region) {
     bool whole = placement_is(state->blueprint->regions[region].grad_step, REPLICATE, REPLICATE);
     return (struct buffer_ref){whole ? BUFFER_GRAD_FULL : BUFFER_GRAD_SHARD, (uint16_t)region};
@@ -62,7 +62,7 @@ static void hash_bytes_of(uint64_t *hash, const void *data, uint64_t bytes) {
     *hash = hash_bytes(*hash, &sum, sizeof sum);
 }
 
-/* A device's piece by piece. */
+/* Hashes memory of a device piece by piece. */
 static zero_status hash_memory(struct state *state, uint64_t *hash, const void *data, enum dtype dtype,
                                uint64_t first, uint64_t count) {
     const uint8_t *at = (const uint8_t *)data + first * dtype_bytes(dtype);
@@ -80,7 +80,7 @@ static zero_status hash_memory(struct state *state, uint64_t *hash, const void *
     return status;
 }
 
-/* Wherever it lives. */
+/* Hashes the item wherever it is. */
 static zero_status hash_stored(struct state *state, const struct item *item, uint64_t begin, uint64_t end,
                                uint64_t *hash) {
     static const zero_kind kinds[] = {[REDUCED_GRADIENT] = ZERO_GRAD,
@@ -98,7 +98,8 @@ static zero_status hash_stored(struct state *state, const struct item *item, uin
     return status;
 }
 
-/* In the host program's memory: whole on each rank, cut as this rank's program has it. Gradients have the type of weights there. */
+/* Hashes a parameter in the host program's memory, where each rank has all of it, in the pieces of its spans.
+ * Gradients have the type of the weights there. */
 static void hash_lent(struct state *state, uint32_t region, enum lent_array array, uint64_t begin,
                       uint64_t end, uint64_t *hash) {
     uint64_t bytes = dtype_bytes(blueprint_precision_of(state->blueprint, region).compute);
@@ -147,7 +148,7 @@ static uint32_t first_of(const struct state *state, uint32_t word, uint32_t rank
     return model_ranks_at(state->ranks, model_rank_of(state->ranks, rank), word == WHOLE ? 0 : column);
 }
 
-/* How many of the ranks that should store the same as `rank` do. */
+/* The number of ranks that should store the same bits as `rank`, and do. */
 static uint32_t agreeing(const struct state *state, const struct rank_report *all, uint32_t word,
                          uint32_t rank) {
     uint32_t count = 0;
@@ -214,7 +215,7 @@ static bool is_replicated(const struct state *state, uint32_t index, enum object
     return replicated(state, out);
 }
 
-/* Model ranks have other parameters: each rank goes on as long as any has one. */
+/* Model ranks have different parameters: each rank goes on as long as any rank has one left. */
 static uint32_t most_params(const struct state *state) {
     uint32_t peers = peers_params(state->peers);
     return peers > state->model->params ? peers : state->model->params;
@@ -238,7 +239,7 @@ static zero_status diverged(struct state *state, const struct item *item, const 
     return ranks_fail_alike(state->ranks, &error);
 }
 
-/* One thing after another, all ranks together, until the one that differs. */
+/* All ranks compare one item after another, up to the first that differs. */
 static zero_status find_item(struct state *state) {
     const struct rank_report *all;
     uint32_t rank, right;

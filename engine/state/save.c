@@ -1,6 +1,6 @@
 /* Saving: every rank writes its shard to one file, through the plan's piece of memory; rank 0 makes the directory
- * before and publishes it after. The ranks agree between the phases, so that none goes on where one has failed,
- * and the manifest appears only when all files are durable. */
+ * before, and publishes it afterwards. The ranks agree between the phases, so that no rank goes on after a failure of
+ * another rank, and the manifest appears only when all files are durable. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,7 +106,8 @@ static void fill_counters(struct save *s) {
                  k < own ? training_state_name(state->training, k) : MANIFEST_AVERAGE);
 }
 
-/* The part of a region that this rank saves: its shard, also where it holds more; of equal shards one. */
+/* The part of a region that this rank saves: its shard, also if it stores more. Of equal shards only one rank saves
+ * its own. */
 static struct part saved_part(const struct state *state, uint32_t region) {
     uint8_t replicate = state->blueprint->regions[region].state.axis[AXIS_REPLICATE];
     struct part part = part_of_rank(state->blueprint, state->ranks->data_rank, region,
@@ -157,15 +158,15 @@ static zero_status print_token(struct save *s, uint64_t nonce, struct zero_error
     return status ? status : storage_write_text(s->storage, path, text, CHECKSUM_DIGITS, error);
 }
 
-/* Once: a left-over that stays meets every save. */
+/* Warns once: a left-over that stays is there at every save. */
 static void warn_of_left(struct save *s) {
     if (s->left.code && !s->state->warned_of_left_over)
         log_line(&s->state->ranks->log, ZERO_LOG_WARN, "%s", s->left.message);
     s->state->warned_of_left_over |= s->left.code != ZERO_OK;
 }
 
-/* A save in the background outlives the call, and so the host program's current directory. Where no path leads to that, because
- * this user may not search a directory above it, the path stays relative. */
+/* A save in the background outlives the call, and so the host program's current directory. If that directory has no usable
+ * path, because this user may not search a directory above it, the path stays relative. */
 static zero_status make_absolute(struct save *s, struct zero_error *error) {
     char current[STORAGE_PATH_BYTES], relative[STORAGE_PATH_BYTES];
     if (*s->root == '/' || !s->state->blueprint->o.config->checkpoint_async) return ZERO_OK;
@@ -174,7 +175,7 @@ static zero_status make_absolute(struct save *s, struct zero_error *error) {
     return storage_join(current, relative, s->root, error);
 }
 
-/* Says: rank 0 a number that it left in the directory; every rank how many bytes it will write. */
+/* Reports: rank 0 the number that it wrote to the directory; every rank the number of bytes that it will write. */
 zero_status save_prepare(struct save *s, struct zero_error *error) {
     struct state *state = s->state;
     fill_counters(s);
@@ -262,7 +263,7 @@ static zero_status write_window(struct save *s, struct shard_writer *w, uint32_t
     return status;
 }
 
-/* The pieces of each region, chunk by chunk: each chunk is read once. What is in memory is one window. */
+/* The pieces of each region, chunk by chunk: each chunk is read once. If all is in memory, there is one window. */
 static zero_status write_regions(struct save *s, struct shard_writer *w, struct zero_error *error) {
     zero_status status = ZERO_OK;
     for (uint32_t first = 0, end; first < s->pieces && !status; first = end) {
@@ -291,7 +292,7 @@ static zero_status end_sweep(const struct save *s, zero_status status, struct ze
     return ranks_fail(s->state->ranks, &own);
 }
 
-/* Says: how large its file is, and the checksum of its header. */
+/* Reports the size of this rank's file, and the checksum of its header. */
 zero_status save_write(struct save *s, struct zero_error *error) {
     struct manifest_file file = {0};
     struct shard_writer *w = NULL;

@@ -1,4 +1,4 @@
-/* The phases of a save, and what one carries from phase to phase. The ranks agree between phases. */
+/* The phases of a save, and the data that a save carries from phase to phase. The ranks agree between phases. */
 #ifndef ZERO_ENGINE_STATE_SAVE_H
 #define ZERO_ENGINE_STATE_SAVE_H
 
@@ -7,19 +7,19 @@
 
 struct save {
     struct state *state;
-    const struct stored_view *view; /* of the thread that writes */
+    const struct stored_view *view; /* the view of the thread that writes */
     struct storage *storage;
     struct zero_error left; /* a left-over that could not be removed: a warning, not a failure */
     char root[STORAGE_PATH_BYTES], written[STORAGE_PATH_BYTES];
     struct manifest manifest;
-    uint32_t *model_param;    /* by the manifest's parameter: its first part */
-    uint32_t *manifest_param; /* the other way, of owners */
+    uint32_t *model_param;    /* per parameter of the manifest: the index of its first part in the model */
+    uint32_t *manifest_param; /* per owner in the model: its index in the manifest */
     struct piece *piece;
     uint32_t pieces;
     uint16_t *order; /* the regions in their order */
     uint32_t orders;
-    uint64_t word[2];              /* what this rank says at the end of a phase */
-    const struct rank_report *all; /* what all said at the end of the one before */
+    uint64_t word[2];              /* reported by this rank at the end of a phase */
+    const struct rank_report *all; /* reports of all ranks at the end of the phase before */
 
     float *block; /* BLOCK_BYTES, through which the shard passes */
     const struct storage_staging *staging;
@@ -28,21 +28,21 @@ struct save {
     void *user;
 };
 
-/* Local; what they say is in `word`. */
+/* Local; each phase puts its report in `word`. */
 zero_status save_prepare(struct save *save, struct zero_error *error);
 zero_status save_look(struct save *save, struct zero_error *error);
 zero_status save_write(struct save *save, struct zero_error *error); /* this rank's file, durable */
 zero_status save_publish(struct save *save,
-                         struct zero_error *error); /* rank 0; `all`: what save_write said */
+                         struct zero_error *error); /* rank 0; `all`: reports of save_write */
 
-/* All ranks perform the phase, and tell each other how it went. Collective. */
+/* All ranks perform the phase, and agree on its status and reports. Collective. */
 typedef zero_status (*save_phase)(struct save *save, struct zero_error *error);
 zero_status save_together(struct save *save, save_phase phase);
 
 /* The region that a piece is of. */
 uint32_t save_region(const struct save *save, const struct piece *piece);
 
-void save_abandon(struct save *save); /* it failed: what rank 0 made is removed */
+void save_abandon(struct save *save); /* after a failure: removes the files that rank 0 made */
 void save_free(struct save *save);
 
 #endif

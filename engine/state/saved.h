@@ -16,7 +16,7 @@ enum load_what { LOAD_ALL, LOAD_WEIGHTS, LOAD_AVERAGE };
 /* A failure after which half of the state may be new is sticky. The caller then gathers what is replicated again. */
 zero_status state_load(struct state *state, struct storage *storage, const char *dir, enum load_what what);
 
-/* Kind of a checkpoint: 0 the weights, 1 + i state i, of which the last may be the averaged weights. */
+/* The kinds of a checkpoint: 0 is the weights, 1 + i is state i; the last state may be the averaged weights. */
 static inline zero_kind saved_kind(const struct manifest *m, uint32_t kind) {
     static const zero_kind kinds[] = {ZERO_PARAM, ZERO_STATE0, ZERO_STATE1};
     return kind && kind == manifest_average(m) ? ZERO_EMA : kinds[kind];

@@ -111,10 +111,10 @@ static zero_status take_notes(struct state *state, const struct commit *c, struc
 /* The commits on this rank's drive. Epoch 0: no such commit. */
 struct finding {
     struct commit usable; /* of this layout */
-    struct commit other;  /* of another one: in the files that this run writes to, or */
-    bool beside;          /* in those of another number of ranks */
+    struct commit other;  /* of another layout: in the files that this run writes to, */
+    bool beside;          /* or, if `beside`, in those of another number of ranks */
     bool damaged;         /* a page is neither a commit nor empty */
-    bool there;           /* the rank's files were */
+    bool there;           /* the rank's files were there */
 };
 
 static zero_status look(struct state *state, struct finding *out) {

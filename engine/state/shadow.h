@@ -14,17 +14,17 @@ zero_status shadow_check_overwriting(const struct state *state, const char *what
 /* A step was applied since the last commit, or shadow_written was called. */
 bool shadow_commits(const struct state *state);
 
-/* The host wrote state. Updates in the backward then need a commit before the first of them: they go to each chunk's other place, and what
- * the host wrote must not be there. All ranks alike. */
+/* Notes that the host wrote state. Updates in the backward then need a commit before the first of them: they overwrite the other
+ * place of each chunk, which must not be the place with the host's values. All ranks call it. */
 void shadow_written(struct state *state);
 
-/* Before the agreement of the next step, or of a flush: what this rank stored is safe. */
+/* Before the agreement of the next step, or of a flush: syncs the data that this rank stored. */
 zero_status shadow_sync(struct state *state);
 /* After it: the step is whole on all ranks. */
 zero_status shadow_commit(struct state *state);
 /* Both, with an exchange between them: what was applied is whole. Collective. */
 zero_status shadow_commit_now(struct state *state);
-/* A training starts anew. */
+/* For a training that starts anew. */
 zero_status shadow_forget(struct state *state);
 
 /* Goes on from the last whole step; `fill` is called for frozen parameters. Collective, in place of a first fill. */

@@ -1,7 +1,7 @@
-/* The state at rest: parameters, masters and optimizer states wherever they live, and what is done with them between steps: get,
- * put, fill, hash, check, save, load, recover.
+/* The state at rest: parameters, masters and optimizer states wherever they are, and the work on them between steps: get, put,
+ * fill, hash, check, save, load, recover.
  *
- * Threads: the host's thread, with nothing in flight. A save in the background reads through a view of its own. */
+ * Threads: the host's thread, with nothing in flight. A save in the background reads through a view of its own.  */
 #ifndef ZERO_ENGINE_STATE_STATE_H
 #define ZERO_ENGINE_STATE_STATE_H
 
@@ -25,23 +25,24 @@ struct state {
     struct stored_view background;  /* a save in the background reads through it */
     bool filled;                    /* the weights have values */
     bool averaged;                  /* the weights are the averages (state_exchange_averages) */
-    bool unseen;                    /* zero_param_put_owned wrote what other ranks do not know of */
+    bool unseen;                    /* zero_param_put_owned wrote values that other ranks do not know of */
     struct manifest_entries notes;  /* the host's, for checkpoints */
     struct background_save *saving; /* NULL: none */
     struct zero_error saved;        /* how the last save ended */
-    bool warned_of_left_over;       /* a save has said what it could not remove */
+    bool warned_of_left_over;       /* a save has warned of a left-over that it could not remove */
     struct shadow {                 /* with nvme.shadow */
-        zero_shadow kind;           /* at commit: what an earlier run left, */
+        zero_shadow kind;           /* at commit: the shadow that an earlier run left, */
         uint64_t steps;             /* its step, */
         struct manifest_entries notes;
         char text[400];   /* and the sentence that says so */
-        bool guarded;     /* this run's files hold it still */
-        bool discarded;   /* the host lets it go */
+        bool guarded;     /* this run's files still hold that shadow */
+        bool discarded;   /* the host has discarded it */
         bool uncommitted; /* since the last commit steps were applied, or shadow_written was called */
     } shadow;
 };
 
-/* After the executor is open, and whenever the plan's row of messages, which has the room's memory, is elsewhere. */
+/* Call it after the executor is open, and whenever the plan's row of messages, which holds this room's memory, has
+ * moved. */
 void state_place(struct state *state, uint8_t *messages);
 
 /* The region has averaged weights. */

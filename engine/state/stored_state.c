@@ -64,7 +64,7 @@ static enum dtype array_dtype(const struct stored_view *v, uint32_t region, uint
     return precision.split ? DTYPE_BF16 : DTYPE_F32;
 }
 
-/* Elements from one place: in memory, or in the slot that holds their chunk, as this part of it. */
+/* Consecutive elements in one place: in memory, or in the slot that holds this part of their chunk. */
 struct piece {
     void *at;
     enum dtype dtype;
@@ -86,7 +86,8 @@ static void *address(const struct stored_view *v, uint32_t region, uint32_t arra
     return begin + at * dtype_bytes(array_dtype(v, region, array));
 }
 
-/* The end of the elements of this array that are in one memory with `at`. At or before `at`: it is on the drive. */
+/* The end of the run of elements that are in the same memory as element `at`. If the end is not above `at`, that
+ * element is on the drive. */
 static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
     uint64_t device = chunk_layout_device(layout, region);
@@ -96,7 +97,7 @@ static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t
 }
 
 /* Waits without the lock: a save in the background may wait while the host and its progress thread work. A failure is also
- * the executor's: all others find it at their next call. */
+ * the executor's: other threads get it at their next call. */
 static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint32_t index, uint8_t parts,
                               uint8_t **out, struct zero_error *error) {
     for (bool there = false;;) {
@@ -111,7 +112,7 @@ static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint
     }
 }
 
-/* In the host program's memory. A gap has no address: it reads as zero. */
+/* A piece in the host program's memory. A gap has no address, and reads as zero. */
 static struct piece lent_piece(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                                uint64_t count) {
     bool gradient = array == STORED_GRADIENT;
@@ -127,7 +128,7 @@ static bool is_lent(const struct stored_view *v, uint32_t region, uint32_t array
     return array == STORED_PARAMS ? r->lent : array == STORED_GRADIENT && r->grad_lent && r->grad_in_place;
 }
 
-/* A state that only the run's other optimizer keeps. It has no place in this region: it reads as zero. */
+/* True for a state that only the run's other optimizer keeps. It has no place in this region, and reads as zero. */
 static bool is_others(const struct stored_view *v, uint32_t region, uint32_t array) {
     uint32_t states = v->blueprint->o.state_count - v->blueprint->terms.precision.average;
     return array < states && array >= blueprint_optimizer(v->blueprint, region)->state_count;
@@ -178,7 +179,7 @@ static struct piece part_of(const struct piece *p, uint64_t first, uint64_t coun
     return piece_at(p->at, p->dtype, first, count, p->part);
 }
 
-/* Where the host finds a step's elements: in place, or in the bounce. */
+/* The address of a step's elements for the host: in place, or in the bounce buffer. */
 static void *host_place(const struct stored_view *v, const struct piece *step, int half) {
     return device_has(v->run, step->at) ? bounce(v, half) : step->at;
 }
@@ -225,7 +226,7 @@ static zero_status write_piece(const struct stored_view *v, const struct piece *
 }
 
 /* Masters and their parameters, a step of one chunk at a time, so that both pieces stay where they were found. A gap in the host
- * program's memory has no param_place: it reads as zero, and takes nothing. */
+ * program's memory has no param_place: it reads as zero, and writes to it are dropped. */
 struct pair {
     struct piece master, param;
     void *master_place, *param_place;
@@ -317,7 +318,7 @@ zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind 
     return read_array(v, region, array_of(v, region, kind), at, count, out, error);
 }
 
-/* Within one chunk, so that it leaves its slot once, however many arrays of it are written. */
+/* Stays within one chunk, so that the chunk leaves its slot once, however many of its arrays are written. */
 static zero_status write_in_chunk(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t at,
                                   uint64_t count, const float *in, struct zero_error *error) {
     if (keeps_masters(v, region) && kind == ZERO_PARAM)
@@ -375,9 +376,9 @@ zero_status stored_restore(const struct stored_view *v, struct zero_error *error
 
 /* ---- averages in the place of weights ---- */
 
-/* The averages become the parameters, and what would be lost takes the place of the averages: parameters that are the masters, or masters
- * that are split. Masters in fp32 stay where they are, and become the parameters again. The same exchange leads there and back. In the
- * first half of the view's piece are averages, in the second half weights. */
+/* The averages become the parameters. Values that would be lost take the place of the averages: parameters that are the masters, or
+ * masters that are split. Masters in fp32 stay where they are, and become the parameters again later. The same exchange works in
+ * both directions. The first half of the view's piece holds averages, the second half weights. */
 static zero_status exchange_some(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
                                  bool averages, struct zero_error *error) {
     const struct precision p = blueprint_precision_of(v->blueprint, region);
@@ -445,7 +446,7 @@ static zero_status clear_run(const struct stored_view *v, uint32_t region, uint3
     return at ? device_clear(v->run, at, bytes, error) : ZERO_OK;
 }
 
-/* As far as it is in memory. */
+/* Clears the state that is in memory. */
 static zero_status clear_state(const struct stored_view *v, uint32_t region, uint32_t k,
                                struct zero_error *error) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;

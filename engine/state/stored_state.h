@@ -7,7 +7,7 @@
 #include "engine/run/run.h"
 #include "engine/state/part.h"
 
-/* A thread's access. The bounce buffer carries what a discrete device holds. */
+/* A thread's access. The bounce buffer carries data to and from a discrete device. */
 struct stored_view {
     struct running *run;
     const struct blueprint *blueprint;
@@ -18,12 +18,12 @@ struct stored_view {
 /* The part of `kind` that this rank stores: elements of the region. */
 struct part stored_part(const struct blueprint *blueprint, uint32_t rank, uint32_t region, zero_kind kind);
 
-/* Where the chunk of the shard's element `at` ends, or what is in memory; UINT64_MAX: all of the shard is in memory. Elements
- * of the shard. */
+/* The end, in elements of the shard, of the chunk that holds element `at`, or of the part in memory that holds it;
+ * UINT64_MAX: all of the shard is in memory. */
 uint64_t stored_chunk_end(const struct blueprint *blueprint, uint32_t region, uint64_t at);
 
-/* The address of element `part->first` of the parameters, where they rest: never where they are gathered to, which a save in the
- * background must not look at. NULL: on a drive. */
+/* The address of element `part->first` of the parameters, in the buffer where they rest, never in the gathered buffer, which a
+ * save in the background must not read. NULL: on a drive. */
 void *stored_params(const struct stored_view *view, uint32_t region, const struct part *part);
 
 /* Elements [first, first + count) of the region, within stored_part. Masters, states and the reduced sum of the gradient are
@@ -40,13 +40,13 @@ zero_status stored_clear(const struct stored_view *view, struct zero_error *erro
 /* With a shadow, after executor_resume: the parameters of this rank's shard become the masters on the drive again. */
 zero_status stored_restore(const struct stored_view *view, struct zero_error *error);
 
-/* The averaged weights become the parameters of this rank's shard, and what they replace takes their place; with `averages` false, back,
- * to the last bit. Parameters of bf16 are the averages rounded to nearest; one that is halfway rounds to the larger magnitude, in every
- * format of the masters. Between the two nothing else reads or writes state. */
+/* The averaged weights become the parameters of this rank's shard, and the replaced values take the place of the averages; with
+ * `averages` false, back, to the last bit. Parameters of bf16 are the averages rounded to nearest; one that is halfway rounds to
+ * the larger magnitude, in every format of the masters. Between the two nothing else reads or writes state. */
 zero_status stored_exchange_averages(const struct stored_view *view, bool averages, struct zero_error *error);
 
-/* Around calls that come to chunk after chunk: several chunks then move at the same time (executor_sweep). Only for the
- * host's view, with nothing in flight. The end returns `status`, if it is a failure. */
+/* Put these two around calls that go from chunk to chunk: several chunks then move at the same time (executor_sweep).
+ * Only for the host's view, with nothing in flight. The end returns `status`, if it is a failure. */
 void stored_sweep(const struct stored_view *view, const uint16_t *order, uint32_t regions, uint8_t parts);
 zero_status stored_end_sweep(const struct stored_view *view, zero_status status, struct zero_error *error);
 

@@ -10,8 +10,8 @@ static uint64_t mix(uint64_t x) { /* Stafford's variant 13 of the finalizer of M
     return x ^ x >> 31;
 }
 
-/* Every element contributes a mixed word of its tensor's name, its index there and its bits; the words add up,
- * so that the sum does not depend on who holds which element. Two sums with different seeds make 128 bits. */
+/* Every element contributes a mixed word of its tensor's name, its index in the tensor and its bits. The words are
+ * added, so the sum does not depend on which rank holds which element. Two sums with different seeds make 128 bits. */
 static void hash_element(const struct model_param *p, uint64_t index, const float *element, uint64_t sum[2]) {
     uint32_t bits;
     memcpy(&bits, element, sizeof bits);
@@ -38,7 +38,7 @@ zero_status weights_hash_param(struct state *state, const struct model_param *p,
     return status;
 }
 
-/* What other model ranks have too counts on the first of them. */
+/* A parameter that other model ranks also have counts on the first of them. */
 static zero_status hash_region(struct state *state, uint32_t region, uint64_t sum[2]) {
     const struct model_region *r = &state->model->region[region];
     zero_status status = ZERO_OK;

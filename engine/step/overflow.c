@@ -64,7 +64,7 @@ void overflow_report(struct state *state, const struct agreement *all, struct ov
     uint32_t unit = (uint32_t)last - 1;
     const struct policy *policy = &state->blueprint->policy;
     bool own = model == ranks->model_rank;
-    bool gone = policy->update_in_backward && !policy->repeats; /* other gradients have its place */
+    bool gone = policy->update_in_backward && !policy->repeats; /* other gradients use its memory now */
     bool fails = policy->update_in_backward && !state->blueprint->plan.shadow;
     out->unit = own ? state->model->unit[unit]->name : peers_unit(state->peers, model, unit);
     if (own && !gone && find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);

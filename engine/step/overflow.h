@@ -1,4 +1,4 @@
-/* Whose gradients made a step be skipped. */
+/* Finds the unit whose gradients caused a skipped step. */
 #ifndef ZERO_ENGINE_STEP_OVERFLOW_H
 #define ZERO_ENGINE_STEP_OVERFLOW_H
 
@@ -15,8 +15,8 @@ struct overflow {
 /* After the agreement of a step that is skipped, before anything is dropped. Logs it. */
 void overflow_report(struct state *state, const struct agreement *all, struct overflow *out);
 
-/* Fails where max_skipped_steps steps in a row were skipped. Only the rank that knows the parameter tells it: the others
- * hear of the failure when they next wait. */
+/* Fails where max_skipped_steps steps in a row were skipped. Only the rank that knows the parameter raises the failure:
+ * the other ranks receive it when they next wait. */
 zero_status overflow_check_limit(struct state *state, const struct overflow *overflow);
 
 #endif

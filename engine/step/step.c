@@ -32,7 +32,7 @@ static zero_status check_agreements(struct state *state, const struct agreement 
     return ZERO_OK;
 }
 
-/* Over the ranks that cut one copy between them: model rank by model rank, and their data ranks in order. */
+/* Adds over the ranks that share one copy: model rank by model rank, and their data ranks in order. */
 static double total_norm(const struct state *state, const struct agreement *all) {
     const struct ranks *ranks = state->ranks;
     bool both = state->blueprint->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
@@ -111,7 +111,7 @@ zero_status step_prepare(struct state *state) {
     return ZERO_OK;
 }
 
-/* The updates of the backward can be made again, or taken back: the shadow has what was before them. */
+/* True if the updates of the backward can be repeated or taken back: the shadow has the values from before. */
 static bool goes_back(const struct state *state) { return state->blueprint->plan.shadow; }
 
 /* The updates have begun, so the step cannot be skipped any more. */
@@ -141,7 +141,7 @@ static zero_status prepare_update(struct stepping *s, const struct agreement *al
     fill_settings(state, all[0].setting, info);
     info->skipped = !isfinite(info->grad_norm);
     if (info->skipped && updates_in_backward(state) && !goes_back(state)) return check_updated(state, all);
-    /* The updates of the backward took the mean alone. */
+    /* The updates of the backward used the mean without clipping. */
     float scale = (float)gradient_scale(state, mean, info->grad_norm);
     info->repeated = updates_in_backward(state) && !info->skipped && scale != (float)mean;
     struct overflow overflow;
@@ -235,7 +235,7 @@ zero_status step_run(struct state *state, zero_step_info *out) {
     return status;
 }
 
-/* The step's copies on several ranks, where they are due to be compared. */
+/* Compares the copies on several ranks, if the comparison is due in this step. */
 zero_status step_check_replicas(struct state *state, const zero_step_info *info) {
     return compare_is_due(state, info) ? replica_check(state) : ZERO_OK;
 }

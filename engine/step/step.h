@@ -4,7 +4,7 @@
 
 #include "engine/state/state.h"
 
-/* With updates in the backward, before the last training pass of a step begins: what its updates take. */
+/* With updates in the backward, before the last training pass of a step begins: sets the settings of its updates. */
 zero_status step_prepare(struct state *state);
 
 /* After the last micro-step. `out`: struct_size is set; filled in. Collective. */

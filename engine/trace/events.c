@@ -63,8 +63,8 @@ static int by_begin(const void *a, const void *b) {
     return (x->done_ns > y->done_ns) - (x->done_ns < y->done_ns);
 }
 
-/* Each slice goes to the first lane of its stream that is free when it begins; the last lane takes what finds none. Writes the number
- * of lanes of each stream. */
+/* Each slice goes to the first lane of its stream that is free when the slice begins; if none is free, to the last lane. Writes the
+ * number of lanes of each stream. */
 static void lay_lanes(struct trace_events *events, uint32_t out_lanes[STREAMS]) {
     uint64_t free_ns[STREAMS][TRACE_LANES] = {{0}};
     memset(out_lanes, 0, STREAMS * sizeof *out_lanes);
@@ -127,7 +127,8 @@ static void put_slice(const struct out *o, const struct trace_event *e) {
     fprintf(o->file, "\",\"args\":{\"position\":%d,\"item\":%" PRIu32 "}}", (int)e->position, e->item);
 }
 
-/* From within the gather to the begin of the compute: a viewer binds an arrow's end to the slice that is there. */
+/* From a time inside the gather to the begin of the compute: a viewer binds the end of an arrow to the slice at that
+ * time. */
 static void put_flow(const struct out *o, const struct trace_event *gather, const struct trace_event *compute,
                      uint32_t id) {
     const char *name = ",\"cat\":\"gathered\",\"name\":\"gathered\"";

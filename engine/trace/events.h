@@ -32,7 +32,7 @@ struct trace_events {
     struct executor_shape shape;
     struct trace_event *event;      /* the owner's memory, of `capacity` events */
     uint32_t count, capacity, open; /* open: events without an end */
-    uint64_t missed;                /* operations without room */
+    uint64_t missed;                /* operations for which there was no room */
 };
 
 /* The pieces of executor_watch. `write`: as there. */

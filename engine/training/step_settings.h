@@ -1,5 +1,5 @@
-/* The settings of each parameter group's update: as the configuration or zero_engine_set_lr gave it, then as a schedule sets it, the
- * configuration's or the host's. */
+/* The settings of each parameter group's update: the values of the configuration or of zero_engine_set_lr, then changed by a
+ * schedule, which is the configuration's or the host's. */
 #ifndef ZERO_ENGINE_TRAINING_STEP_SETTINGS_H
 #define ZERO_ENGINE_TRAINING_STEP_SETTINGS_H
 
@@ -21,7 +21,8 @@ void settings_scalars(const struct training *training, const struct lr_setting *
 /* The share by which this step's updates move the averaged weights towards the weights; 0: they stay, or there are none. */
 float settings_average_share(const struct training *training, uint64_t step);
 
-/* DeepSpeed's last_batch_iteration: where the schedule stands; goes on from there; begins again. */
+/* DeepSpeed's last_batch_iteration. In this order: the schedule's present position; continues from a position; starts
+ * again. */
 int64_t settings_iteration(const struct training *training);
 void settings_resume(struct training *training, int64_t iteration);
 void settings_restart(struct training *training);

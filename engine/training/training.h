@@ -1,4 +1,4 @@
-/* A training between two steps: how far it has come, and what the next update takes. */
+/* A training between two steps: its progress, and the settings of the next update. */
 #ifndef ZERO_ENGINE_TRAINING_TRAINING_H
 #define ZERO_ENGINE_TRAINING_TRAINING_H
 
@@ -15,7 +15,7 @@ struct training {
     const struct log *log;
     uint32_t rank, size;
     uint64_t steps, skipped;           /* updates done, and steps that an overflow skipped */
-    uint64_t repeated;                 /* steps of this engine whose updates were made again */
+    uint64_t repeated;                 /* steps of this engine whose updates were repeated */
     uint64_t skipped_in_a_row;         /* since the last update, load or fill, or since this engine was opened */
     struct loss_scale loss_scale;      /* 1 unless compute is fp16 */
     const struct optimizer *optimizer; /* a row of the table, or user_optimizer's */
@@ -23,10 +23,10 @@ struct training {
     uint32_t state_count;
     struct user_optimizer user_optimizer;
     struct param_groups groups;
-    struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
-    zero_schedule_fn schedule_fn;       /* the host's, in its place; or NULL */
+    struct lr_schedule_params schedule; /* the configuration's; continues where that of a loaded run was */
+    zero_schedule_fn schedule_fn;       /* the host's schedule, which replaces it; or NULL */
     void *schedule_user;
-    struct upcoming { /* with updates in the backward: what those of the open step take */
+    struct upcoming { /* with updates in the backward: the settings of the open step's updates */
         struct lr_setting setting[GROUP_MAX];
         struct optimizer_scalars scalars[SCALARS_MAX];
     } upcoming;

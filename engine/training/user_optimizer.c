@@ -25,7 +25,7 @@ static void prepare(void *owner, const struct optimizer_params *p, uint64_t step
 
 static uint64_t no_scratch(uint64_t rows, uint64_t columns) { return 0; }
 
-/* A scope has its functions, and no others. */
+/* Checks that the optimizer has the functions of its scope, and no others. */
 static zero_status check_scope(const zero_optimizer *given, struct zero_error *error) {
     static const char *const takes[] = {
         [ZERO_SCOPE_ELEMENT] = "of an element takes update alone",

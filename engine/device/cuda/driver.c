@@ -55,8 +55,8 @@ static zero_status check_version(const struct cuda_driver *driver, struct zero_e
         version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION / 1000);
 }
 
-/* The driver gives streams to so many queues of the GPU; by default to 8. Two streams that share one wait for each other, and a
- * rank has more than 8: its own six, those of NCCL, and the program's. */
+/* The driver spreads streams over this number of hardware queues of the GPU, by default 8. Two streams that share one wait for
+ * each other, and a rank has more than 8: its own six, those of NCCL, and the program's. */
 static void set_connections(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", false); }
 
 /* The library is never unloaded, because the driver has its own threads and exit handlers. */
