@@ -1,6 +1,7 @@
 #include "offload/expand.h"
 
-/* An update of a step: one of those that take norms, where they all come first; or one of the others, region by region. */
+/* The updates of a step in their order: first all updates that take norms, if norms come first; then the other
+ * updates, region by region. */
 struct turn {
     uint16_t region;
     enum update_half half;
@@ -18,7 +19,8 @@ static bool turn_at(const struct offload *o, uint32_t i, struct turn *out) {
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Before a chunk comes for this half of its update, its other half was stored: `apart` chunks ago, or in the step before. */
+/* A chunk is fetched for one half of its update after the other half was stored: `apart` chunks ago, or in the step
+ * before. */
 static uint64_t lag_of(const struct offload *o, const struct offload_region *r, enum update_half half) {
     uint32_t first[UPDATE_HALVES] = {offload_half_first(r, HALF_BEFORE), offload_half_first(r, HALF_WEIGHTS)};
     uint64_t apart = r->base[HALF_WEIGHTS] + first[HALF_BEFORE] - r->base[HALF_BEFORE] - first[HALF_WEIGHTS];
@@ -126,8 +128,8 @@ static uint64_t least_after(uint64_t until, uint64_t base, const struct offload 
     return base >= o->updated && base < until ? base : until;
 }
 
-/* How far a backward may fetch: what has a slot, needs no gradient from the drive, and no store of an update that is to come. With updates
- * in the backward, slots become free while it goes on. */
+/* The number of chunks that a backward may fetch: those that have a slot, and need neither a gradient from the drive nor the store
+ * of a later update. With updates in the backward, slots become free during the backward. */
 static uint64_t fetchable(const struct offload *o) {
     uint64_t until = o->updated + o->lag;
     for (uint32_t k = 0; k < o->refreshes; k++) {
@@ -145,13 +147,14 @@ static void drop(struct buffer_ref *ref, uint8_t *count, enum buffer_kind kind) 
     *count = kept;
 }
 
-/* Parameters on the drive come to the slot, and new ones go through it to the drive. */
+/* Parameters on the drive are read into the slot, and new ones are stored from it. */
 static void drop_params(struct operation *op) {
     drop(op->write, &op->writes, BUFFER_PARAM_SHARD);
     drop(op->read, &op->reads, BUFFER_PARAM_SHARD);
 }
 
-/* An update that takes norms of whole tensors of a part of the shard, or chunk by chunk, shares a block of elements with the next one. */
+/* Updates that take norms of whole tensors for a part of the shard, or chunk by chunk, share blocks of elements: each
+ * hands an unfinished block to the next. */
 static struct operation *append_update(const struct offload *o, const struct operation *update,
                                        struct operation_list *out) {
     const struct offload_region *r = &o->region[update->region];
@@ -162,7 +165,7 @@ static struct operation *append_update(const struct offload *o, const struct ope
     return op;
 }
 
-/* Chunks in the memory of one tier: one item, or one each where the host updates them. */
+/* Chunks in the memory of one tier: one item for all, or one item each if the host updates them chunk by chunk. */
 static void update_in_memory(struct offload *o, const struct operation *update, uint32_t first, uint32_t end,
                              struct operation_list *out) {
     struct operation *op = append_update(o, update, out);
@@ -205,12 +208,13 @@ static void set_ring(const struct offload *o, struct operation *op, uint64_t seq
     op->piece = o->chunk_elements;
 }
 
-/* Its items wait, one by one, for those that the next operation on `stream` will have. */
+/* Each item waits for the item with the same number of the next operation on `stream`. */
 static void wait_for_next(const struct offload *o, struct operation *op, enum stream stream) {
     set_pipe(op, stream, (int64_t)o->points[stream] + 1);
 }
 
-/* The same for those so many items earlier. What else is on the stream comes in between, and lets them wait longer. */
+/* The same, but each item waits for the item `slots` places earlier on `stream`. Other operations on that stream come
+ * in between, and then the items wait longer. */
 static void wait_for_slot(const struct offload *o, struct operation *op, enum stream stream, uint32_t slots) {
     set_pipe(op, stream, (int64_t)o->points[stream] + 1 - slots);
 }
@@ -265,7 +269,7 @@ bool offload_fetches_gradient(const struct offload_region *r, const struct opera
     return r->grads && !r->held && makes_gradient(op) && (op->add || (sum && !op->sums));
 }
 
-/* All chunks go to the drive from where the use's sum is. They wait for it by the buffer, not one by one. */
+/* Stores all chunks from the buffer with the use's sum. They all wait for that buffer, not each for one item. */
 static void expand_held(struct offload *o, const struct operation *reduction, struct operation_list *out) {
     const struct offload_region *r = &o->region[reduction->region];
     const struct buffer_ref shard = reduction->write[0], held = {BUFFER_GRAD_HELD, reduction->region};
@@ -283,7 +287,7 @@ static void expand_reduction(struct offload *o, const struct operation *reductio
     const struct buffer_ref staged = {BUFFER_GRAD_STAGED, 0}, shard = reduction->write[0];
     bool fetches = offload_fetches_gradient(&o->region[reduction->region], reduction);
     struct operation *op;
-    if (reduction->sums) return; /* the reduction before it has made the sum */
+    if (reduction->sums) return; /* the reduction before this one has made the sum already */
     if (fetches) {
         op = append_ring(o, OP_FETCH, OBJECT_GRAD, STREAM_PARAM, o->grad_sequence, shard, staged,
                          reduction->region, out);

@@ -13,19 +13,20 @@
  *   UPDATE s  needs FETCH s
  *   STORE s   needs UPDATE s
  *
- * where s = applied steps * chunks per step + the chunk's place in the step. So reads, updates and writes overlap, as
- * far as there are slots. Reads of state need no gradient: the backward already reads the first chunks, one per slot.
- * After a skipped step, the chunks that were fetched ahead stay in their slots. Updates that are made again, or taken back, are another
- * step here: all chunks go through the ring once more.
+ * where s = applied steps * chunks per step + the chunk's place in the step. So reads, updates and writes overlap, as far as there
+ * are slots. Reads of state need no gradient: the backward already reads the first chunks, one per slot. After a skipped step, the
+ * chunks that were fetched ahead stay in their slots. Updates that are repeated or taken back count as another step here: all
+ * chunks go through the ring once more.
  *
- * Where an optimizer updates whole matrices, a region has two updates in a step, and its chunks go through the ring twice: with the states
- * and the gradient for the directions (OBJECT_DIRECTION), later with averages, masters and parameters. No chunk stays in its slot
- * between the two, so a matrix may have more chunks than there are slots. Nothing moves twice.
+ * Where an optimizer updates whole matrices, a region has two updates in a step, and its chunks go through the ring twice: with the
+ * states and the gradient for the directions (OBJECT_DIRECTION), later with averages, masters and parameters. No chunk stays in its
+ * slot between the two updates, so a matrix may have more chunks than there are slots. No data is moved twice.
  *
- * Where an optimizer needs norms of whole tensors, it is the same: first the states change, and the weights are read with them
- * (OBJECT_NORM), later the weights change, and the states are read with them. Each stores what it changes. The first halves of all
- * regions come before all other updates; with updates in the backward the second half of a region follows its first one. A chunk is
- * fetched for its second half after it was stored in its first one, and for the next step after its second one.
+ * If an optimizer needs norms of whole tensors, a region also has two updates: the first one changes the states, and reads the
+ * weights too (OBJECT_NORM); the second one changes the weights, and reads the states too. Each stores the data that it changes.
+ * The first halves of all regions come before all other updates; with updates in the backward the second half of a region follows
+ * its first one. A chunk is fetched for its second half after it was stored in its first one, and for the next step after its
+ * second one.
  *
  * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
  * drive and a whole region is as large as a shard. A ring's slots are used in turn:
@@ -33,8 +34,8 @@
  *   FETCH s   needs slot s % slots: GATHER s - slots has retired
  *   GATHER s  needs FETCH s; gathers this part of each rank's shard
  *
- * Where the shard may be read to its own place in the gathered region (`in_place`), that is the fetch's target. It then needs the region's
- * memory, as the gather does, and no slot.
+ * If the shard may be read to its own place in the gathered region (`in_place`), the fetch reads it there. The fetch then needs the
+ * region's memory, as the gather does, and no slot.
  *
  *   FETCH s            only if the reduction adds to the shard; like REDUCE without it, needs STORE s - slots
  *   REDUCE or CLEAR s  needs FETCH s; also sums over the replicate axis, if the mesh has one, before it leaves the slot
@@ -44,7 +45,7 @@
  * chunks of such a region, and those after them, are not fetched in the backward.
  *
  * Where one use has all micro-batches of a step, reductions need no ring: they add up in memory for the time of the use,
- * and the STORE of all chunks follows the last one. */
+ * and the STORE of all chunks follows the last one.     */
 #ifndef ZERO_OFFLOAD_EXPAND_H
 #define ZERO_OFFLOAD_EXPAND_H
 
@@ -62,8 +63,8 @@ struct offload_region {
     bool in_place;     /* with `params`: it is read to its place in the gathered region */
     bool grads;        /* the reduced gradient is on the drive */
     bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
-    bool halves;   /* its optimizer updates whole matrices, or needs norms of whole tensors: */
-    bool measures; /* the latter */
+    bool halves;   /* its optimizer updates whole matrices or needs norms of whole tensors */
+    bool measures; /* its optimizer needs norms of whole tensors */
     bool weights;  /* with `halves`: some of the state changes with the weights: averages, masters */
     bool reads;    /* with `measures`: the weights are the parameters, or half of each master is in them */
     /* The staged chunks of a step before those of this update; set by offload_open. */
@@ -84,8 +85,8 @@ struct offload {
 
     /* Set by offload_open. */
     uint64_t total; /* staged chunks per step; where a region has two updates, of both */
-    /* A chunk is fetched when the one so many before it in the ring was stored, or a later one, where the chunk itself comes again
-     * sooner. The number of slots, or of all chunks. */
+    /* The distance in the ring: a chunk is fetched once the chunk this many places before it, or a later one, was stored. It is
+     * the number of slots, or of all chunks if the same chunk comes again sooner. */
     uint64_t lag;
 
     /* The state. */
@@ -100,7 +101,8 @@ struct offload {
 
 void offload_open(struct offload *offload);
 
-/* The first chunk of a region that an update stages; all later chunks are staged too. Of one of its updates; of any. */
+/* The first chunk of a region that an update stages; all later chunks are staged too. One function for a given
+ * update, one for any update. */
 uint32_t offload_half_first(const struct offload_region *region, enum update_half half);
 uint32_t offload_staged_first(const struct offload_region *region);
 /* Which update an UPDATE, FETCH or STORE belongs to. */
@@ -112,12 +114,12 @@ uint32_t offload_operations_max(const struct offload *offload);
 /* Appends the operations that replace `op`. Most operations are appended unchanged. */
 void offload_expand(struct offload *offload, const struct operation *op, struct operation_list *out);
 
-/* The moves that come with a reduction or a clear of the region's gradient, if that is on the drive: a fetch of the shard before, a store
- * after. */
+/* The transfers that belong to a reduction or a clear of the region's gradient, if that is on the drive: a fetch of the shard
+ * before it, a store after it. */
 bool offload_stores_gradient(const struct offload_region *region, const struct operation *op);
 bool offload_fetches_gradient(const struct offload_region *region, const struct operation *op);
 
-/* Call it when all updates of a step were expanded, and before and after those that are made again. */
+/* Call it after all updates of a step were expanded, and before and after repeated updates. */
 void offload_applied(struct offload *offload);
 
 /* The host wrote state to the drive, outside the pipeline, with nothing in flight. The chunks that were fetched ahead

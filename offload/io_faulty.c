@@ -81,7 +81,8 @@ static void collect(struct faulty *f) {
     uint32_t before = f->held_count;
     bool reordered = f->inside && fault_fires(&f->stream, FAULT_TRANSFER_REORDERED);
     hold(f, done, !reordered);
-    for (uint32_t i = 0; !reordered && i < before; i++) f->held[i].ready = true; /* this one passes it */
+    /* this result overtakes it */
+    for (uint32_t i = 0; !reordered && i < before; i++) f->held[i].ready = true;
 }
 
 static uint32_t faulty_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {

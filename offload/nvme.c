@@ -218,7 +218,8 @@ static zero_status open_files(struct nvme *nvme, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* Looks whether all of the extent was kept, or nothing. A part is emptied if the user asked for it (`discard`). */
+/* Checks that the whole extent was kept, or nothing of it. If only a part was kept, empties that part if the user
+ * asked for it (`discard`). */
 static zero_status look_at_kept(struct nvme *nvme, struct zero_error *error) {
     const struct swap_file *there = NULL, *missing = NULL;
     nvme->base.found = true;
@@ -327,7 +328,8 @@ static zero_status perform(struct nvme *nvme, const struct tier_request *r, bool
     return status;
 }
 
-/* Writes what was kept in its own place again. `block`: memory for a block. */
+/* Reads the kept bytes and writes them again to the same place, so that the file has all its space. `block`: memory
+ * for a block. */
 static zero_status write_again(struct nvme *nvme, void *block, struct zero_error *error) {
     struct tier_request r = {.memory = block};
     zero_status status = ZERO_OK;
@@ -415,8 +417,8 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
         nvme_close(&nvme->base);
         return status;
     }
-    nvme->base.read_bytes = nvme->base.written_bytes = 0; /* they count only requests */
-    nvme->o.nvme.keep = NULL;     /* was borrowed only during open */
+    nvme->base.read_bytes = nvme->base.written_bytes = 0; /* the counters count only requests */
+    nvme->o.nvme.keep = NULL;     /* borrowed only during open */
     nvme->o.nvme.buffers = NULL;
     *out_tier = &nvme->base;
     return ZERO_OK;

@@ -168,7 +168,8 @@ zero_status swap_file_take(struct swap_file *file, struct zero_error *error) {
         full = result != 0 && (errno == ENOSPC || errno == EDQUOT);
     } while ((result != 0 && errno == EINTR) || (full && swap_try_again(&tries)));
     file->allocated = result == 0;
-    /* The filesystem cannot reserve space, or it counts what the file has already. The caller writes all of the file. */
+    /* The filesystem cannot reserve space, or it counts the space that the kept file already has. Then only the size
+     * is set, and the caller writes the whole file. */
     if (result != 0 && (errno == EOPNOTSUPP || kept)) result = ftruncate(file->handle, (off_t)file->bytes);
     if (result == 0) return ZERO_OK;
     return error_set(error, ZERO_E_IO,
@@ -268,7 +269,8 @@ void swap_file_remove(const struct swap_directory *directory, const char *name) 
     unlinkat(directory->handle, name, 0);
 }
 
-/* A ring that registered the file releases it later, and a child process may have it open. So lock and space are given back here. */
+/* A ring that registered the file may release it later, and a child process may have it open. So this function gives
+ * back the lock and the space. */
 void swap_file_close(struct swap_file *file) {
     struct stat found;
     bool nameless = fstat(file->handle, &found) == 0 && !found.st_nlink;

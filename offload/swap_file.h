@@ -35,8 +35,8 @@ struct swap_file {
 zero_status swap_directory_open(const char *path, struct swap_directory *out, struct zero_error *error);
 void swap_directory_close(struct swap_directory *directory);
 
-/* The kernel holds the files of a killed process for a moment, if its ring had registered them. Sleeps before another try for what
- * such a file may take: its lock, its space. False: two seconds of tries are over. *tries: 0 at first. */
+/* The kernel holds the files of a killed process for a moment, if its ring had registered them. Such a file may still hold its
+ * lock and its space. Sleeps before another try. False: two seconds of tries are over. *tries: 0 at first. */
 bool swap_try_again(uint32_t *tries);
 
 /* The bytes that this user may still write there. */
@@ -48,7 +48,7 @@ zero_status swap_file_create(const struct swap_directory *directory, uint64_t by
 
 struct swap_kept {
     const char *name;
-    uint64_t step; /* that it keeps, for the sentence that refuses it; 0: unknown */
+    uint64_t step; /* the step that it keeps, for the message that refuses it; 0: unknown */
     bool discard;  /* the caller may empty it */
 };
 
@@ -64,8 +64,8 @@ void swap_file_remove(const struct swap_directory *directory, const char *name);
 uint64_t swap_file_held(const struct swap_file *file);
 /* Drops what was kept, and its space. ZERO_E_IO. */
 zero_status swap_file_empty(struct swap_file *file, struct zero_error *error);
-/* Takes the file's space, also where what was kept has holes. It reads as zeros, but for what was kept. ZERO_E_IO. If
- * the file is not `allocated` then, only writing all of it takes its space. */
+/* Takes the file's space, also for holes in a kept file. New space reads as zeros. ZERO_E_IO. If the file is not
+ * `allocated` then, only writing all of it takes its space. */
 zero_status swap_file_take(struct swap_file *file, struct zero_error *error);
 
 void swap_file_close(struct swap_file *file);

@@ -30,8 +30,8 @@ struct tier_nvme_options {
     /* NULL: the files are nameless and end with the process. Else the name of the file in each path: the files stay,
      * and a file that exists is used with its content. Only one tier at a time may have it open. */
     const char *keep;
-    uint64_t kept_step; /* that the file keeps, for the sentence that refuses it; 0: unknown */
-    bool discard;       /* for `keep`: makes files anew that have another size, or that not all paths have; false: refuses them */
+    uint64_t kept_step; /* the step that the file keeps, for the message that refuses it; 0: unknown */
+    bool discard;       /* for `keep`: replaces files of another size, and files that some paths lack; false: refuses them */
     bool no_uring;      /* use the thread pool, as if the system refused io_uring */
     bool named_files;   /* create and unlink files, as if the filesystem had no O_TMPFILE */
 };

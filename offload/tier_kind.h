@@ -1,4 +1,4 @@
-/* Whose memory a tier is: the plan, the budgets and the reports know these three. Numbered as zero_tier of engine/zero.h. */
+/* The kinds of tiers: plan, budgets and reports use these three. Numbered as zero_tier of engine/zero.h. */
 #ifndef ZERO_OFFLOAD_TIER_KIND_H
 #define ZERO_OFFLOAD_TIER_KIND_H
 

@@ -15,13 +15,13 @@ void emit_lent_staging(struct policy *policy, struct operation *op);
 void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);
 bool policy_gathers(const struct policy *policy, const struct use *use);
 
-/* matrix.c: makes the directions of a region. Returns the buffer that has them. What takes an update back needs none, and only takes back
- * the states. */
+/* matrix.c: makes the directions of a region. Returns the buffer that has them. Taking an update back needs no directions: it only
+ * restores the states. */
 struct buffer_ref matrix_direct(struct policy *policy, uint16_t region, enum outcome outcome,
                                 struct operation_list *out);
 
-/* tensor.c: the first part of an update that needs norms of whole tensors. What takes an update back needs no norms, and only takes back the
- * states. */
+/* tensor.c: the first half of an update that needs norms of whole tensors. Taking an update back needs no norms: it only restores
+ * the states. */
 void tensor_measure(struct policy *policy, uint16_t region, enum outcome outcome, struct operation_list *out);
 
 /* A run of forward uses; it is empty if first > last. policy_fits: true if two runs may be gathered at once while
@@ -32,9 +32,9 @@ struct run {
 bool policy_fits(struct policy *policy, struct run a, struct run b, const struct use *in_use);
 uint32_t policy_reach(struct policy *policy, uint32_t cursor);
 
-/* room.c: free order within a bound. Nothing happens without one. room_begin: a use begins, and what it needs gets room. room_end:
- * the present use ends. room_finish: all uses are over. room_take: a buffer of the region takes its bytes, by an operation that is
- * then made to wait until they are free. room_give: they are free once the operations that were emitted have read the buffer. */
+/* room.c: free order within a bound; without a bound these do nothing. room_begin: a use begins, and its regions get room.
+ * room_end: the present use ends. room_finish: all uses are over. room_take: an operation takes the bytes of a region's buffer,
+ * and waits until they are free. room_give: the bytes are free once the operations emitted so far have read the buffer. */
 void room_open(struct policy *policy);
 void room_begin(struct policy *policy, uint32_t position, struct operation_list *out);
 void room_end(struct policy *policy, struct operation_list *out);

@@ -60,7 +60,7 @@ static void finish(struct policy *p, uint16_t region, bool follows, struct opera
     struct placement_step steps[4];
     uint32_t count = last_changes(p, r, steps);
     for (uint32_t i = 0; i < count; i++) {
-        /* On a stream of its own: the next reduction does not wait for the gather. */
+        /* The gather is on its own stream, so that the next reduction does not wait for it. */
         enum stream stream = steps[i].kind == OP_GATHER ? STREAM_GATHER : STREAM_REDUCE;
         struct operation *op = emit(out, (enum operation_kind)steps[i].kind, OBJECT_GRAD, stream, region);
         op->axes = steps[i].axes;

@@ -1,7 +1,8 @@
-/* The directions of a region whose optimizer updates whole matrices: from shards to whole ones, to owners, and back. */
+/* The directions of a region whose optimizer updates whole matrices: gathers them from shards, lets each matrix's
+ * owner change its own, and brings them back to shards. */
 #include "stages/emit.h"
 
-/* What moves directions between two placements: gathers, or reductions. */
+/* Moves directions between two placements, by gathers or reductions. */
 static void move(struct policy *p, uint16_t region, struct buffer_ref direction, struct placement from,
                  struct placement to, struct operation_list *out) {
     struct placement_step steps[4];

@@ -26,7 +26,7 @@ bool policy_used_later(const struct policy *p, uint16_t region, uint32_t after, 
     const struct region *r = &p->region[region];
     if (r->first_use >= p->uses) return false; /* no use has it */
     uint32_t q = after + 1, turn = 2 * p->uses - 1 - r->last_use, end = 2 * p->uses - r->first_use;
-    if (q < turn && (q > r->last_use || backward_only)) q = turn; /* none is between */
+    if (q < turn && (q > r->last_use || backward_only)) q = turn; /* no use is between */
     for (; q < p->positions && q < end; q++) {
         if (backward_only && !policy_backward(p, q)) continue;
         if (!uses_region(policy_use(p, q), region)) continue;
@@ -204,7 +204,7 @@ uint32_t policy_operations_max(const struct policy *p) {
 
 /* ---- updates ---- */
 
-/* What takes an update back needs no gradient. */
+/* Taking an update back needs no gradient. */
 static void update(struct policy *p, uint16_t region, enum outcome outcome, struct operation_list *out) {
     struct region *r = &p->region[region];
     bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
@@ -229,7 +229,8 @@ static void complete(struct policy *p, uint16_t region, struct operation_list *o
     if (!r->final) grad_to(p, region, true, out);
 }
 
-/* The backward at `position` is over, or skipped. Where it was the region's last one of the step, its update follows. */
+/* Called when the backward at `position` has ended or was skipped. If it was a region's last backward of the step,
+ * emits the region's update. */
 static void update_after(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
     struct region *r = &p->region[region];
     if (!p->update_in_backward || !p->last || !p->turned || r->frozen || r->updated) return;
@@ -295,7 +296,7 @@ void policy_resume(struct policy *p, bool last, struct operation_list *out) {
 }
 
 void policy_cancel(struct policy *p, bool step, struct operation_list *out) {
-    if (!step) p->last = false; /* the gradients of earlier micro-steps wait for another last one */
+    if (!step) p->last = false; /* the gradients of earlier micro-steps wait for another last micro-step */
     finish_pass(p, out);
     for (uint32_t i = 0; i < p->regions && step; i++)
         p->region[i].partial = p->region[i].reduced = p->region[i].final = false;
@@ -308,9 +309,9 @@ bool policy_gathers(const struct policy *p, const struct use *use) {
     return false;
 }
 
-/* The use at `position`, and those after it that may be gathered ahead. */
+/* Gathers the use at `position`, and the uses after it that may be gathered ahead. */
 static void want_uses(struct policy *p, uint32_t position, struct operation_list *out) {
-    if (p->eager) return; /* all rest whole, and are never stale */
+    if (p->eager) return; /* all regions rest whole, and are never stale */
     uint32_t end = p->free_order ? position : policy_reach(p, position);
     for (uint32_t q = position; q <= end; q++) {
         const struct use *use = policy_use(p, q);

@@ -13,36 +13,31 @@
  * between two of them the use steps aside and goes on. Gradients are reduced as micro-steps would reduce them, with the
  * same calls in the same order for each region.
  *
- * With updates in the backward, a region's last reduction of the step is followed by its update at once: after its last backward, which
- * is that of its first use. The order of refresh is then reversed, so that it is the order of these updates. They know neither the norm
- * of all gradients nor whether the step will be skipped. The step's outcome says whether they are made again, from what was before
- * them and with the gradients that were kept, or taken back.
+ * With updates in the backward, a region's last reduction of the step is followed by its update at once: after its last backward,
+ * which is that of its first use. The order of refresh is then reversed, so that it is the order of these updates. These updates
+ * know neither the norm of all gradients nor whether the step will be skipped. The step's outcome says whether they are taken back,
+ * or repeated from the values before them with the kept gradients.
  *
  *   region, parameters:   rest --want--> full --settle--> rest or between --want--> full --> rest
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
  *   region, after a step: stale --refresh, before its first use--> fresh
  *
- * Where an optimizer updates whole matrices, an update has several operations. Each rank makes the directions of its shard; they are
- * gathered; each matrix's owner changes its direction, and all others leave zeros; a reduction, which adds one number and zeros, brings
- * each rank the directions of its shard; and the update moves the weights. At zero0 each rank has all directions, and
- * the owners' come back the way that gradients do.
+ * Where an optimizer updates whole matrices, an update has several operations. Each rank makes the directions of its shard; they
+ * are gathered; each matrix's owner changes its direction, and all others leave zeros; a reduction, which adds one number and
+ * zeros, brings each rank the directions of its shard; and the update moves the weights. At zero0 each rank has all directions, and
+ * the owners' directions come back as gradients do.
  *
  * Where an optimizer needs norms of whole tensors, an update has three operations: each rank updates the states of its shard and takes
  * its part of the norms, which are gathered, and the update moves the weights. At the step the first two come before all updates, so that
  * no update waits for the other ranks; in the backward all three follow the region's last reduction.
  *
- * Invariants:
- *   1. The parameters of a unit are gathered before its use is emitted.
- *   2. A unit stays gathered if the next position uses it again.
- *   3. Gathers ahead stay within the pass, within `depth` gathers (in backward: `backward_depth`), and within
- *      `ahead_max` and `live_max` elements.
- *   4. Every full gradient is reduced after its last use of the pass.
- *   5. A gradient that is reduced in every micro-step of a use has two addresses, which take turns: a reduction never
- *      reads what the next micro-step writes. A gradient whose buffer lives from step to step has one
- *      address, so the next micro-step waits for the reduction.
- *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So what a pass
- *      with skipped uses has gathered at a position, a complete pass has gathered there too, and the plan has a place
- *      for it (dry_run.c). */
+ * Invariants: 1. The parameters of a unit are gathered before its use is emitted. 2. A unit stays gathered if the next position
+ * uses it again. 3. Gathers ahead stay within the pass, within `depth` gathers (in backward: `backward_depth`), and within
+ * `ahead_max` and `live_max` elements. 4. Every full gradient is reduced after its last use of the pass. 5. A gradient that is
+ * reduced in every micro-step of a use has two addresses, which take turns: a reduction never reads what the next micro-step
+ * writes. A gradient whose buffer lives from step to step has one address, so the next micro-step waits for the reduction. 6. How
+ * far the policy gathers ahead depends only on the position, not on which uses were skipped. So every buffer that a pass with
+ * skipped uses has gathered at a position is also gathered there in a complete pass, and the plan has a place for it (dry_run.c). */
 #ifndef ZERO_STAGES_POLICY_H
 #define ZERO_STAGES_POLICY_H
 
@@ -67,7 +62,8 @@ struct region {
     uint64_t elements; /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
-    /* Of memory while it is gathered; its whole gradient takes as many. Used with policy.bound. */
+    /* The bytes of memory that the region takes while it is gathered; its whole gradient takes the same. Used with
+     * policy.bound. */
     uint64_t bytes;
 
     /* Set by policy_open from the stage's row. */
@@ -87,7 +83,7 @@ struct region {
     bool grad_second;             /* with grad_turns: the second buffer's turn */
 
     /* With policy.bound (room.c). */
-    bool shared;      /* several uses have it: set by policy_open */
+    bool shared;      /* several uses share it: set by policy_open */
     uint32_t open;    /* uses of it that have begun and not ended */
     uint32_t awaited; /* forwards of this training pass whose backward has not ended */
     uint64_t used;    /* when the last use began, by policy.clock */
@@ -109,7 +105,7 @@ struct policy {
     /* A region is updated in the last micro-step's backward, as soon as its gradient is final. Not in free order, and no gradient is
      * lent. */
     bool update_in_backward;
-    /* With update_in_backward: a step's updates may be made again. So its reduced gradients stay until the step. */
+    /* With update_in_backward: a step's updates may be repeated, so its reduced gradients stay until the step. */
     bool repeats;
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. Without `bound`,
      * what a pass has gathered stays gathered until its end, and gradients are reduced there. */
@@ -200,8 +196,8 @@ void policy_pass(struct policy *policy, bool evaluating, bool last, struct opera
 void policy_resume(struct policy *policy, bool last, struct operation_list *out);
 
 /* The pass is dropped, and all units return to rest. Without `step`: no backward of the pass has begun, and the gradients of
- * earlier micro-steps stay. With `step`: all gradients of the step are dropped; those under way are still reduced, so that all
- * ranks do the same. */
+ * earlier micro-steps stay. With `step`: all gradients of the step are dropped; gradients whose reduction is due are still
+ * reduced, so that all ranks emit the same operations. */
 void policy_cancel(struct policy *policy, bool step, struct operation_list *out);
 
 /* The use at `position` begins; `position` is not below the cursor, and positions between are skipped. COMPUTE is the

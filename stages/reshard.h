@@ -4,7 +4,7 @@
 
 /* Where parameters are between a forward and its backward (comm.reshard_after_forward, zero_hpz_partition_size). */
 enum reshard {
-    RESHARD_ALL,  /* cut again, as they rest */
+    RESHARD_ALL,  /* sharded again, as at rest */
     RESHARD_NONE, /* whole */
     RESHARD_GROUP /* cut over the shard axis only: a second shard inside a group of ranks */
 };

@@ -1,15 +1,16 @@
-/* Free order within a bound. The program declares how many units are in use at once. What these need at most is the room: the bytes of
- * so many of the largest units, and of all regions that several units share (tied and held ones), which stay until the pass ends.
+/* Free order within a bound. The program declares how many units are in use at once. The room is the most bytes that they need:
+ * those of this number of the largest units, and of all regions that several units share (tied and held ones), which stay until the
+ * pass ends.
  *
- * A region that is not in use stays while it has room: a use that comes back then gathers nothing. When a use needs room, the region that was
- * used longest ago leaves. All of it follows from the order of calls, so that it is the same on all ranks.
+ * A region that is not in use stays gathered while there is room, so that its next use gathers nothing. When a use needs room, the
+ * region that was used longest ago leaves. All decisions follow from the order of calls, so they are the same on all ranks.
  *
  *   parameters: rest --a use--> full --room is needed, or the pass ends--> rest
  *   gradient:   none --a backward--> partial --its last backward ends, or room is needed, or the pass ends--> shard
  *
- * A backward is the last one if each forward before the pass's first backward has had its own. A gradient that is reduced before its
- * last backward is reduced in parts, which add up in the shard. Gradients take room at every stage and on every device, also where they
- * have a place of their own: so they are reduced at the same moments, and have the same bits. */
+ * A backward is the last one if each forward before the pass's first backward has had its own backward. A gradient that is reduced
+ * before its last backward is reduced in parts, which are added in the shard. Gradients count in the room at every stage and on
+ * every device, even if they have their own memory. So they are reduced at the same moments everywhere, and have the same bits. */
 #include "stages/emit.h"
 
 static bool takes(const struct region *r, enum object object) {

@@ -1,4 +1,5 @@
-/* The norms of a region's tensors, where its optimizer needs those of whole tensors: each rank takes its shard's, and all gather them. */
+/* The norms of a region's tensors, for an optimizer that needs norms of whole tensors: each rank takes the norms of
+ * its shard, and all ranks gather them. */
 #include "stages/emit.h"
 
 void tensor_measure(struct policy *p, uint16_t region, enum outcome outcome, struct operation_list *out) {
