@@ -31,8 +31,8 @@ static const char *device;
 /* ---- what is taken ---- */
 
 struct memory {
-    uint64_t planned[ZERO_TIERS], measured[ZERO_TIERS],
-        parked; /* parked: planned of rows that only a parked engine has */
+    /* parked: the planned bytes of rows that only a parked engine has. */
+    uint64_t planned[ZERO_TIERS], measured[ZERO_TIERS], parked;
 };
 
 static struct memory memory_of(const zero_engine *engine) {

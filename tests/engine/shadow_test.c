@@ -38,8 +38,8 @@ struct life {
     bool spoils;                     /* a step is skipped */
     bool segment;                    /* its first units are declared to be computed again together */
     uint64_t stop;                   /* steps done when it ends */
-    uint32_t calls,
-        last_call;         /* of rank 0 in passes and steps; the last one ends the process. 0: none does */
+    /* Calls of rank 0 in passes and steps; the last one ends the process. 0: none does. */
+    uint32_t calls, last_call;
     struct faults *faults; /* on the last rank's drive; NULL: none */
     zero_status status;
     char error[600], hash[STEPS + 1][33];

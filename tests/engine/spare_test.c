@@ -12,8 +12,8 @@ enum { RANKS = 3, SPARES = 2, PART = 1000, OTHER = 300 };
 static const struct plain_param model[] = {{"a", "a.w", 5000, 0, NULL}, {"b", "b.w", 3001, 0, NULL}};
 
 struct run {
-    uint64_t parts[RANKS][SPARES],
-        reserved[RANKS]; /* asked for, of PART and of OTHER bytes; taken in any case */
+    /* Asked for, of PART and of OTHER bytes; taken in any case. */
+    uint64_t parts[RANKS][SPARES], reserved[RANKS];
     zero_status expected;
     uint64_t granted[RANKS][SPARES];
     zero_plan plan[RANKS];

@@ -35,11 +35,11 @@ struct use {
 struct zero_unit {
     zero_engine *engine;
     struct use use[32];
-    void *device_value,
-        *device_grad; /* of its parameters, each on a cache line, as the engine lays them out */
+    /* Of its parameters, each on a cache line, as the engine lays them out. */
+    void *device_value, *device_grad;
     uint64_t bytes;
-    uint32_t uses, index,
-        segment; /* segment: index of the first unit that is recomputed before its backward */
+    /* segment: index of the first unit that is recomputed before its backward. */
+    uint32_t uses, index, segment;
 };
 
 struct zero_engine {

@@ -437,8 +437,8 @@ static void matrices_go_through_the_ring_twice(void) {
 }
 
 struct ring {
-    uint64_t fetches, stores, fetched[64],
-        stored[64]; /* in the order of the ring: which chunk, and in which half */
+    /* In the order of the ring: which chunk, and in which half. */
+    uint64_t fetches, stores, fetched[64], stored[64];
 };
 
 enum { RING_CHUNK = 16, RING_BEFORE = 1 }; /* region * 16 + chunk * 2 + half */

@@ -14,7 +14,7 @@
 #include "tools/plan/measure.h"
 #include "tools/plan/table.h"
 
-/* What rank 0 tells the others. */
+/* The message of rank 0 to the others. */
 struct word {
     zero_status code;
     char message[sizeof((struct zero_error *)0)->message];
@@ -64,7 +64,7 @@ static zero_status meet(struct search *s, struct zero_error *error) {
     return status;
 }
 
-/* Of the offload, or of the checkpoints alone. */
+/* The paths of the offload, or of the activation checkpoints alone. */
 static const struct config_paths *drive_paths(const struct config *c) {
     if (c->optimizer_paths.count) return &c->optimizer_paths;
     return c->param_paths.count || !c->recompute.on_drive ? &c->param_paths : &c->recompute.paths;
@@ -84,7 +84,7 @@ static void ask_here(struct search *s) {
                             .host_bytes = s->meeting.host_bytes};
 }
 
-/* What the ranks can take may be less than what is described. */
+/* The ranks may be able to take less memory than the description says. */
 static zero_status describe(struct search *s, struct zero_error *error) {
     struct hardware_choice choice = {.device = s->a->gpu};
     struct machine *m = &s->machine;
@@ -138,7 +138,7 @@ static bool find_earlier(struct search *s) {
                 config_resolve(&earlier, ranks, &unused) == ZERO_OK;
     struct cell cell = space_cell_of(&earlier);
     if (!s->space.recompute)
-        cell.recompute = s->space.fixed.recompute; /* which may need the layers of --model */
+        cell.recompute = s->space.fixed.recompute; /* this may need the layers of --model */
     bool found = same && space_find(&s->space, &cell, &s->word.cell);
     if (ranks && ranks != s->a->ranks)
         snprintf(line, sizeof line, "anew: the earlier part of this run was on %" PRIu32 " ranks", ranks);

@@ -1,5 +1,5 @@
-/* What a configuration leaves to the planner by "auto" (config_unchosen): the fastest row of the planner's table that fits is taken.
- * One search serves `zero train` and `zero plan`. */
+/* Chooses the values that a configuration leaves to the planner by "auto" (config_unchosen): it takes the fastest row of the
+ * planner's table that fits. `zero train` and `zero plan` use the same search. */
 #ifndef ZERO_TOOLS_COMMAND_AUTOMATIC_H
 #define ZERO_TOOLS_COMMAND_AUTOMATIC_H
 
@@ -9,14 +9,15 @@
 #include "tools/plan/space.h"
 
 struct automatic {
-    const char *gpu, *hardware; /* describe the machine; both NULL: it is this one, which is measured once */
+    /* descriptions of the machine; both NULL: this machine, which is measured once */
+    const char *gpu, *hardware;
     const char *run; /* the directory of the run that goes on, whose choice stays; NULL: the run begins */
     const char *transport; /* of ranks that are processes; NULL: they are threads of this one */
     uint32_t ranks;
     bool quiet;
 };
 
-/* Which ranks know of a failure. */
+/* The ranks that know of a failure. */
 enum automatic_stage {
     AUTOMATIC_ALONE, /* other ranks may wait for this one */
     AUTOMATIC_LOST,  /* the ranks did not meet */
@@ -24,7 +25,8 @@ enum automatic_stage {
 };
 
 /* `config`: of `text`, after config_read and config_read_model. *out_text: the text with the choice written out, the same on all
- * ranks; the caller frees it. Rank 0 says what was chosen, and why nothing else. Collective over the processes of the job. */
+ * ranks; the caller frees it. Rank 0 logs the choice, and why the alternatives were not chosen. Collective over the processes of
+ * the job. */
 zero_status automatic_choose(const struct automatic *automatic, struct config *config, const char *text,
                              char **out_text, enum automatic_stage *out_stage, struct zero_error *error);
 

@@ -31,7 +31,7 @@ static double sum_of(const struct candidate *list, uint32_t count) {
     return sum;
 }
 
-/* The candidates that stay, of all in `list`, which it sorts if some go. */
+/* Returns the number of candidates that stay. Sorts `list` if some are dropped. */
 static uint32_t keep(const struct choosing *c, struct candidate *list, uint32_t count) {
     if ((!c->top_k || c->top_k >= count) && c->top_p >= 1) return count;
     qsort(list, count, sizeof *list, by_weight);

@@ -88,7 +88,7 @@ static zero_status check_recovery(const struct found *f, struct zero_error *erro
         differs ? ": " : "", differences, ID_SHOWN, f->of.id);
 }
 
-/* A run that goes on by --continue has the settings that it had. */
+/* A run that goes on by --continue must keep its settings. */
 static zero_status check_same(const struct claim *c, const struct identity *earlier,
                               struct zero_error *error) {
     char differences[400];
@@ -169,7 +169,7 @@ static void tell_left(const struct found *f, const struct earlier *last, bool go
                   f->step, f->path, from);
 }
 
-/* Nothing is written over: the drive may only be missing, or a setting be another one. */
+/* Refuses, and overwrites nothing: the drive may only be missing, or a setting may differ. */
 static zero_status refuse_loss(const struct found *f, struct zero_error *error) {
     return error_set(
         error, ZERO_E_ARGUMENT,
@@ -179,10 +179,10 @@ static zero_status refuse_loss(const struct found *f, struct zero_error *error) 
         f->path, f->step, zero_engine_shadow_text(f->claim->engine));
 }
 
-/* What rank 0 finds and tells all ranks, where the job means the latest checkpoint. */
+/* The result that rank 0 sends to all ranks, if the job asks for the latest checkpoint. */
 enum { FAILS, RESUMES, RECOVERS, LOSES, FINDINGS };
 
-/* A run that began anew over another, and saved nothing before it was killed. */
+/* Handles a run that began anew over another run, and saved nothing before it was killed. */
 static zero_status refuse_other(const struct claim *c, const struct earlier *last, struct zero_error *error) {
     return error_set(
         error, ZERO_E_ARGUMENT,

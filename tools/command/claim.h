@@ -6,7 +6,8 @@
 #include "tools/command/identity.h"
 #include "tools/command/job.h"
 
-/* How a run begins: as the job says, or, by --continue, from the later one of checkpoint and shadow, or anew where there is neither. */
+/* How a run begins: as the job says; or, with --continue, from checkpoint or shadow, whichever is later; or anew if
+ * there is neither. */
 enum claim_way { CLAIM_ANEW, CLAIM_RESUME, CLAIM_RECOVER };
 
 struct claim {
@@ -19,9 +20,9 @@ struct claim {
     struct identity previous; /* of the run that used this directory before; an empty id: none */
 };
 
-/* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not say what
- * to do with it; ZERO_E_IO: a file that no run made is in the place of one of the run's. `is_new`: the directory was not there before;
- * then --continue, too, finds no earlier run. Called on rank 0. */
+/* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not
+ * say what to do with that; ZERO_E_IO: one of the run's file names is taken by a file that no run made. `is_new`: the directory was
+ * not there before; then --continue, too, finds no earlier run. Called on rank 0. */
 zero_status claim_directory(const struct job *job, const char *directory, bool is_new, struct zero_error *error);
 
 /* Called after commit and before the weights are filled, loaded or recovered. All ranks call it and then agree on their

@@ -13,7 +13,7 @@
 
 enum { PATH_BYTES = 4096 + 32 };
 
-/* A device or a pipe in the place of the file holds nothing. */
+/* A device or a pipe with the file's name counts as an empty file. */
 static bool has_steps(const char *directory) {
     char path[PATH_BYTES];
     struct stat found;
@@ -33,7 +33,7 @@ static bool has_checkpoints(const char *directory) {
     return has;
 }
 
-/* Another failure than that no file has this name may hide one. */
+/* A failure other than ENOENT counts as a file, because it may hide one. */
 static bool is_missing(const char *directory, const char *name) {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/checkpoints%s", directory, name);

@@ -18,7 +18,7 @@ struct earlier {
     char run[40];  /* the id of the run that saved it; "": none */
 };
 
-/* ZERO_E_IO: checkpoints are there, or may be there, and the latest cannot be told. */
+/* ZERO_E_IO: there are checkpoints, or there may be, and the latest one cannot be found. */
 zero_status earlier_find(const char *directory, struct earlier *out, struct zero_error *error);
 
 #endif

@@ -43,8 +43,8 @@ void feed_close(struct feed *feed); /* a zeroed feed is allowed */
 /* Reads all micro-batches of `step`, so that a failure to read shows before any rank begins the step. */
 zero_status feed_read_step(struct feed *feed, uint64_t step, struct zero_error *error);
 
-/* Reads held-out micro-batch `micro` < held_out_micros into the buffer of the first micro-batch. *out_count: how many
- * of its samples count for this rank; the last micro-batches may have fewer than the batch, or none. */
+/* Reads held-out micro-batch `micro` < held_out_micros into the buffer of the first micro-batch. *out_count: the
+ * number of its samples that count for this rank; the last micro-batches may have fewer than the batch, or none. */
 zero_status feed_read_held_out(struct feed *feed, uint64_t micro, uint32_t *out_count,
                                struct zero_error *error);
 

@@ -28,8 +28,9 @@ struct sampler {
     struct zero_error *error;
     int32_t *tokens; /* `context` tokens, of which the first `length` are set */
     uint32_t length;
-    uint32_t known; /* of these, the first ones that the model has seen in this place */
-    float *logits;  /* `vocab` of them */
+    /* the number of these, from the first on, that the model has already seen at their present positions */
+    uint32_t known;
+    float *logits; /* `vocab` of them */
     struct candidate *candidates;
     uint64_t state;
     bool speaks, is_text;

@@ -1,5 +1,5 @@
 /* This machine as the planner sees it. It is measured once for each kind of question, and kept in a file of the user's cache
- * directory (kept.h). The question: what was asked, of which machine and which version of zero. The text: a description for
+ * directory (kept.h). The question names the sizes, the machine and the version of zero. The text is a description for
  * hardware_read. */
 #ifndef ZERO_TOOLS_COMMAND_HERE_H
 #define ZERO_TOOLS_COMMAND_HERE_H
@@ -14,12 +14,13 @@ struct here {
     const char *drive;       /* a directory on the drive; NULL: none */
     uint64_t drive_block, drive_depth;
     const char *transport; /* of ranks that are processes; NULL: they are threads */
-    uint64_t host_bytes;   /* that all ranks of this host may take together; UINT64_MAX: unknown */
+    /* host memory that all ranks of this host may take together; UINT64_MAX: unknown */
+    uint64_t host_bytes;
 };
 
 enum { HERE_PATH_BYTES = 4096, HERE_TEXT_BYTES = 16384 };
 
-/* The description that is kept. False: measure. */
+/* Reads the kept description. False: there is none, so call here_measure. */
 bool here_find(const struct here *here, char out_text[HERE_TEXT_BYTES]);
 
 /* Bytes of a collective for measure_comm: the parameters of a block. */

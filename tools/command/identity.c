@@ -177,7 +177,8 @@ static void add(struct list *list, const char *format, ...) {
     va_end(args);
 }
 
-/* Choices for other shapes, of another micro-batch, do not differ: a batch on other ranks may be cut otherwise. */
+/* Choices for other shapes, as with another micro-batch, do not count as different: another number of ranks may cut
+ * the batch in another way. */
 static bool is_timed(const char *value) {
     return strncmp(value, PRODUCTS_TIMED, sizeof PRODUCTS_TIMED - 1) == 0;
 }

@@ -20,7 +20,8 @@ static const struct ending {
     int number;
     const char *name;
     bool may_be_ignored; /* nohup ignores it */
-    bool lets_save;      /* an early warning of a scheduler or a limit: a save may take all its time */
+    /* an early warning of a scheduler or a limit: a save gets all the time that it needs */
+    bool lets_save;
 } endings[] = {
     {SIGINT, "SIGINT", false, false},  {SIGTERM, "SIGTERM", false, false}, {SIGHUP, "SIGHUP", true, true},
     {SIGUSR1, "SIGUSR1", false, true}, {SIGXCPU, "SIGXCPU", false, true},

@@ -1,10 +1,9 @@
 /* Signals that end a run: Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU.
  *
- * Threads that compute take no signal. Some kernels of oneDNN run with their stack pointer inside the heap, where the
- * frame of a signal handler overwrites what lies below it (oneDNN's issue 4845, mended in its version 3.11.2). So
- * interrupt_open blocks all signals in the calling thread, before it starts any other; new threads inherit that. One
- * thread, which computes nothing, takes the signals of the run by sigwait; any other signal runs its handler, or its
- * default action, on that thread.
+ * Threads that compute take no signal. Some kernels of oneDNN run with their stack pointer inside the heap, where the frame of a
+ * signal handler overwrites what lies below it (oneDNN's issue 4845, fixed in its version 3.11.2). So interrupt_open blocks all
+ * signals in the calling thread, before it starts any other; new threads inherit that. One thread, which computes nothing, takes
+ * the signals of the run by sigwait; any other signal runs its handler, or its default action, on that thread.
  *
  * The first signal of a run:
  *
@@ -12,12 +11,12 @@
  *   RUNNING   asks all ranks to stop after the step, or the token of a sample, that they are in
  *   SAVING    SIGINT, SIGTERM: gives the save half a second to end; then it ends the process: earlier checkpoints are
  *             whole. SIGHUP, SIGUSR1, SIGXCPU, which come early: lets the save end
- *   CLOSING   ends the process at once: what was to be kept is on the drive
+ *   CLOSING   ends the process at once: everything to be kept is on the drive
  *
  * A second signal ends the process at once, except SIGXCPU, and except the first signal again within a second, which is the same
  * request (a second SIGINT always counts). The exit status is 128 + the signal's number.
  *
- * State of the process. */
+ * State of the process.  */
 #ifndef ZERO_TOOLS_COMMAND_INTERRUPT_H
 #define ZERO_TOOLS_COMMAND_INTERRUPT_H
 

@@ -1,5 +1,5 @@
-/* The ranks of a job before they train: rank 0 decides, and tells all. Over the transport of the training, which they leave and
- * join again. */
+/* The ranks of a job before they train: rank 0 decides, and tells all ranks. They use the transport of the training, leave it
+ * afterwards, and open it again to train. */
 #ifndef ZERO_TOOLS_COMMAND_MEETING_H
 #define ZERO_TOOLS_COMMAND_MEETING_H
 
@@ -17,7 +17,7 @@ struct meeting {
     struct comm_group *all;
     uint32_t rank, ranks, node_ranks;
     uint32_t threads;    /* of a rank */
-    uint64_t host_bytes; /* that the ranks of this host may take; UINT64_MAX: unknown */
+    uint64_t host_bytes; /* host memory that the ranks of this host may take; UINT64_MAX: unknown */
     bool on_gpu;
 };
 

@@ -23,7 +23,7 @@ static size_t scalars_of(const struct record *r, struct scalar out[SCALARS]) {
         {GROUP "grad_norm", r->grad_norm}, {GROUP "tokens_per_s", r->tokens_per_s},
         {GROUP "eval_loss", r->eval_loss}, {GROUP "eval_loss_ema", r->eval_loss_ema}};
     size_t count = SCALARS;
-    while (isnan(all[count - 1].value)) count--; /* what was not measured at this step stands last */
+    while (isnan(all[count - 1].value)) count--; /* scalars that were not measured at this step come last */
     memcpy(out, all, count * sizeof *out);
     return count;
 }

@@ -1,5 +1,5 @@
-/* What DeepSpeed's blocks tensorboard and csv_monitor ask for: scalars of each step, by the number of samples trained. Tags, files and
- * columns are DeepSpeed's (deepspeed/monitor). Only rank 0 writes. */
+/* Writes the files of DeepSpeed's blocks tensorboard and csv_monitor: scalars of each step, by the number of samples trained. Tags,
+ * files and columns are DeepSpeed's (deepspeed/monitor). Only rank 0 writes. */
 #ifndef ZERO_TOOLS_COMMAND_MONITOR_H
 #define ZERO_TOOLS_COMMAND_MONITOR_H
 
@@ -21,7 +21,8 @@ struct monitor {
 zero_status monitor_open(const struct config *config, const char *run, bool anew, bool overwrites,
                          struct zero_error *error, struct monitor out[MONITORS]);
 
-/* Appends a step's scalars. A failure is told once on standard error; then the monitor is not used any more, and training goes on. */
+/* Appends a step's scalars. A failure is reported once on standard error; then the monitor is not used any more, and
+ * training goes on. */
 void monitor_write(struct monitor monitor[MONITORS], const struct record *record, uint64_t samples);
 
 #endif

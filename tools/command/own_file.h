@@ -5,8 +5,8 @@
 #include <stddef.h>
 
 /* Returns NULL if there is no file, or if there is a regular file with one link that is empty, or that begins with
- * `beginning` and has at most `bytes_max` bytes. Else returns the rest of a sentence that begins with the path: what is
- * there, and what the user can do. */
+ * `beginning` and has at most `bytes_max` bytes. Else returns the rest of a sentence that begins with the path: it says
+ * which file is there, and what the user can do. */
 const char *own_file_problem(const char *path, const char *beginning, size_t bytes_max);
 
 #endif

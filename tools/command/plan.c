@@ -243,8 +243,8 @@ static zero_status check_open(const struct arguments *a, const char *path, struc
                      a->config);
 }
 
-/* Of a configuration that leaves keys to the planner: the rows are those that `zero train` searches. Without a device the machine is
- * this one. */
+/* For a configuration that leaves keys to the planner: the rows are those that `zero train` searches. Without a named device, the
+ * machine is this one. */
 static zero_status open_space(struct arguments *a, const char *text, struct config *config,
                               struct scenario *s, struct space *space, char **out_text,
                               struct zero_error *error) {
@@ -279,8 +279,8 @@ static zero_status open_scenario(struct arguments *a, struct config *config, str
     return status;
 }
 
-/* The configuration of the row with the arrow. A model that has a name, or that --largest found itself, has nothing but sizes; of
- * others the block stays. */
+/* The configuration of the row with the arrow. A model by name, or one that --largest found, has only sizes; any other model
+ * keeps its block. */
 static char *row_config(const struct arguments *a, const struct config *config, const struct scenario *s,
                         const struct price *row) {
     bool file = a->model && config->model.given && !shapes_find(a->model);

@@ -11,8 +11,8 @@ struct pretrained {
     uint64_t identity;       /* a hash, to compare the ranks; 0: random weights */
 };
 
-/* Opens the weights in out->directory. Leaves out->weights NULL if none lie there, or if the path is a file. Errors: the
- * weights are a pickle, are damaged, or belong to another model than `model`. */
+/* Opens the weights in out->directory. Leaves out->weights NULL if the directory has no weights, or if the path is a
+ * file. Errors: the weights are a pickle, are damaged, or belong to another model than `model`. */
 zero_status pretrained_open(struct pretrained *out, const struct gpt_config *model, struct zero_error *error);
 void pretrained_close(struct pretrained *pretrained); /* a zeroed struct is allowed */
 

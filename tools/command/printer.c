@@ -15,7 +15,7 @@ static unsigned length_of(unsigned char first) {
     return first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
 }
 
-/* Too long a spelling, half of a pair, or beyond the last character. */
+/* True for an overlong form, a surrogate, or a code beyond the last character. */
 static bool is_character(uint32_t code, unsigned length) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     return code >= least[length] && code <= 0x10FFFF && !(code >= 0xD800 && code <= 0xDFFF);

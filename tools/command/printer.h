@@ -13,6 +13,6 @@ struct printer {
 };
 
 void printer_put(struct printer *printer, const char *bytes, size_t count);
-void printer_end(struct printer *printer); /* what is held is no character */
+void printer_end(struct printer *printer); /* the held bytes are no character */
 
 #endif

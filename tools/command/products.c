@@ -11,7 +11,7 @@
 #include "tools/command/progress.h"
 #include "tools/command/share.h"
 
-/* The choice in a run's directory is the run's own at any place. */
+/* The choice in a run's directory belongs to the run on any machine. */
 static struct kept of_run(const struct products *p, const char *directory) {
     return (struct kept){"products", directory, p->question.shapes};
 }

@@ -1,7 +1,7 @@
-/* Which of cuBLASLt's algorithms the GPT's products use, with "device": {"products": "timed"} on a GPU, and which kernel attention's
- * forward is, with "attention": "timed": rank 0 chooses, and all ranks use its choice. A run that goes on takes the choice that its
- * directory has for these shapes (RUN/products-HASH), if it can be used. Else rank 0 takes the one that is kept for these shapes and
- * this GPU, driver and library (kept.h), or times anew. Without these keys, or on a CPU, nothing happens here. */
+/* The choice of cuBLASLt's algorithms for the GPT's products (with "device": {"products": "timed"} on a GPU) and of the kernels of
+ * attention (with "attention": "timed"): rank 0 chooses, and all ranks use its choice. A run that goes on takes the choice that its
+ * directory has for these shapes (RUN/products-HASH), if it can be used. Else rank 0 takes the one that is kept for these shapes
+ * and this GPU, driver and library (kept.h), or times anew. Without these keys, or on a CPU, these functions do nothing. */
 #ifndef ZERO_TOOLS_COMMAND_PRODUCTS_H
 #define ZERO_TOOLS_COMMAND_PRODUCTS_H
 

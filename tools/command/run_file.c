@@ -88,7 +88,7 @@ zero_status run_file_write(const struct job *job, const zero_engine *engine, con
 
 enum { PATH_BYTES = 4096 + 32 };
 
-/* NULL, or what is wrong with the file that is in its place. */
+/* NULL, or the problem of the file that is in its place. */
 static const char *find_config(const char *directory, char out_path[PATH_BYTES]) {
     snprintf(out_path, PATH_BYTES, "%s/config.json", directory);
     return own_file_problem(out_path, EDIT_BEGINNING, SCAN_BYTES_MAX);

@@ -29,7 +29,7 @@ static void write_holder(int handle) {
     gethostname(host, sizeof host - 1);
     int bytes = snprintf(text, sizeof text, HOLDER "%ld on host %s\n", (long)getpid(), host);
     if (ftruncate(handle, 0) != 0 || pwrite(handle, text, (size_t)bytes, 0) != bytes) {
-        /* The disk is full; the lock still holds. */
+        /* A failure means a full disk; the lock is held all the same. */
     }
 }
 

@@ -56,7 +56,7 @@ static zero_status apply_one(struct json_object *root, const char *setting, bool
     return ZERO_OK;
 }
 
-/* Checks only that the text is JSON: the settings may mend what the configuration has wrong. */
+/* Checks only that the text is JSON: the settings may correct errors of the configuration. */
 static zero_status read_root(const char *path, struct json_object **out, struct zero_error *error) {
     struct config_text t;
     zero_status status = config_text_read(path, &t, error);

@@ -6,9 +6,9 @@
 #include "engine/config/config.h"
 #include "tools/command/options.h"
 
-/* *out: the text of the configuration file with the values of `set`, a later one before an earlier one; the caller frees
- * it. NULL: `set` is empty. A value is JSON; anything else is a string. `other_model`: --model replaces the model block, so
- * that keys of the block are refused. Errors of the file are those of config_read. */
+/* *out: the text of the configuration file with the values of `set`, of which a later one overrides an earlier one; the
+ * caller frees it. NULL: `set` is empty. A value is JSON; anything else is a string. `other_model`: --model replaces the
+ * model block, so that keys of the block are refused. Errors of the file are those of config_read. */
 zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
                            char **out, struct zero_error *error);
 

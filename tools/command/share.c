@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* A sum is the only exchange that the engine offers to programs. A double keeps integers of 53 bits: so many whole bytes. The other
- * ranks add zeros. */
+/* A sum is the only exchange that the engine offers to programs. A double holds integers of 53 bits, so each value carries the
+ * whole bytes that fit into them. The other ranks add zeros. */
 enum { NUMBERS = 64, NUMBER_BYTES = 6, AT_ONCE = NUMBERS * NUMBER_BYTES };
 
 static void pack(const char *text, size_t count, double *numbers) {

@@ -12,8 +12,8 @@
 
 #include "tools/command/command.h"
 
-/* A write to a closed pipe, or beyond the limit on a file's size, then fails. open() takes the lowest free number; in this order that is
- * the number of the stream. */
+/* With these signals ignored, a write to a closed pipe, or beyond the limit on a file's size, fails with an error. open() takes the
+ * lowest free number, which in this order is the number of the stream. */
 void streams_open(void) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

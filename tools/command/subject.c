@@ -42,7 +42,7 @@ static zero_status take_note(void *user, const char *key, const char *value) {
     return ZERO_OK;
 }
 
-/* A model for chats may end its texts by other tokens than its config.json says. */
+/* A chat model may end its texts with other tokens than its config.json says. */
 static void read_generation(struct subject *s) {
     char path[4096 + 32], *text;
     size_t bytes;

@@ -1,4 +1,4 @@
-/* A model whose weights lie somewhere, for commands that only evaluate it: a checkpoint, a directory of checkpoints (the
+/* A model that is read from a path, for commands that only evaluate it: a checkpoint, a directory of checkpoints (the
  * latest), a run's directory, a Hugging Face directory, or a model file of llm.c. */
 #ifndef ZERO_TOOLS_COMMAND_SUBJECT_H
 #define ZERO_TOOLS_COMMAND_SUBJECT_H
@@ -13,8 +13,8 @@ struct subject {
     char path[4096];      /* of the checkpoint or the weights */
     struct config config; /* resolved for one rank; with the model block */
     struct gpt_config model;
-    struct pretrained pretrained;   /* where it is no checkpoint */
-    bool average;                   /* set by the command: the checkpoint's averaged weights are meant */
+    struct pretrained pretrained;   /* the weights, if the path is no checkpoint */
+    bool average;                   /* set by the command: use the checkpoint's averaged weights */
     char tokenizer[4096];           /* the directory in which it may lie; "": unknown */
     int32_t ends[SUBJECT_ENDS_MAX]; /* tokens that end a text */
     uint32_t end_count;
@@ -28,8 +28,8 @@ zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct
 /* Also after a failed open. The engine is destroyed before. */
 void subject_close(struct subject *subject);
 
-/* An engine of one rank with the weights and no state, and the model in it. What a launcher says of ranks does not count. The caller
- * destroys both, also after a failure. */
+/* Opens an engine of one rank with the weights and without optimizer state, and the model in it. Ignores a launcher's variables.
+ * The caller destroys both, also after a failure. */
 zero_status subject_load(struct subject *subject, zero_engine **out_engine, struct gpt **out_gpt,
                          struct zero_error *error);
 

@@ -176,7 +176,8 @@ static zero_status read_config(struct arguments *arguments, const struct launch 
     return status;
 }
 
-/* A run that continues from a checkpoint has its weights already. By --continue it may begin; and a shadow lacks those that are frozen. */
+/* A run that continues from a checkpoint has its weights already. A run with --continue may still have to begin, and
+ * a shadow lacks frozen weights. */
 static zero_status find_weights(const struct arguments *arguments, struct job *job,
                                 struct zero_error *error) {
     if (!arguments->model || arguments->resume.given) return ZERO_OK;

@@ -218,7 +218,7 @@ static void trace_path(const struct trainer *t, char out[TRACE_PATH_BYTES]) {
     snprintf(out, TRACE_PATH_BYTES, "%s/trace.json", t->directory);
 }
 
-/* The timeline of an earlier run. A failure shows when the new one is written. */
+/* The timeline of an earlier run. A failure to remove it shows when the new one is written. */
 static void drop_trace(const struct trainer *t) {
     char path[TRACE_PATH_BYTES];
     trace_path(t, path);
@@ -247,7 +247,7 @@ static zero_status open_directory(struct trainer *t) {
     return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
-/* The bits are the same without, so the other ranks need not know of a failure. */
+/* Without this memory the bits are the same, so the other ranks need not know of a failure. */
 static void keep_outputs(struct trainer *t) {
     if (gpt_keep_outputs(t->gpt) != ZERO_OK)
         fprintf(stderr, "zero train: rank %u: %s: the backward computes them again, with the same bits\n",

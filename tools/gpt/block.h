@@ -18,8 +18,8 @@ struct block {
     float *output;      /* forward: residual[index + 1]; NULL: no function reads it */
     float *gradient;    /* backward: gradient of the output, later of the input */
     float *middle_gradient;
-    uint32_t query, qkv, inner,
-        wide; /* columns: of mixed, of qkv, of the MLP's middle, of what comes before it */
+    /* Columns: of mixed, of qkv, of the MLP's middle, of the input of the middle. */
+    uint32_t query, qkv, inner, wide;
     uint32_t window;
     bool cut; /* products are cut by columns (steps.h) */
 };

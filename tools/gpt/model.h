@@ -87,9 +87,9 @@ void note_adjoining(struct gpt *gpt);
 /* The number of blocks that the backward runs. Blocks below the lowest trained unit need no gradient. `units`: all, declared. */
 uint32_t trained_blocks(const struct gpt_config *config, const struct unit *units);
 
-/* passes.c: runs the units in order, with the engine's begin and end around each. */
-zero_status
-pass_forward(struct gpt *gpt); /* up to the head, which then evaluates, gives logits, or goes back */
+/* passes.c: run the units in order, with the engine's begin and end around each. pass_forward runs up to the
+ * head; the others go on from there: backward, evaluation, or logits. */
+zero_status pass_forward(struct gpt *gpt);
 zero_status pass_backward(struct gpt *gpt);
 zero_status pass_evaluate(struct gpt *gpt);
 zero_status pass_logits(struct gpt *gpt);

@@ -8,7 +8,7 @@
 /* Returns the text of a file, for edits; the caller frees it. NULL: the file cannot be read. */
 char *choice_text(const char *path);
 
-/* The same of DIRECTORY/config.json, which has to be a regular file. */
+/* The same for DIRECTORY/config.json, which must be a regular file. */
 char *choice_text_in(const char *directory);
 
 /* The text of the model block that `model`, a path as in choice_model, gives; the caller frees it. NULL: it cannot be read. */

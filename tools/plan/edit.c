@@ -193,8 +193,8 @@ char *edit_open(const char *text, uint64_t train_batch, enum dtype compute) {
 
 #define COMMENT "_comment_auto"
 
-/* The text's paths of drives. Each of the two has the other's where it has none. A rank has one set of drives for state and parameters:
- * the state's where the cell has the state on the drive, else the parameters'. */
+/* The paths of drives in the text. If state or parameters have no path, they take the path of the other. A rank has one set of
+ * drives for both: that of the state if the cell has the state on the drive, else that of the parameters. */
 struct drives {
     json_object *offload, *checkpoints;
 };
@@ -230,7 +230,7 @@ static void set_drives(json_object *zero, json_object *paths) {
     }
 }
 
-/* Makes the block anew. It keeps where checkpoints are. */
+/* Makes the block anew. The place of the checkpoints stays. */
 static void renew_recompute(json_object *root, const struct cell *cell) {
     static const char *const places[] = {"cpu_checkpointing", "nvme_checkpointing"};
     json_object *model, *old, *on, *kept = json_object_new_object();
@@ -298,7 +298,8 @@ static void set_layers(json_object *model, const struct shapes *s) {
     json_object_object_add(model, "layer_types", types);
 }
 
-/* Rotary positions allow shorter samples in the same model, which its scaling may need to know whole. */
+/* With rotary positions, samples may be shorter than the model's context. The model's own context stays, because the
+ * scaling of positions may depend on it. */
 static void set_context(json_object *root, json_object *model, const struct shapes *s) {
     bool gpt2 = s->architecture == GPT_GPT2;
     const char *key = gpt2 ? "n_positions" : "max_position_embeddings";

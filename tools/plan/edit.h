@@ -18,7 +18,7 @@ char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_s
 /* Units are gathered when they are used, not ahead. */
 char *edit_no_prefetch(const char *text);
 
-/* The settings that differ between the rows of a table. */
+/* The settings that differ between the rows of a table: a cell. */
 struct cell {
     uint32_t stage;
     zero_tier optimizer, params; /* tiers of the state and, at stage 3, of the parameters */
@@ -46,14 +46,14 @@ struct edit_changes {
     bool layers, context; /* these numbers of the model block are set to those of the shapes */
 };
 
-/* A configuration that trains as the cell says: its stage, tiers and recomputation; and with the changes. The path of offloads is the
- * state's if the cell has the state on the drive, else the parameters', and the other one where that is missing; that of checkpoints is
- * their own or that one; else EDIT_DRIVE. Indented. */
+/* A configuration that trains as the cell says: its stage, tiers and recomputation; and with the changes. The path of offloads is
+ * that of the state if the cell has the state on the drive, else that of the parameters, or the other one if that is missing.
+ * Checkpoints have their own path, or the path of offloads. Without any path: EDIT_DRIVE. The text is indented. */
 #define EDIT_DRIVE "/nvme"
 char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
                const struct edit_changes *changes);
 
-/* What every text with such a comment begins with. */
+/* The beginning of every text with such a comment. */
 #define EDIT_BEGINNING "{\n  \"_comment_auto\""
 /* 0: there is no such comment. */
 uint32_t edit_ranks(const char *text);

@@ -12,7 +12,8 @@ enum kernels {
     KERNELS_OWN,   /* tools/gpt: a kernel per pass, and gradients of norms' outputs in fp32 */
 };
 
-/* Bytes of a token. again: those of the forward that tools/gpt computes once more in the backward, unless it keeps outputs of the kind. */
+/* Bytes per token. again: the bytes of the forward that tools/gpt computes again in the backward, unless it keeps
+ * outputs of this kind. */
 struct elementwise {
     double forward, backward, again[GPT_OUTPUT_KINDS];
 };

@@ -1,7 +1,7 @@
 /* Devices, hosts, links and drives, by name. Descriptions are data: configs/hardware.json is built in. A user's file of
- * the same form adds entries, or replaces single values of existing ones. Vendors' figures are peaks; `achieved` gives
- * the fraction that training reaches. Rates are bytes or FLOP per second. Owns nothing; a struct hardware belongs to
- * one owner. Pure, except hardware_read. */
+ * the same form adds entries, or replaces single values of existing ones. Vendors' figures are peaks; `achieved` is the
+ * fraction of them that training reaches. Rates are bytes or FLOP per second. Owns nothing; a struct hardware belongs
+ * to one owner. Pure, except hardware_read. */
 #ifndef ZERO_TOOLS_PLAN_HARDWARE_H
 #define ZERO_TOOLS_PLAN_HARDWARE_H
 
@@ -22,7 +22,7 @@ struct hardware_device {
     double memory_bytes, memory_per_s;
     double flops[HARDWARE_TYPES]; /* dense, by enum dtype; NaN: the device does not multiply this type */
     double memory_achieved, flops_achieved[HARDWARE_TYPES];
-    double attention_flops; /* that flash attention reaches in 16 bits; NaN: as products */
+    double attention_flops; /* FLOP per second of flash attention in 16 bits; NaN: the same as products */
     double price_per_hour;  /* of one device, in the user's currency; NaN: unknown */
     bool is_host;           /* its memory is the host's: offloading to cpu frees only budget */
     bool shares_cores;      /* collectives and updates use the cores that compute: they take turns */

@@ -59,7 +59,8 @@ static zero_status double_up(struct search *s, struct zero_error *error) {
     return status;
 }
 
-/* A row's bytes grow evenly with the layers, so the memory ends about where the line from `low` to `above` says. */
+/* A row's bytes grow linearly with the layers, so the line from `low` to `above` predicts about where the memory
+ * ends. */
 static uint32_t guess(const struct search *s) {
     const struct price *low = &s->fits, *above = &s->out->nearest;
     double share = 1;
@@ -75,7 +76,7 @@ static bool same_row(const struct cell *a, const struct cell *b) {
            !a->recompute == !b->recompute;
 }
 
-/* The engine's plan of thousands of layers takes seconds: a few guesses before the search halves. */
+/* A plan of thousands of layers takes the engine seconds, so a few guesses come before the search halves. */
 static zero_status narrow(struct search *s, struct zero_error *error) {
     enum { GUESSES = 4 };
     zero_status status = ZERO_OK;

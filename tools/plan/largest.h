@@ -13,10 +13,10 @@ enum largest_kind {
 struct largest {
     struct shapes shapes; /* of the largest one that fits */
     bool found;           /* false: even the smallest does not fit, and shapes are of that */
-    bool bounded;         /* a larger one was tried, and does not fit: */
+    bool bounded;         /* a larger model was tried and does not fit: */
     struct shapes next;
-    struct price nearest; /* its row that lacks the least */
-    enum shortage binds;  /* where it lacks most */
+    struct price nearest; /* the row of that model that lacks the fewest bytes */
+    enum shortage binds;  /* the tier in which it lacks most */
 };
 
 /* Doubles and halves: assumes that a smaller model of the kind fits in each row where a larger one does. */

@@ -1,5 +1,5 @@
-/* The way of a host through training: which move of engine/executor/host_moves.h comes next. A host program of the engine goes
- * this way by the order of its calls; the planner and the simulator follow this loop. Pure. */
+/* The training loop of a host: which move of engine/executor/host_moves.h comes next. A host program makes these moves by the
+ * order of its calls; the planner and the simulator follow this loop. Pure. */
 #ifndef ZERO_TOOLS_PLAN_LOOP_H
 #define ZERO_TOOLS_PLAN_LOOP_H
 
@@ -15,8 +15,8 @@ struct loop {
     int32_t skip_unit;   /* left out of each step's first micro-step; -1: none */
 
     enum host_move next;
-    uint32_t step, micro,
-        use;         /* completed steps, and micro-steps of this step before this pass; index in `pass` */
+    /* Completed steps; micro-steps of this step before this pass; the index of the use in `pass`. */
+    uint32_t step, micro, use;
     uint32_t within; /* micro-batches of this use that have ended */
     bool evaluating;
 };
@@ -26,17 +26,18 @@ struct loop loop_begin(const struct pass *pass, const struct policy *policy);
 /* The current use of the pass. */
 const struct pass_use *loop_use(const struct loop *loop);
 
-/* The next move is the begin of a use in which, or after which, a step may update: one of the last pass's backward, or a forward that is
- * repeated for it. With updates in the backward and a shadow, a host commits the step before first. */
+/* True if the next move is the begin of a use in which, or after which, the step may update: a use of the last pass's backward, or
+ * a forward that is recomputed for it. With updates in the backward and a shadow, a host commits the previous step before this
+ * move. */
 bool loop_updates_next(const struct loop *loop);
 
 /* Sets what the next move needs: the pass's or the use's arguments. */
 void loop_prepare(const struct loop *loop, struct host_moves *moves);
 
-/* The next move is done. */
+/* Advances past the next move. */
 void loop_advance(struct loop *loop);
 
-/* `steps` steps are complete, and the evaluations after them. */
+/* True if `steps` steps and the evaluations after them are complete. */
 bool loop_ended(const struct loop *loop, uint32_t steps);
 
 #endif

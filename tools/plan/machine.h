@@ -23,7 +23,8 @@ struct hardware_choice {
 zero_status hardware_choose(const struct hardware *hardware, const struct hardware_choice *choice,
                             struct machine *out, struct zero_error *error);
 
-/* Of the built-in descriptions and those of a file; NULL: no file. Without a device in the choice: the only one in the file. */
+/* Chooses from the built-in descriptions and those of a file; NULL: no file. Without a device in the choice: the only
+ * one in the file. */
 zero_status hardware_machine(const char *file, const struct hardware_choice *choice, struct machine *out,
                              struct zero_error *error);
 

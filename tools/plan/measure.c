@@ -31,7 +31,8 @@ static bool wanted(const struct measure_options *o, zero_dtype dtype) {
     return !o->brief || dtype == ZERO_F32 || dtype == o->dtype;
 }
 
-/* Of threads, and of processes that are started for it. Ranks that are processes have measured theirs. */
+/* Measures the links of threads, and of processes that it starts. Ranks that are processes have measured their link
+ * already. */
 static zero_status measure_links(const struct measure_options *o, struct measured *m,
                                  struct zero_error *error) {
     if (o->link) return m->local = *o->link, ZERO_OK;

@@ -22,11 +22,12 @@ struct measure_options {
     uint64_t drive_block, drive_depth; /* as in aio */
     const char *program; /* this program, which mpirun starts; NULL: measure only ranks as threads */
     uint64_t bytes;      /* the approximate size of a collective: a unit's parameters */
-    /* Some seconds in place of half a minute, and no line of what is measured: fp32 and this type alone, in fewer rounds. */
+    /* Measure for some seconds instead of half a minute, and print no progress: only fp32 and this type, in fewer
+     * rounds. */
     bool brief;
     zero_dtype dtype;
-    const struct measured_link
-        *link; /* of ranks that are processes, measured before; NULL: ranks are threads */
+    /* The link of ranks that are processes, measured before; NULL: ranks are threads. */
+    const struct measured_link *link;
 };
 
 struct measured {

@@ -93,7 +93,7 @@ static void memory_rank(struct measure_team *team, uint32_t rank, void *user) {
     measure_together(team);
     for (int i = 0; i < MEMORY_ROUNDS && !t->failed; i++) {
         uint64_t began = clock_now_ns();
-        /* offsets keep the arrays in different sets of the cache */
+        /* the offsets put the arrays into different sets of the cache */
         update(array[0], array[1] + 64, array[2] + 128, array[3] + 192, t->elements);
         seconds[i] = since(began);
     }

@@ -20,10 +20,10 @@ struct pass_work { /* of a unit, in a micro-step */
  * because its activations are still in memory. blocks 0: no recomputation. */
 struct pass_segments {
     uint32_t first, end, blocks;
-    /* Each unit's backward computes its forward again itself, in its own use: the last unit's, too. */
+    /* Each unit's backward itself recomputes its forward, in its own use, also that of the last unit. */
     bool in_use;
-    /* The inputs of all segments but the last so many go to the drive (gpt_checkpoints_kept); with in_use, what comes after the units
-     * counts as a segment. 0: none does. */
+    /* The inputs of all segments except this number of last ones go to the drive (gpt_checkpoints_kept); with in_use, the part
+     * after the units counts as a segment. 0: no input goes to the drive. */
     uint32_t stay;
 };
 
@@ -35,8 +35,8 @@ struct pass_use {
     uint32_t position; /* in the pass; for a repeated forward: the position of the backward that needs it */
     bool recomputes;
     uint64_t compute_ns;
-    bool stores,
-        fetches; /* afterwards, the input of a segment leaves for the drive; before, one has come back */
+    /* After the use, the input of a segment leaves for the drive; before it, one has come back. */
+    bool stores, fetches;
 };
 
 struct pass {

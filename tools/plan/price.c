@@ -7,7 +7,8 @@
 
 /* ---- memory ---- */
 
-/* The bytes of a tier that one rank may use. On a GPU the context, the libraries and fragmentation take a part. */
+/* The bytes of a tier that one rank may use. On a GPU the context, the libraries and fragmentation take a part of
+ * it. */
 static double room(const struct scenario *s, int tier) {
     const struct machine *m = &s->machine;
     double node_ranks = (double)s->ranks / s->nodes;
@@ -52,7 +53,7 @@ static struct shapes_recompute recompute_of(const struct scenario *s, const zero
                                      .outputs = s->outputs};
 }
 
-/* As a trainer does, before the engine fills budgets with state. */
+/* Reserves the activations, as a trainer does before the engine fills budgets with state. */
 static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, struct price *p) {
     static const enum dtype types[] = {
         [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};

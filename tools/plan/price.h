@@ -20,12 +20,12 @@ struct scenario {
     uint32_t threads;          /* of a rank, if it computes on the host */
     const struct space *space; /* the rows; NULL: space_all, with `recompute` */
     uint32_t recompute;        /* blocks of a segment, in rows with recomputation */
-    uint32_t segments;         /* recompute follows from it and the layers; 0: it does not */
+    uint32_t segments;         /* above 0: recompute follows from it and the layers */
     zero_tier checkpoints;     /* struct shapes_recompute */
     bool processes;            /* ranks are processes: on a host their reductions need staging */
     bool bytes_alone;          /* prices have no times */
     bool times_always;         /* prices have times where there is no room, too */
-    bool traced;               /* the timeline's bytes count, which `zero train` keeps */
+    bool traced;               /* count the bytes of the timeline that `zero train` keeps */
     enum gpt_outputs outputs;  /* struct shapes_recompute */
     /* On a GPU. NULL: that of tools/gpt. */
     const struct work_style *style;

@@ -35,8 +35,8 @@ struct shapes_recompute {
     uint32_t micros; /* of a use, whose activations exist for each; 0: one */
     bool gpu;
     enum gpt_outputs outputs;
-    uint32_t
-        kept[GPT_OUTPUT_KINDS]; /* GPT_OUTPUTS_FITTING: places for which there is room (struct gpt_spare) */
+    /* GPT_OUTPUTS_FITTING: places for which there is room (struct gpt_spare). */
+    uint32_t kept[GPT_OUTPUT_KINDS];
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 
@@ -67,13 +67,13 @@ uint32_t shapes_units(const struct shapes *shapes);
 /* Bytes of the drive that the input of a segment of a micro-batch takes; 0: it stays in memory. */
 uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
                                  struct shapes_recompute recompute);
-/* The inputs of so many segments, the last ones, stay in memory; 0: all do. */
+/* The number of last segments whose inputs stay in memory; 0: all inputs stay. */
 uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_recompute recompute);
 
 /* On a GPU: the spare memory of outputs that are kept (gpt_cuda_spares). */
 uint32_t shapes_spares(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
                        struct shapes_recompute recompute, struct gpt_spare out[GPT_OUTPUT_KINDS]);
-/* True if the outputs of a kind of a unit, a block, are kept. */
+/* True if a unit, which is a block, keeps its outputs of this kind. */
 bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute, uint32_t unit,
                   enum gpt_output kind);
 

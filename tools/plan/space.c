@@ -30,7 +30,7 @@ enum { TIER_PAIRS = sizeof tiers / sizeof *tiers };
 
 static bool shards_params(uint32_t stage) { return stage_shards_params(stage_find(stage, RESHARD_ALL)); }
 
-/* The keys that are not free have the value of the configuration. */
+/* Keys that are not searched have the value of the configuration. */
 static bool is_fixed(const struct space *s, const struct cell *c) {
     const struct cell *f = &s->fixed;
     return (s->stage || c->stage == f->stage) && (s->state || c->optimizer == f->optimizer) &&
@@ -120,7 +120,7 @@ static bool follows(const struct config *c, const char *path, bool state, bool o
     return !old && (config_automatic(c, path) || (state && !config_written(c, path)));
 }
 
-/* A key that only stages with cut parameters have. */
+/* True if a key is given that only stages with sharded parameters have. */
 static bool needs_cut(const struct config *c) {
     return config_codes_weights(c) || config_written(c, RESHARD) ||
            (config_written(c, HPZ) && c->hpz_ranks > 1);

@@ -7,16 +7,18 @@
 #include "engine/config/config.h"
 #include "tools/plan/edit.h"
 
-enum { SPACE_MICROS_MAX = 10, SPACE_MICRO_ROWS = 108 /* rows that exist of one micro-batch, at most */ };
+enum { SPACE_MICROS_MAX = 10, SPACE_MICRO_ROWS = 108 /* the most rows of one micro-batch */ };
 
 struct space {
-    bool open; /* the configuration leaves keys to the search, and holds in all others */
-    /* Each has all its values, or else the value of `fixed`. `tiered`: also state that fills the device's budget first. */
+    bool open; /* the configuration leaves some keys to the search; all its other keys hold */
+    /* True: the search tries all values of the setting; false: it uses the value in `fixed`. `tiered`: also tries
+     * state that fills the device's budget first. */
     bool stage, state, tiered, params, grads, recompute;
     struct cell fixed;
-    bool on_drive;                    /* state has to be on the drive, alone: a shadow is kept there */
+    /* the state must be on the drive, and nowhere else, because of a shadow */
+    bool on_drive;
     bool no_drive;                    /* no path is given */
-    bool cut;                         /* only stages that cut parameters: a key needs one */
+    bool cut;                         /* only stages that shard parameters, because a key needs one */
     uint64_t micro[SPACE_MICROS_MAX]; /* from the largest on; 0: that of the text */
     uint32_t micros;
 };
@@ -25,13 +27,13 @@ struct space {
 extern const struct space space_all;
 
 /* The rows that a configuration opens, after config_read, with the model block resolved. Resolves the configuration for `ranks`
- * ranks with the first row that it allows. *out_text: `text`, the configuration, without what is "auto" here, for edit_cell and
- * edit_run; the caller frees it. ZERO_E_CONFIG, ZERO_E_UNSUPPORTED: it allows no row. */
+ * ranks with the first row that it allows. *out_text: `text`, the configuration, without the values that are "auto" here, for
+ * edit_cell and edit_run; the caller frees it. ZERO_E_CONFIG, ZERO_E_UNSUPPORTED: it allows no row. */
 zero_status space_of(struct config *config, const char *text, uint32_t ranks, struct space *out,
                      char **out_text, struct zero_error *error);
 
-/* The row of a number: from 0 on, all of a micro-batch before the next one. False: past the last. *out_exists: false where stage,
- * tiers and space do not go together. */
+/* The row with a number, from 0 on; all rows of one micro-batch come before those of the next. False: past the last. *out_exists:
+ * false if this combination of stage and tiers is not in the space. */
 bool space_row(const struct space *space, uint32_t number, struct cell *out, bool *out_exists);
 
 /* The row with the cell's values; a value that the row leaves to the text is not compared. False: there is none. */

@@ -244,7 +244,7 @@ static bool alike(const struct table *t, uint32_t a, uint32_t b) {
     return x->stage == y->stage && x->optimizer == y->optimizer;
 }
 
-/* How many of the rows that are taken are alike; UINT32_MAX: the row itself is taken. */
+/* The number of chosen rows with the same stage and tier; UINT32_MAX: the row itself is chosen. */
 static uint32_t told(const struct table *t, uint32_t row, const uint32_t *out, uint32_t count) {
     uint32_t same = alike(t, row, t->best);
     for (uint32_t i = 0; i < count; i++) {

@@ -18,12 +18,13 @@ struct table {
     char advice[TABLE_ADVICE_BYTES];
 };
 
-/* The rows of the scenario's space. Tiers that the machine lacks are left out. In a space that a configuration opens, so are rows
- * that it refuses, and smaller micro-batches once every row of one fits: they would only move more. */
+/* The rows of the scenario's space. Tiers that the machine lacks are left out. In a space that a configuration opens, rows that
+ * it refuses are left out too, and so are smaller micro-batches once every row of one micro-batch fits: they would only move more
+ * bytes. */
 zero_status table_make(const struct scenario *scenario, struct table *out, struct zero_error *error);
 
-/* Bytes alone: the first row that fits; if none does, the row that lacks the least. Begins with the row of number *first, 0 at
- * the beginning, and sets it to the row that fits: the rows before it do not fit a larger model either. */
+/* Prices bytes alone: finds the first row that fits; if none fits, the row that lacks the fewest bytes. Begins with the row of
+ * number *first, 0 at the beginning, and sets it to the row that fits: the rows before it do not fit a larger model either. */
 zero_status table_fit(const struct scenario *scenario, uint32_t *first, struct price *out,
                       struct zero_error *error);
 

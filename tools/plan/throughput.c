@@ -10,9 +10,9 @@
 #define TITAN_A100 "torchtitan, A100"
 #define TITAN_H100 "torchtitan, H100"
 
-/* The work that a backward makes again, as parts of its block's forward. torchtitan's "op" keeps every second product's output and
- * attention's; of a Llama's products it makes those with the weights of keys, output and gate's other half again: 0.365 of their
- * arithmetic at 8B, 0.363 at 70B. */
+/* The work that a backward recomputes, as parts of its block's forward. torchtitan's "op" keeps the output of every second product
+ * and of attention. Of a Llama's products it recomputes those with the weights of keys, of the output and of the MLP's up
+ * projection: 0.365 of their arithmetic at 8B, 0.363 at 70B. */
 static const struct throughput_style none = {"nothing again; eager", {KERNELS_EAGER, {0, 0, 0}}},
                                      every = {"every block; eager", {KERNELS_EAGER, {1, 1, 1}}},
                                      second = {"every 2nd block; eager", {KERNELS_EAGER, {.5, .5, .5}}},

@@ -14,8 +14,8 @@ struct throughput_row {
     const struct throughput_style *style;
     double per_s; /* the source's tokens per second of a GPU */
     const char *source;
-    /* FIT: configs/hardware.json's rates of products are the mean that these rows need. CHECK, MORE: nothing was chosen by
-     * them; MORE: models beyond those that the planner is held to. */
+    /* FIT: configs/hardware.json's rates of products are the mean that these rows need. CHECK, MORE: no rate was chosen by
+     * them; MORE: models for which the planner promises no accuracy. */
     enum { THROUGHPUT_FIT, THROUGHPUT_CHECK, THROUGHPUT_MORE, THROUGHPUT_USES } use;
     uint64_t sequence; /* tokens; 0: the model's own */
 };

@@ -26,11 +26,11 @@ struct timeline {
     struct loop loop;
     struct zero_error *error;
     uint64_t now, computing_until; /* computing_until: 0: the host waits */
-    uint64_t inside_free, between_free, update_free, core_free,
-        norm_free; /* when the started operations end */
+    /* When the started operations end. */
+    uint64_t inside_free, between_free, update_free, core_free, norm_free;
     struct speeds_turns drive;
-    uint64_t store_ns, fetch_ns; /* when the last checkpoint will have left, and the next one have come */
-    uint32_t fetches;            /* of this pass so far, the one under way included */
+    uint64_t store_ns, fetch_ns; /* when the last checkpoint is written, and when the next one is read */
+    uint32_t fetches;            /* of this pass so far, the present one included */
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
@@ -51,7 +51,7 @@ const char *resource_name(enum resource resource) {
 
 /* ---- times of operations ---- */
 
-/* Of this rank's shard: what an item moves. */
+/* The elements of this rank's shard that an item moves. */
 static uint64_t part_bytes(const struct timeline *t, const struct operation *op, uint32_t item,
                            enum dtype dtype) {
     const struct policy *p = t->e.shape.policy;
@@ -106,7 +106,7 @@ static struct speeds_call agreement_ns(const struct timeline *t) {
                              false);
 }
 
-/* The host updates for a device of its own. */
+/* True if the host updates for a discrete device. */
 static bool host_updates(const struct timeline *t, const struct chunk_range *range) {
     return plan_host_updates(t->e.plan) && !range->device;
 }
@@ -118,7 +118,7 @@ static uint64_t whole_update_bytes(const struct chunk_format *format, bool joins
            (1 + joins) * dtype_bytes(format->param_dtype);
 }
 
-/* That of directions writes these from gradient and states, and the later one reads them. */
+/* The update of directions reads gradient and states and writes directions; the later update reads the directions. */
 static uint64_t matrix_bytes(const struct chunk_format *format, bool joins, bool before) {
     uint64_t state = 0;
     for (uint32_t k = 0; k < format->arrays; k++)
@@ -127,7 +127,8 @@ static uint64_t matrix_bytes(const struct chunk_format *format, bool joins, bool
     return state + (before ? dtype_bytes(format->grad_dtype) : sizeof(float)) + param;
 }
 
-/* That of norms reads gradient and weights, and changes the moments, which the later one reads to change the weights. */
+/* The update of norms reads gradient and weights, and changes the moments; the later update reads the moments and
+ * changes the weights. */
 static uint64_t tensor_bytes(const struct chunk_format *format, bool joins, bool before) {
     uint64_t all = chunk_format_bytes(format), moments = 0, average = 0,
              param = dtype_bytes(format->param_dtype);
@@ -239,7 +240,8 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
     return take(from, &t->update_free, ns);
 }
 
-/* The parameters cross to a host that reads weights: where these are the masters, or halves of them. Norms of tensors are on the host. */
+/* True if the parameters cross to the host because its update reads weights: the parameters are the masters, or
+ * halves of them. Norms of tensors are on the host. */
 static bool brings_params(const struct timeline *t, const struct operation *op,
                           const struct chunk_range *range) {
     const struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
@@ -249,8 +251,9 @@ static bool brings_params(const struct timeline *t, const struct operation *op,
            ref->kind != BUFFER_STATE && !rests_on_host(t, (enum buffer_kind)ref->kind, op->region);
 }
 
-/* If the host updates parameters on a device, the new parameters cross to the device; before, to the host, if it reads weights there. If
- * the device updates where the shard's gradient is in the host's memory, that crosses to it. Directions are on the device. */
+/* If the host updates parameters on a device, the new parameters cross to the device afterwards; if the host reads the weights,
+ * they cross to the host before. If the device updates and the shard's gradient is in host memory, the gradient crosses to the
+ * device. Directions are on the device. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     struct chunk_range range = chunk_layout_updated(&t->e.plan->layout, op, item);
@@ -470,7 +473,7 @@ static zero_status price_steps(struct timeline *t, struct host_moves *moves, str
     return status;
 }
 
-/* The steps after those of `out`, if updates can be made again: all are. */
+/* The steps after those of `out`, if updates can be repeated: in these steps all updates are. */
 static zero_status price_repeated(struct timeline *t, struct host_moves *moves, struct step_price *out) {
     const struct blueprint *b = t->o->blueprint;
     struct step_price repeated;

@@ -1,11 +1,11 @@
-/* One rank's step in virtual time. The engine's own executor runs the real operations of the policy; instead of their
- * work each takes the time that the machine needs. Waits, slots and prefetching are therefore the executor's, and
- * operations overlap as in a real step. All ranks are alike.
+/* One rank's step in virtual time. The engine's own executor runs the real operations of the policy; instead of doing
+ * its work, each operation takes the time that the machine needs. Waits, slots and prefetching are therefore the
+ * executor's, and operations overlap as in a real step. All ranks are alike.
  *
  * These operations take turns: collectives on the links; updates on the memory that holds the state; copies between a
  * device and its host on each direction of the bus; fetches and stores on the drive, of which a node's ranks have equal
  * parts. On a machine that shares cores, all of these also take turns with the host's computing, because they are
- * copies and additions on its cores. */
+ * copies and additions on its cores.  */
 #ifndef ZERO_TOOLS_PLAN_TIMELINE_H
 #define ZERO_TOOLS_PLAN_TIMELINE_H
 
@@ -30,8 +30,9 @@ struct step_price {
     uint64_t wire_bytes;      /* as zero_counters counts them, per rank and step, as are: */
     uint64_t gather_calls, reduce_calls;
     uint64_t drive_read_bytes, drive_write_bytes;
-    uint64_t repeat_read_bytes, repeat_write_bytes; /* on top, of a step whose updates are made again */
-    double repeated_seconds; /* where every step's updates are made again; 0: no step's are */
+    /* the additional bytes of a step whose updates are repeated */
+    uint64_t repeat_read_bytes, repeat_write_bytes;
+    double repeated_seconds; /* if every step's updates are repeated; 0: updates cannot be repeated */
 };
 
 zero_status timeline_step(const struct timeline_options *options, struct step_price *out,

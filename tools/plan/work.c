@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* How often a pass goes over a unit's weights, whatever the batch. A forward reads them. A backward reads them and
+/* How often a pass goes over a unit's weights, for any size of batch. A forward reads them. A backward reads them and
  * writes the gradients of the trained ones. On a host the backward also writes transposed weights first, and a write
  * reads the memory before it. */
 enum { FORWARD_PASSES = 1, BACKWARD_PASSES = 1, GRADIENT_PASSES = 1 };
@@ -32,7 +32,7 @@ static double trained_share(const struct model *m, uint32_t unit) {
 
 static uint64_t nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
 
-struct unit_times { /* seconds; again: of the forward that the backward computes again in its own use */
+struct unit_times { /* seconds; again: those of the forward that the backward recomputes in its own use */
     double forward, backward, recompute, again;
 };
 
@@ -59,7 +59,8 @@ static const struct work_style gpt_style = {.kernels = KERNELS_OWN};
 /* The backward of attention has five products to the forward's two, because it computes the scores again. */
 #define ATTENTION_BACKWARD 2.5
 
-/* Heads that are filled up with zeros take the time of the zeros, too. Without the tensor cores attention multiplies in fp32. */
+/* Heads that are padded with zeros take the time of the zeros, too. Without the tensor cores attention multiplies in
+ * fp32. */
 static double attention_rate_of(const struct hardware_device *d, enum dtype dtype, double fill) {
     if (fill > 0) return (d->attention_flops > 0 ? d->attention_flops : d->flops[dtype]) / fill;
     return d->flops[DTYPE_F32] > 0 ? d->flops[DTYPE_F32] : d->flops[dtype];

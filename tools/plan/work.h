@@ -10,8 +10,8 @@
 #include "tools/plan/shapes.h"
 
 /* How a program computes on a GPU. `again`: the parts of a block's forward that its backward computes again in its own use,
- * beside a scenario's segments: selective recomputation (Korthikanti et al. 2022) is {0, 1, 0}, where attention's scores are kept
- * at all; flash attention, which never keeps them, counts them in its backward. */
+ * beside a scenario's segments: selective recomputation (Korthikanti et al. 2022) is {0, 1, 0}, if attention keeps its scores at
+ * all; flash attention never keeps them, and counts them in its backward. */
 struct work_style {
     enum kernels kernels;
     struct work_again {

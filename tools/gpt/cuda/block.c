@@ -47,8 +47,8 @@ static struct cuda_norm second_norm(const struct block *b) {
 struct run {
     uint32_t first, layers; /* of the projection */
     const zero_slot *slot;  /* of the first layer */
-    uint32_t inputs, outputs,
-        at; /* outputs: of all its layers; at: its first column of the projection's output */
+    /* outputs: of all its layers; at: its first column in the output of the projection. */
+    uint32_t inputs, outputs, at;
 };
 
 static uint32_t layers_of(const struct block *b, enum projection_index index) {

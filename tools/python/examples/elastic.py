@@ -1,4 +1,4 @@
-"""A training that goes on when ranks are lost, on as many as there are:
+"""A training that continues after ranks are lost, on the number of ranks that there are:
 
     torchrun --nnodes 1:4 --nproc-per-node 2 --max-restarts 100 elastic.py CONFIG.json RUN STEPS
 

@@ -36,7 +36,7 @@ def initialize(
     collate_fn: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> tuple[Engine, Optimizer, DataLoader[Any] | None, Any]:
-    """As deepspeed.initialize: the engine, its optimizer, a loader of this rank's micro-batches of `training_data`, and
+    """Like deepspeed.initialize, returns the engine, its optimizer, a loader of this rank's micro-batches of `training_data`, and
     the scheduler that `lr_scheduler` makes from the optimizer. `options`: those of fully_shard."""
     engine = Engine(model, config, **options)
     loader = None

@@ -24,8 +24,8 @@ raised: list[BaseException] = []  # by Python code that the library has called: 
 
 
 def _answers() -> Generator[int, Any, None]:
-    """Of zero_runtime.interrupted. Python runs handlers of signals when the main thread is back in Python code: at this yield,
-    inside of the try, about every 100 ms while the rank waits."""
+    """Makes the function for zero_runtime.interrupted. Python runs handlers of signals when the main thread is in Python code: at this
+    yield, inside of the try, about every 100 ms while the rank waits."""
     while True:
         try:
             while True:

@@ -39,7 +39,7 @@ _log: Any = _header.zero_log_fn(lambda user, level, line: logger.log(10 * (level
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step did. Between the micro-steps of a step `updated` is False, and the rest is of the step before."""
+    """The results of a step. Between the micro-steps of a step `updated` is False, and all else is of the step before."""
 
     step: int = 0
     grad_norm: float = float("nan")
@@ -62,7 +62,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr})
         self.engine = weakref.proxy(engine)
         self.known = [group["lr"] for group in groups]  # to the engine
-        self.before: list[float] = []  # the groups' rates at a load: the saved ones hold until others are set, be they the same numbers
+        self.before: list[float] = []  # the groups' rates at a load: the saved rates hold until others are set, even the same
         self._is_accelerate_prepared = True  # accelerate takes it as it is
 
     @property
@@ -75,7 +75,7 @@ class Optimizer(torch.optim.Optimizer):
         self.known = []
 
     def loaded(self) -> None:
-        """The engine has the saved rates; the next step says them."""
+        """The engine has the saved rates; the next step reports them."""
         self.known, self.before = [], [float(group["lr"]) + 0.0 for group in self.param_groups]
         for group, rate in zip(self.param_groups, self.before, strict=True):
             group["lr"] = rate
@@ -128,8 +128,8 @@ def _names_gpu(device: torch.device | None) -> bool:
 
 
 def _gpu(parameter: nn.Parameter, device: torch.device | None) -> dict[str, Any]:
-    """What zero_runtime says of the GPU on which the program computes, and of the stream. The GPU becomes the current one. GPU 0 may
-    be one that no one has chosen: unless `device` says it, the rank takes the GPU of its number on the host."""
+    """The fields of zero_runtime for the GPU on which the program computes, and for the stream. The GPU becomes the current one. If
+    GPU 0 is current, the program may not have chosen it: unless `device` says so, the rank takes the GPU of its number on the host."""
     place = device or parameter.device
     computes = place.type == "cuda" or (not device and parameter.is_meta and torch.cuda.is_available())
     if not computes and not _torch.cuda.is_initialized():  # the configuration may still choose a GPU
@@ -142,13 +142,13 @@ def _gpu(parameter: nn.Parameter, device: torch.device | None) -> dict[str, Any]
 
 
 def _fails() -> bool:
-    """Whether an exception is handled, or has ended the program: then the other ranks may not come to where this one waits."""
+    """True while an exception is handled, or after one has ended the program: the other ranks may then never make the same call."""
     return sys.exc_info()[0] is not None or getattr(sys, "last_type", None) is not None
 
 
 def _end(handle: int) -> None:
     """Ends an engine, once a save in the background is complete. If that save fails, the log says so. After an exception it ends at once,
-    which the other ranks hear."""
+    and the other ranks receive that."""
     try:
         if not _fails():
             with suppress(ZeroError):
@@ -187,7 +187,7 @@ class Engine:
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._saving = False  # in the background, perhaps
-        self.samples = 0  # that the steps so far have used, those before a load included
+        self.samples = 0  # used by the steps so far, those before a load included
         self._plan: _header.zero_plan | None = None
         gpu = _gpu(parameter, device)
         options = _meeting_point() | gpu | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
@@ -290,7 +290,7 @@ class Engine:
         return Use(name, module, handle, index, leaves, (C.c_void_p * len(leaves))())
 
     def _fill(self) -> None:
-        """The values of parameters become the engine's, one parameter after another."""
+        """Moves the values of parameters to the engine, one parameter after another."""
         value = first_values(self.model, self._init, lib.zero_engine_seed(self._handle))
         by_name = {leaf.name: leaf for leaf in self._passes.leaves}
 
@@ -336,7 +336,7 @@ class Engine:
 
     def step(self, *, last: bool = False) -> StepInfo:
         """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective.
-        `last`: no more of them come; those that are missing count as zero in the mean."""
+        `last`: no more micro-steps come; the missing ones count as zero in the mean."""
         passes = self._passes
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
@@ -420,8 +420,8 @@ class Engine:
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
         """Inside, forwards under torch.no_grad() compute with the averaged weights ("ema" in the configuration), between two steps:
-        these change places with the weights, so that no rank holds the model and no memory is taken. Afterwards every bit is in its
-        place again. Inside, what reads or changes weights is refused: training, saves, the hash. Collective."""
+        they exchange places with the weights, so that no rank holds the model and no memory is taken. Afterwards every bit is in its
+        place again. Inside, calls that read or change weights are refused: training, saves, the hash. Collective."""
         self._prepare()
         lib.zero_engine_ema_begin(self._handle)
         try:
@@ -516,7 +516,7 @@ class Engine:
             self.model.config.save_pretrained(directory)  # type: ignore[union-attr, operator]
 
     def hash(self) -> str:
-        """Of all fp32 weights under their names: the same at every stage, on every tier and number of ranks."""
+        """The hash of all fp32 weights under their names: the same at every stage, on every tier and number of ranks."""
         self._prepare()
         out = C.create_string_buffer(33)
         lib.zero_engine_hash(self._handle, out)
@@ -525,7 +525,7 @@ class Engine:
     # ---- the device for something else ----
 
     def park(self, tier: str = "cpu") -> None:
-        """Gives the engine's memory on the device back between two steps: what rests there goes to host memory ("cpu") or to a
+        """Gives the engine's memory on the device back between two steps: its content goes to host memory ("cpu") or to a
         drive ("nvme", in the configuration's nvme_path), until unpark(). Collective."""
         if tier not in _TIERS[1:]:
             raise ValueError(f'zero: engine.park: tier is {tier!r}; give "cpu" or "nvme"')
@@ -543,7 +543,7 @@ class Engine:
     # ---- reports ----
 
     def plan(self) -> dict[str, Any]:
-        """What commit has planned, for this rank: bytes at rest and gathered, and by tier."""
+        """The plan of commit for this rank: bytes at rest and gathered, and by tier."""
         plan = self._commit()
         values = {name: getattr(plan, name) for name, *_ in plan._fields_[1:]}
         return values | {"bytes": dict(zip(_TIERS, plan.bytes, strict=True))}

@@ -15,8 +15,8 @@ _unguard = torch._C._clear_storage_data_ptr_access_error_msg
 
 @dataclass(eq=False, slots=True)
 class Leaf:
-    """A parameter, whose data are the engine's memory, at one address. It is guarded while no use shows it: an operation that
-    touches it raises a sentence with its name and its unit."""
+    """A parameter, whose data are the engine's memory, at one address. It is guarded outside of its uses: an operation that
+    touches it then raises an exception with its name and its unit."""
 
     name: str
     unit: str

@@ -1,6 +1,6 @@
 """Hooks that turn a model's forward and autograd's backward into passes of the engine.
 
-A unit's parameters are there while its module runs forward, and while autograd is in it.
+A unit's parameters are gathered while its module runs forward, and while autograd runs its backward.
 
     no pass --forward of the model--> TRAIN --it returns--> TRAIN, waiting --first gradient--> backward --its end--> no pass
                     |                                         |
@@ -77,7 +77,7 @@ class Passes:
         self.uses: dict[nn.Module, list[Use]] = {}
         self.leaves: list[Leaf] = []
         self.held: Use | None = None  # parameters of the whole model
-        self.root: Use | None = None  # without parameters: at its begin the held ones come
+        self.root: Use | None = None  # a unit without parameters: its begin brings the held units
         self.mode: int | None = None  # of the engine's open pass
         self.micro = 0  # training passes of this step
         self.current: Pass | None = None
@@ -85,7 +85,7 @@ class Passes:
         self.calls: list[Call] = []  # of the training pass
         self.waiting = False  # it waits for its backward
         self.in_root = self.in_backward = False
-        self.ignored = False  # forwards that are none of the engine's business
+        self.ignored = False  # forwards that the engine ignores
         self.last = _FIRST  # the index of the use whose backward has begun
         self.open: list[tuple[Call, bool]] = []  # calls, and whether they are backward
         self.hooks = [
@@ -101,7 +101,7 @@ class Passes:
     # ---- passes ----
 
     def _begin(self, mode: int) -> Pass:
-        """Opens a pass, after what the one before has left."""
+        """Opens a pass, after it has finished what the pass before has left open."""
         if self.device and torch.cuda.current_stream(self.device).cuda_stream != self.stream:
             raise ZeroError(
                 "zero: the model runs on another CUDA stream than the engine's, which was current at fully_shard: call both under the "
@@ -132,7 +132,7 @@ class Passes:
         return begun
 
     def _bring_held(self, use: Use | None) -> None:
-        """Each use brings what is held."""
+        """The parameters of held units come with each use."""
         if self.held and use:
             lib.zero_forward_begin(use.handle)
             self.hide_all()
@@ -153,7 +153,7 @@ class Passes:
         self._bring_held(self.calls[-1].use if self.calls and not self.free else self.root)
 
     def settle(self) -> bool:
-        """Drops a pass that has ended with an exception, and one whose result no one has any more; whether there was the former."""
+        """Drops a pass that has ended with an exception, and one whose result no longer exists. Returns whether it was the former."""
         broken = bool(self.open) or self.in_root or self.in_backward
         if broken:
             self.cancel()
@@ -177,7 +177,7 @@ class Passes:
         self._clear_grads()
 
     def restart(self) -> None:
-        """Drops what the step has: an open pass, and the micro-steps before it."""
+        """Drops the step so far: an open pass, and the micro-steps before it."""
         self.settle()
         while self.micro:
             self.cancel()

@@ -64,7 +64,7 @@ def chosen_modules(model: nn.Module, units: UnitSpec | None) -> set[nn.Module]:
 
 @contextlib.contextmanager
 def _same_numbers() -> Iterator[None]:
-    """Generators of random numbers, also NumPy's if the program has it, go on afterwards as if nothing had been."""
+    """Generators of random numbers, also NumPy's if the program has it, have the same state afterwards as before."""
     numpy, state = sys.modules.get("numpy"), random.getstate()
     of_numpy = numpy.random.get_state() if numpy else None
     gpus = range(torch.cuda.device_count()) if _torch.cuda.is_initialized() else ()
@@ -78,7 +78,7 @@ def _same_numbers() -> Iterator[None]:
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What one forward does: the modules that it calls, and with each use of a parameter the modules around it."""
+    """Records one forward: the modules that it calls, and for each use of a parameter the modules around it."""
 
     def __init__(self, parameters: dict[int, nn.Parameter]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -113,7 +113,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """What a forward keeps in the modules, such as a cache, a count or a buffer, is forgotten afterwards."""
+    """Restores afterwards what a forward changes in the modules, such as a cache, a count or a buffer."""
     attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
     held = {id(v): v for _, before in attributes for v in before.values() if type(v) in (dict, list, set)}
     copies = [(v, v.copy()) for v in held.values()]

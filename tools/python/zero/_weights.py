@@ -1,4 +1,4 @@
-"""Where the first values of parameters come from, and safetensors files."""
+"""The first values of parameters, and safetensors files."""
 
 import json
 import zlib
@@ -62,7 +62,7 @@ def write_safetensors(path: Path, entries: dict[str, tuple[torch.Size, torch.dty
             file.write(flat)
 
 
-_UNSET = 0x7F  # all bytes of a value that nothing has set: no first value has them
+_UNSET = 0x7F  # the bytes that mark a value which nothing has set: no first value has them
 
 
 def _bytes(t: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _reset(module: nn.Module) -> None:
 
 
 def first_value(model: nn.Module, what: str, names: Iterable[str], values: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Of these values, that of the parameter or the buffer which has these names."""
+    """The value of the parameter or buffer that has these names."""
     name = next(name for name in names if name in values)
     value = values[name].detach()
     if value.numel() and bool((_bytes(value)[:64] == _UNSET).all()):

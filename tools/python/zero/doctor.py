@@ -6,7 +6,7 @@ import sys
 
 
 def report() -> bool:
-    """Prints a line for each thing; whether all is well."""
+    """Prints a line for each check. Returns whether all is well."""
     import torch
 
     import zero

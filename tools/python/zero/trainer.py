@@ -15,9 +15,9 @@ from transformers.training_args import OptimizerNames
 
 import zero
 
-# What `optim` of the TrainingArguments begins with, after "paged_", and the engine's optimizer.
+# The beginning of `optim` of the TrainingArguments, after "paged_", and the engine's optimizer.
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "lion": "Lion"}
-# A word in the name of an optimizer, and what it takes of the TrainingArguments beside lr and weight_decay.
+# A word in the name of an optimizer, and the TrainingArguments that it takes beside lr and weight_decay.
 _TAKES = {"adam": ("betas", "eps"), "lamb": ("betas", "eps"), "lion": ("betas",)}
 
 
