@@ -273,8 +273,8 @@ struct blueprint_messages blueprint_messages(const struct blueprint *b) {
     return m;
 }
 
-/* The states of the regions that one of the two optimizers updates. The larger count of both optimizers is
- * state_count. */
+/* The states of the regions that one of the two optimizers updates. The larger count of both optimizers, with the
+ * averaged weights, is state_count. */
 static uint32_t region_states(const struct blueprint *b, bool other) {
     uint32_t all = b->o.state_count - b->terms.precision.average;
     if (!b->o.other) return all;

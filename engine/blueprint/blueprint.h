@@ -101,7 +101,7 @@ zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_t
 void blueprint_free(struct blueprint *blueprint);
 
 /* The room that this rank's budgets leave: elements of a chunk, bytes of state and bytes of gradients that need not go to the
- * drive, and bytes of state that may be on the device. */
+ * drive, and bytes of state and gradients that may be on the device. */
 struct blueprint_room {
     uint64_t chunk_elements, resident_bytes, grad_resident_bytes, device_bytes;
 };

@@ -60,8 +60,8 @@ zero_status lent_take_sum(struct executor *e, struct item *item);
 /* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
 uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
-/* job.c. job_submit gives the item a job that reads or writes `bytes` bytes; false: the work is too small for a job, or there are
- * no jobs. job_test tests the item's job, and removes a job that is done. */
+/* job.c. job_submit gives the item a job that reads or writes `bytes` bytes; false: the work is too small for a job or not the
+ * host's, or there is no free job. job_test tests the item's job, and removes a job that is done. */
 bool job_submit(struct executor *e, struct item *item, enum job_queue queue, const struct kernel *kernel,
                 const void *argument, uint64_t bytes);
 zero_status job_test(struct executor *e, struct item *item, bool *out_done);
