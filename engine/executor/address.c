@@ -1,5 +1,7 @@
 /* From symbolic buffers to planned ones, and to addresses. */
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+
+#include "engine/executor/region.h"
 
 uint32_t *buffer_binding(const struct executor *e, struct buffer_ref ref) {
     return &e->bound[plan_slot_kind(ref.kind) * e->o.shape.policy->regions + ref.region];
@@ -25,6 +27,38 @@ void *item_address(const struct executor *e, const struct item *item, struct buf
     uint8_t *address = buffer_address(e, buffer);
     if (!buffer_is_ring(ref.kind)) return address;
     return address + (item->task->op.sequence + item->index) % ring->slots * ring->slot_bytes;
+}
+
+uint8_t *slot_address(const struct executor *e, uint64_t slot) {
+    const struct plan *plan = e->o.plan;
+    uint8_t *slots = (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS];
+    return slots + slot % plan->layout.slots * plan->layout.slot_bytes;
+}
+
+uint8_t *access_slot(const struct executor *e) {
+    const struct plan *plan = e->o.plan;
+    return (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS] +
+           plan->layout.slots * plan->layout.slot_bytes;
+}
+
+void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
+                       struct placement placement, enum dtype dtype) {
+    uint8_t *address = buffer_address(e, buffer);
+    bool whole = ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL;
+    if (!whole) return address;
+    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->o.rank);
+    return address + part * shard_elements(e, ref.region, placement) * dtype_bytes(dtype);
+}
+
+float *part_of_directions(const struct executor *e, uint32_t region, uint32_t buffer,
+                          struct placement placement) {
+    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->o.rank);
+    return (float *)buffer_address(e, buffer) + part * shard_elements(e, region, placement);
+}
+
+bool crosses(const struct executor *e, const void *address) {
+    const uint8_t *extent = e->o.memory[TIER_CPU], *at = address;
+    return e->o.shape.discrete && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
 }
 
 uint64_t part_bytes(const struct executor *e, uint32_t buffer) {

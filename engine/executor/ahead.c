@@ -12,7 +12,11 @@
  * are posted in the order of emission, too (collective_turn).
  *
  * An operation that involves the host, a drive or a copy from host memory waits until the operations that it needs are done. */
-#include "engine/executor/steps.h"
+#include "engine/executor/ahead.h"
+
+#include "engine/executor/address.h"
+#include "engine/executor/perform.h"
+#include "engine/executor/work.h"
 
 /* The stream on which the first steps of an operation are queued. A release has no work: it passes the order on. */
 static uint8_t stream_of(const struct operation *op) {
@@ -64,14 +68,6 @@ bool ahead_reached(const struct executor *e, const struct task *task, int stream
     return true;
 }
 
-zero_status ahead_wait(struct executor *e, uint8_t streams, uint64_t ticket) {
-    zero_status status = ZERO_OK;
-    for (int s = 0; s < DEVICE_STREAMS && ticket && !status; s++)
-        if (streams & 1u << s)
-            status = e->o.device->ops->wait(e->o.device, (enum device_stream)s, ticket, &e->error);
-    return status;
-}
-
 /* The tickets of the compute stream belong to one stream of the device, so the newest ticket is done last. */
 static zero_status wait_for_line(struct executor *e, const struct task *task, int stream, bool *out_waits) {
     const struct timeline *line = &e->stream[stream];
@@ -79,7 +75,7 @@ static zero_status wait_for_line(struct executor *e, const struct task *task, in
     for (uint64_t i = task->op.after[stream]; i-- > line->retired && !status;) {
         uint64_t ticket;
         perform_queued(e, &line->item[i & line->item_mask], &ticket);
-        status = ahead_wait(e, task->ahead, ticket);
+        status = await_ticket(e, task->ahead, ticket);
         *out_waits |= ticket != 0;
         if (ticket && stream == STREAM_COMPUTE) break;
     }

@@ -7,10 +7,13 @@
  * Parts of a chunk, its state, its parameters and its gradient, come and go each by itself. Functions are called between steps
  * (executor_commit: in a step, while other transfers are in flight). Only executor_chunk_poll, executor_chunk_forget
  * and executor_chunk_written do not wait for their transfers. */
+#include "engine/executor/chunk_access.h"
+
 #include <string.h>
 #include <time.h>
 
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/transfer.h"
 
 enum { WAIT_NS = 20 * 1000 };
 
@@ -221,10 +224,6 @@ zero_status executor_gradient_poll(struct executor *e, uint32_t region, uint32_t
     *out_there = false;
     if (stores->retired != stores->emitted) return executor_poll(e, &moved);
     return executor_chunk_poll(e, region, index, CHUNK_GRADS, out, out_there);
-}
-
-void access_forget_gradients(struct executor *e) {
-    for (uint32_t i = 0; i <= e->o.plan->layout.slots; i++) e->access.held[i].there &= (uint8_t)~CHUNK_GRADS;
 }
 
 zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t index, uint8_t parts,

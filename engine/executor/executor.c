@@ -1,11 +1,15 @@
 #include "engine/executor/executor.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/ahead.h"
+#include "engine/executor/chunk_access.h"
+#include "engine/executor/collective.h"
+#include "engine/executor/executor_internal.h"
+#include "engine/executor/region.h"
 
 /* The most items of a stream that may be in flight: one on compute (the host), on update (an update uses all threads)
  * and on control; more where latency must be hidden. 0: the number of staging slots. */
@@ -162,10 +166,6 @@ static bool meets_live(const struct executor *e, uint32_t buffer) {
     return e->live[buffer];
 }
 
-const char *unit_name(const struct executor *e, uint32_t region) {
-    return e->o.shape.model->unit[e->o.shape.model->region[region].unit]->name;
-}
-
 /* An interval begins: its place must be planned, and nothing live may share it. */
 static zero_status acquire(struct executor *e, const struct operation *op, struct buffer_ref ref) {
     uint32_t buffer = plan_slot(e->o.plan, e->o.shape.policy->evaluating, op->use, ref);
@@ -294,6 +294,16 @@ bool executor_computing(const struct executor *e) {
     return item && item->task->op.kind == OP_COMPUTE && e->computed < item->task->op.end;
 }
 
+bool executor_waits_for_host(const struct executor *e) {
+    for (int s = 0; s < STREAMS; s++) {
+        const struct timeline *line = &e->stream[s];
+        if (line->retired == line->emitted) continue;
+        if (s != STREAM_COMPUTE || line->started - line->retired != 1 || !executor_computing(e))
+            return e->error.code;
+    }
+    return true;
+}
+
 /* The host has ended the use. COMPUTE is done when the device has done what the host enqueued. */
 static zero_status end_computing(struct executor *e) {
     struct item *item = newest(e);
@@ -390,21 +400,6 @@ zero_status executor_flush(struct executor *e) {
 }
 
 /* ---- results ---- */
-
-/* Squares of parameters that count on another model rank are added here only if they are inf or NaN, so that all
- * ranks skip. */
-static double counted_norm(const struct executor *e, uint32_t region) {
-    bool elsewhere = region_elsewhere(&e->o.shape.model->region[region]);
-    return elsewhere && isfinite(e->norm[region]) ? 0 : e->norm[region];
-}
-
-double executor_norm_squared(const struct executor *e) {
-    const struct policy *p = e->o.shape.policy;
-    double sum = 0; /* in the order of first use */
-    for (uint32_t k = 0; k < p->refreshes; k++)
-        sum += counted_norm(e, p->refresh[p->update_in_backward ? p->refreshes - 1 - k : k]);
-    return sum;
-}
 
 uint64_t executor_trace(const struct executor *e) { return e->trace; }
 

@@ -68,6 +68,11 @@ struct item { /* one point of an operation, from start to retirement */
     uint64_t sum[CHUNK_SUMS]; /* FETCH and STORE: checksums of the bytes that were read, or will be written */
 };
 
+/* A part of each share; the shares cut a whole region, or this rank's shard. */
+struct part {
+    uint64_t first, count, share; /* elements */
+};
+
 /* One stream: a ring of operations, and a ring of the items in flight, by point. */
 struct timeline {
     struct task *task;

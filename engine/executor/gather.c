@@ -1,6 +1,14 @@
 /* The steps of a gather: copy the share to the device, encode it, post the call, decode what arrived. An item of a run
  * does so with a part of each share, and a coded one in rounds of smaller parts. */
-#include "engine/executor/steps.h"
+#include "engine/executor/gather.h"
+
+#include "engine/executor/address.h"
+#include "engine/executor/collective.h"
+#include "engine/executor/lent.h"
+#include "engine/executor/quantized.h"
+#include "engine/executor/region.h"
+#include "engine/executor/rounds.h"
+#include "engine/executor/work.h"
 
 static struct comm_call call_of(const struct executor *e, const struct item *item) {
     return element_call(&e->o.shape, &item->task->op, item->index, item->moved);
@@ -51,7 +59,8 @@ zero_status bring_share(struct executor *e, struct item *item) {
 
 zero_status encode_share(struct executor *e, struct item *item) {
     struct comm_call call = call_of(e, item);
-    return gathers_codes(item) ? code_gather(e, item, gather_source(e, item, &call), &call) : ZERO_OK;
+    return codes_gather(&item->task->op) ? code_gather(e, item, gather_source(e, item, &call), &call)
+                                         : ZERO_OK;
 }
 
 zero_status post_gather(struct executor *e, struct item *item) {
@@ -61,7 +70,7 @@ zero_status post_gather(struct executor *e, struct item *item) {
     if (lent_region(e, op->write[0])) return lent_gather(e, item, call);
     call.source = gather_source(e, item, &call);
     call.target = gather_target(e, item, &call);
-    uint64_t codes = gathers_codes(item) ? call.count : 0;
+    uint64_t codes = codes_gather(&item->task->op) ? call.count : 0;
     if (codes) coded_gather_call(e, item, &call);
     zero_status status = post_counted(e, item, group, &call, codes);
     item->posted = item->moved + round_of(e, item).count == item_part(&e->o.shape, op, item->index).count;
@@ -72,7 +81,7 @@ zero_status decode_shares(struct executor *e, struct item *item) {
     if (lent_region(e, item->task->op.write[0])) return lent_take_gathered(e, item);
     enum { ROUND_BEGINS = 2 }; /* the step after await_turn */
     struct part part = round_of(e, item), whole = item_part(&e->o.shape, &item->task->op, item->index);
-    zero_status status = gathers_codes(item) ? decode_gather(e, item, part) : ZERO_OK;
+    zero_status status = codes_gather(&item->task->op) ? decode_gather(e, item, part) : ZERO_OK;
     item->moved += part.count;
     if (item->moved < whole.count) item->step = ROUND_BEGINS;
     return status;

@@ -7,9 +7,9 @@
  * as if a GPU did the work. Besides, an update reads its scalar set, which is not written before its last update is done
  * (executor_settle), and adds to update_ns, which is atomic; a reduction writes its region's norm, which AGREE reads: it waits for all
  * reductions; checksums go to their item. All else that a job and the executor share is `state`. */
-#include <string.h>
+#include "engine/executor/job.h"
 
-#include "engine/executor/steps.h"
+#include <string.h>
 
 enum { FREE, QUEUED, RUNNING, DONE };
 

@@ -1,48 +1,15 @@
 /* Regions that rest in the host program's memory (engine/model/lent.h). Collectives on them go in rounds through one bounded
  * staging buffer: each round moves as many elements of each rank's share as the buffer has room for. A rank that is alone has
  * nothing to gather, and its gradient is the sum. */
+#include "engine/executor/lent.h"
+
 #include <string.h>
 
-#include "engine/executor/steps.h"
-#include "kernels/ordered_sum.h"
-#include "kernels/work.h"
-
-const struct model_region *lent_region(const struct executor *e, struct buffer_ref ref) {
-    const struct region *r =
-        ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL ? policy_region(e, ref.region) : NULL;
-    bool lent = r && (ref.kind == BUFFER_PARAM_FULL ? r->lent : r->grad_lent);
-    return lent ? &e->o.shape.model->region[ref.region] : NULL;
-}
-
-/* Completes this rank's part of a summed gradient, and takes its norm block by block, with the bits of a reduction. A block that
- * lies in several pieces is copied first. */
-void lent_sum(struct executor *e, uint32_t region) {
-    const struct model_region *r = &e->o.shape.model->region[region];
-    struct placement cut = grad_shard_placement(policy_region(e, region));
-    enum dtype dtype = precision_of(&e->o.shape, region).reduced;
-    uint64_t bytes = dtype_bytes(dtype), left = shard_elements(e, region, cut);
-    uint64_t first = placement_part(cut, e->o.shape.policy->mesh, e->o.rank) * left;
-    float copy[NORM_BLOCK_ELEMENTS];
-    e->norm[region] = 0;
-    e->normed[region] = true;
-    for (uint64_t count, there; left; first += count, left -= count) {
-        double square;
-        void *block = lent_at(r, LENT_GRADS, bytes, first, &there);
-        count = left < NORM_BLOCK_ELEMENTS ? left : NORM_BLOCK_ELEMENTS;
-        bool copied = !block || there < count;
-        if (copied) lent_read(r, LENT_GRADS, bytes, first, count, block = copy);
-        struct ordered_sum_argument sum = {.input = {block},
-                                           .count = count,
-                                           .target = block,
-                                           .sums = &square,
-                                           .input_count = 1,
-                                           .dtype = dtype,
-                                           .target_dtype = dtype};
-        kernel_ordered_sum.run(&sum);
-        e->norm[region] += square;
-        if (copied) lent_write(r, LENT_GRADS, bytes, first, count, copy);
-    }
-}
+#include "engine/executor/address.h"
+#include "engine/executor/collective.h"
+#include "engine/executor/norms.h"
+#include "engine/executor/region.h"
+#include "engine/model/lent.h"
 
 /* ---- rounds ---- */
 

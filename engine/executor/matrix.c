@@ -1,10 +1,14 @@
 /* The optimizer on whole matrices: each rank changes the directions of the matrices that it owns and sets all other directions
  * to zero, so that the sum over the ranks has each owner's result. A discrete device does this work wherever the state is;
  * without one, the host does it, with all its threads. */
+#include "engine/executor/matrix.h"
+
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/region.h"
+#include "engine/executor/work.h"
 #include "kernels/matrix_step.h"
 #include "kernels/work.h"
 
@@ -15,10 +19,6 @@ struct matrix_argument {
 };
 
 _Static_assert(sizeof(struct matrix_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
-
-const struct optimizer *region_optimizer(const struct executor *e, uint32_t region) {
-    return e->o.optimizer[region_other(&e->o.shape.model->region[region])];
-}
 
 static void clear(float *directions, uint64_t first, uint64_t end) {
     memset(directions + first, 0, (end - first) * sizeof *directions);

@@ -1,8 +1,15 @@
 /* Gradient norms: the sum of squares of each shard, taken at the shard's last write, and the step's agreement. */
+#include "engine/executor/norms.h"
+
 #include <math.h>
 
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/collective.h"
+#include "engine/executor/region.h"
+#include "engine/executor/work.h"
+#include "engine/model/lent.h"
 #include "kernels/norm.h"
+#include "kernels/ordered_sum.h"
 #include "kernels/work.h"
 
 static void add_norm_f32(void *user, const void *block, uint64_t first, uint64_t count) {
@@ -24,7 +31,7 @@ comm_written_fn norm_of_written(enum dtype dtype) { return add_norm[dtype]; }
 
 /* The norm on a device: the sums of blocks go to the device's scratch, which all such works of the reduce stream
  * share; their total goes to memory that the host reads. */
-struct part norm_part(const struct executor *e, uint32_t region) {
+static struct part norm_part(const struct executor *e, uint32_t region) {
     uint64_t share = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
     return (struct part){0, share, share};
 }
@@ -77,6 +84,36 @@ void norm_in_memory(struct executor *e, uint32_t region, struct part part, const
     if (!e->o.without_data) add_norm_in_memory(e, region, part, elements);
 }
 
+/* Completes this rank's part of a summed gradient, and takes its norm block by block, with the bits of a reduction. A block that
+ * lies in several pieces is copied first. */
+void lent_sum(struct executor *e, uint32_t region) {
+    const struct model_region *r = &e->o.shape.model->region[region];
+    struct placement cut = grad_shard_placement(policy_region(e, region));
+    enum dtype dtype = precision_of(&e->o.shape, region).reduced;
+    uint64_t bytes = dtype_bytes(dtype), left = shard_elements(e, region, cut);
+    uint64_t first = placement_part(cut, e->o.shape.policy->mesh, e->o.rank) * left;
+    float copy[NORM_BLOCK_ELEMENTS];
+    e->norm[region] = 0;
+    e->normed[region] = true;
+    for (uint64_t count, there; left; first += count, left -= count) {
+        double square;
+        void *block = lent_at(r, LENT_GRADS, bytes, first, &there);
+        count = left < NORM_BLOCK_ELEMENTS ? left : NORM_BLOCK_ELEMENTS;
+        bool copied = !block || there < count;
+        if (copied) lent_read(r, LENT_GRADS, bytes, first, count, block = copy);
+        struct ordered_sum_argument sum = {.input = {block},
+                                           .count = count,
+                                           .target = block,
+                                           .sums = &square,
+                                           .input_count = 1,
+                                           .dtype = dtype,
+                                           .target_dtype = dtype};
+        kernel_ordered_sum.run(&sum);
+        e->norm[region] += square;
+        if (copied) lent_write(r, LENT_GRADS, bytes, first, count, copy);
+    }
+}
+
 /* Takes the norms that no reduction took: the gradient was reduced in an earlier micro-step, or over the replicate
  * axis. */
 zero_status complete_norms(struct executor *e, struct item *item) {
@@ -95,6 +132,21 @@ zero_status complete_norms(struct executor *e, struct item *item) {
             norm_in_memory(e, region, norm_part(e, region), shard);
     }
     return status;
+}
+
+/* Squares of parameters that count on another model rank are added here only if they are inf or NaN, so that all
+ * ranks skip. */
+static double counted_norm(const struct executor *e, uint32_t region) {
+    bool elsewhere = region_elsewhere(&e->o.shape.model->region[region]);
+    return elsewhere && isfinite(e->norm[region]) ? 0 : e->norm[region];
+}
+
+double executor_norm_squared(const struct executor *e) {
+    const struct policy *p = e->o.shape.policy;
+    double sum = 0; /* in the order of first use */
+    for (uint32_t k = 0; k < p->refreshes; k++)
+        sum += counted_norm(e, p->refresh[p->update_in_backward ? p->refreshes - 1 - k : k]);
+    return sum;
 }
 
 /* 1 + the last unit with an inf or NaN, because backward reaches that unit first; 0: none. */

@@ -1,40 +1,23 @@
 /* How each kind of operation is performed: the table below has one row of steps per kind. A step may start work on
  * one mechanism; the item awaits that work before the next step. On a discrete device, all arithmetic and all copies
  * are work of the device: this code never reads the device's memory. */
-#include <string.h>
+#include "engine/executor/perform.h"
 
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/collective.h"
+#include "engine/executor/gather.h"
+#include "engine/executor/job.h"
+#include "engine/executor/matrix.h"
+#include "engine/executor/norms.h"
+#include "engine/executor/reduce.h"
+#include "engine/executor/region.h"
+#include "engine/executor/rounds.h"
+#include "engine/executor/transfer.h"
+#include "engine/executor/update.h"
+#include "engine/executor/work.h"
+#include "engine/model/lent.h"
 
-/* ---- starting work, and testing what an item awaits ---- */
-
-static uint64_t written_bytes(const struct device_work *work) {
-    uint64_t bytes = 0;
-    for (uint8_t i = 0; i < work->writes; i++) bytes += work->write[i].bytes;
-    return bytes;
-}
-
-zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
-                   enum device_stream stream, const void *argument, struct device_work *work) {
-    work->kernel = kernel;
-    work->stream = (uint8_t)stream;
-    memcpy(work->argument, argument, kernel->argument_bytes);
-    bool job = job_submit(e, item, JOBS_CHUNKS, kernel, argument, written_bytes(work));
-    item->awaits = job ? AWAITS_JOB : AWAITS_DEVICE;
-    if (job) return ZERO_OK;
-    zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
-    return status ? status : e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
-}
-
-zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
-                 const void *source, uint64_t bytes) {
-    item->awaits = AWAITS_DEVICE;
-    if (stream == DEVICE_OUT) e->traffic.to_host_bytes += bytes;
-    if (stream == DEVICE_IN) e->traffic.to_device_bytes += bytes;
-    zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
-    return status
-               ? status
-               : e->o.device->ops->copy(e->o.device, stream, target, source, bytes, &item->ticket, &e->error);
-}
+/* ---- testing what an item awaits ---- */
 
 static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
     return e->o.device->ops->test(e->o.device, item->ticket, out_done, &e->error);

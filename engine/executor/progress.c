@@ -1,5 +1,9 @@
 /* Starts the operations that are ready, and retires those that are done. */
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/ahead.h"
+#include "engine/executor/collective.h"
+#include "engine/executor/perform.h"
+#include "engine/executor/region.h"
 
 /* The points of `stream` that `op` may count on. On the compute stream of a discrete device an operation need not
  * wait until earlier operations are done: the device runs them in order, so it is enough that they have started. */
@@ -159,14 +163,4 @@ bool executor_stored(const struct executor *e) {
 bool executor_transferring(const struct executor *e) {
     static const enum stream transfers[4] = {STREAM_FETCH, STREAM_STORE, STREAM_PARAM, STREAM_GRAD};
     return in_flight_on(e, transfers, 4);
-}
-
-bool executor_waits_for_host(const struct executor *e) {
-    for (int s = 0; s < STREAMS; s++) {
-        const struct timeline *line = &e->stream[s];
-        if (line->retired == line->emitted) continue;
-        if (s != STREAM_COMPUTE || line->started - line->retired != 1 || !executor_computing(e))
-            return e->error.code;
-    }
-    return true;
 }

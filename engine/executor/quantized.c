@@ -4,7 +4,11 @@
  *
  * Coding is inexact, so it works only on request. All ranks, stages and transports get the same bits, because each
  * sum adds the same codes in rank order. */
-#include "engine/executor/steps.h"
+#include "engine/executor/quantized.h"
+
+#include "engine/executor/address.h"
+#include "engine/executor/region.h"
+#include "engine/executor/work.h"
 #include "kernels/quantize.h"
 #include "kernels/work.h"
 
@@ -24,6 +28,11 @@ bool codes_gather(const struct operation *op) {
     return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
 }
 
+bool codes_reduce(const struct executor_shape *o, const struct operation *op) {
+    return op->kind == OP_REDUCE && op->object == OBJECT_GRAD && op->reads > 0 && o->gradient_code &&
+           !region_keeps_fp32(&o->model->region[op->region]);
+}
+
 static enum code_format gather_code(const struct executor_shape *o, const struct operation *op) {
     return region_code(&o->model->region[op->region]);
 }
@@ -32,10 +41,9 @@ static enum code_format gather_code(const struct executor_shape *o, const struct
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
-    enum code_format format = gathers ? (codes_gather(op) ? gather_code(o, op) : CODE_NONE)
-                              : op->reads > 0 && op->object == OBJECT_GRAD && codes_gradient(o, op->region)
-                                  ? o->gradient_code
-                                  : CODE_NONE;
+    enum code_format format = gathers               ? (codes_gather(op) ? gather_code(o, op) : CODE_NONE)
+                              : codes_reduce(o, op) ? o->gradient_code
+                                                    : CODE_NONE;
     if (!format) return call;
     return (struct comm_call){.kind = gathers ? COMM_ALL_GATHER : COMM_ALL_TO_ALL,
                               .dtype = DTYPE_U8,
@@ -46,25 +54,6 @@ struct comm_call coded_call(const struct executor_shape *o, const struct operati
 }
 
 /* ---- gathers ---- */
-
-uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
-    const struct placement whole = {{REPLICATE, REPLICATE}};
-    struct placement_step steps[4];
-    uint64_t largest = 0;
-    if (!placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps)) return 0;
-    uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
-    for (uint32_t i = 0; i < o->model->regions; i++) {
-        uint64_t share = o->model->region[i].padded / members,
-                 most = piece_elements(o, precision_of(o, i).compute, (uint32_t)members);
-        enum code_format format = region_code(&o->model->region[i]);
-        if (!format) continue;
-        uint64_t bytes = (members + 1) * quantize_bytes(share < most ? share : most, format);
-        if (bytes > largest) largest = bytes;
-    }
-    return largest;
-}
-
-bool gathers_codes(const struct item *item) { return codes_gather(&item->task->op); }
 
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call) {
@@ -101,18 +90,8 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
 
 /* ---- reductions ---- */
 
-bool codes_gradient(const struct executor_shape *o, uint32_t region) {
-    return o->gradient_code && !region_keeps_fp32(&o->model->region[region]);
-}
-
 uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members) {
     return 2 * (uint64_t)members * quantize_bytes(share, o->gradient_code);
-}
-
-bool reduces_codes(const struct executor *e, const struct item *item) {
-    const struct operation *op = &item->task->op;
-    return op->kind == OP_REDUCE && op->object == OBJECT_GRAD && op->reads > 0 &&
-           codes_gradient(&e->o.shape, op->region);
 }
 
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,

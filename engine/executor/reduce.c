@@ -1,168 +1,21 @@
 /* The steps of a reduction: the gradient becomes a message; the messages are summed into the shard; the shard goes to
  * the memory where it rests. All other memory that a reduction needs is in its staging buffer. */
-#include "engine/executor/steps.h"
+#include "engine/executor/reduce.h"
+
+#include "engine/executor/address.h"
+#include "engine/executor/collective.h"
+#include "engine/executor/lent.h"
+#include "engine/executor/norms.h"
+#include "engine/executor/quantized.h"
+#include "engine/executor/region.h"
+#include "engine/executor/rounds.h"
+#include "engine/executor/staging.h"
+#include "engine/executor/work.h"
 #include "engine/plan/chunk_layout.h"
 #include "kernels/gradients.h"
 #include "kernels/work.h"
 
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES; }
-
-/* ---- rounds ---- */
-
-static bool coded(const struct executor_shape *o, const struct operation *op) {
-    return scatters(op) && op->object == OBJECT_GRAD && codes_gradient(o, op->region);
-}
-
-/* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory. Else the message
- * takes the gradient's place. */
-static bool stages_message(const struct executor_shape *o, const struct operation *op) {
-    struct precision p = moved_precision(o, op);
-    return o->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute);
-}
-
-static struct comm_call whole_call(const struct executor_shape *o, const struct operation *op,
-                                   uint64_t count) {
-    struct precision p = moved_precision(o, op);
-    bool scatter = scatters(op);
-    return (struct comm_call){.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
-                              .dtype = reduced_from(&p, scatter),
-                              .target_dtype = p.reduced,
-                              .count = count,
-                              .native = o->native_reduction,
-                              .add = op->add};
-}
-
-/* The reduced shard rests in the host's memory, and the device makes it in the gradient's memory, which nobody reads any more. It
- * makes it in the staging buffer instead if the gradient is gone, if the types differ in width (the sum of one round would
- * overwrite elements that later rounds read), or if the reduction adds to the old shard. */
-static bool stages_shard(const struct executor_shape *o, const struct operation *op) {
-    bool leaves = o->host_updates && op->object == OBJECT_GRAD &&
-                  !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
-    struct precision p = precision_of(o, op->region);
-    return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute));
-}
-
-static bool sums_replicas(const struct operation *op) {
-    return op->summed && buffer_is_ring(op->write[0].kind);
-}
-
-/* The host adds what a micro-step reduced to the sum in its own memory, so the sum need not cross to the device and back. Both add in
- * fp32, so the bits are the same; a narrower sum would be rounded once more on its way. */
-bool executor_host_adds(const struct executor_shape *o, const struct operation *op) {
-    return op->add && scatters(op) && stages_shard(o, op) &&
-           precision_of(o, op->region).reduced == DTYPE_F32 && !sums_replicas(op);
-}
-
-static bool needs_scratch(const struct executor_shape *o, const struct operation *op) {
-    struct comm_call call = whole_call(o, op, NORM_BLOCK_ELEMENTS);
-    return comm_staging_bytes(o->group[op->axes][op->stream], &call) || coded(o, op) || stages_shard(o, op) ||
-           (scatters(op) && stages_message(o, op));
-}
-
-uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
-    uint64_t bytes = o->piece_bytes ? o->piece_bytes : PIECE_BYTES_DEFAULT;
-    uint64_t most = bytes / shares / dtype_bytes(dtype) / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
-    return most ? most : NORM_BLOCK_ELEMENTS;
-}
-
-/* True if the sum goes into the gradient's memory in a narrower type. It then overwrites elements of other shares, so the whole
- * message is made first. */
-static bool narrows_in_place(const struct executor_shape *o, const struct operation *op) {
-    return scatters(op) && stages_message(o, op) && o->policy->region[op->region].grad_in_place;
-}
-
-/* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
- * native sum may depend on its size, so it is not cut. The host's arrays have rounds of their own (lent.c). */
-uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
-    uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
-    if (op->kind == OP_GATHER)
-        return codes_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, members)
-                                : UINT64_MAX;
-    if (op->kind != OP_REDUCE || o->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
-    if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
-        return UINT64_MAX;
-    if (narrows_in_place(o, op)) return UINT64_MAX;
-    return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
-}
-
 /* ---- staging ---- */
-
-/* Bytes of the message in the staging buffer, of one round. 0: the message takes the gradient's place. */
-static uint64_t staged_message_bytes(const struct executor_shape *o, const struct operation *op,
-                                     uint64_t count) {
-    if (!scatters(op) || !stages_message(o, op)) return 0;
-    uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
-    return aligned(members * count * dtype_bytes(precision_of(o, op->region).message));
-}
-
-/* Bytes of the reduced shard at the end of the staging buffer, of one round. */
-static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct operation *op,
-                                   uint64_t count) {
-    return stages_shard(o, op) ? aligned(count * dtype_bytes(precision_of(o, op->region).reduced)) : 0;
-}
-
-/* The staging bytes of a call of at most call.count elements. An all-reduce whose count the members do not divide
- * takes more than one with the next larger count. */
-static uint64_t call_staging_bytes(const struct comm_group *group, struct comm_call call) {
-    uint64_t bytes = comm_staging_bytes(group, &call);
-    if (call.kind != COMM_ALL_REDUCE || call.count < 2) return bytes;
-    call.count--;
-    uint64_t uneven = comm_staging_bytes(group, &call);
-    return bytes > uneven ? bytes : uneven;
-}
-
-static uint64_t staging_bytes(const struct executor_shape *o, const struct operation *op) {
-    const struct comm_group *group = o->group[op->axes][op->stream];
-    uint64_t share = o->model->region[op->region].padded /
-                     (scatters(op) ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD]),
-             round = round_elements(o, op);
-    struct comm_call call = whole_call(o, op, share < round ? share : round);
-    uint64_t bytes = coded(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
-                                  : call_staging_bytes(group, call);
-    if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
-        bytes = lent_reduce_bytes(group, call);
-    return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-/* The staging bytes of the part of the shard that the host adds. */
-static uint64_t round_staging_bytes(const struct executor_shape *o, const struct operation *op) {
-    uint64_t share = o->model->region[op->region].padded / comm_group_size(o->group[op->axes][op->stream]),
-             round = round_elements(o, op);
-    return executor_host_adds(o, op) ? staged_shard_bytes(o, op, share < round ? share : round) : 0;
-}
-
-/* The largest value of `bytes` over all reductions. A scatter cuts the whole region. A sum over the replicate axis sums the shard
- * that a scatter made. */
-static uint64_t most_bytes(const struct executor_shape *o,
-                           uint64_t (*bytes)(const struct executor_shape *o, const struct operation *op)) {
-    uint64_t most = 0;
-    bool adds =
-        (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) || o->policy->bound;
-    for (uint32_t i = 0; i < o->model->regions; i++)
-        for (uint8_t axes = AXES_SHARD; axes <= AXES_BOTH; axes++) {
-            bool scatter = axes & AXES_SHARD;
-            struct operation op = {.kind = OP_REDUCE,
-                                   .object = OBJECT_GRAD,
-                                   .stream = STREAM_REDUCE,
-                                   .axes = axes,
-                                   .add = scatter && adds,
-                                   .reads = scatter,
-                                   .region = (uint16_t)i};
-            most = larger(most, o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0);
-            op.object = OBJECT_DIRECTION, op.add = false;
-            if (o->policy->region[i].matrices)
-                most = larger(most, o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0);
-        }
-    return most;
-}
-
-uint64_t executor_staging_bytes(const struct executor_shape *o) { return most_bytes(o, staging_bytes); }
-
-uint64_t executor_round_staging_bytes(const struct executor_shape *o) {
-    return most_bytes(o, round_staging_bytes);
-}
 
 /* True if the message has another type than the gradient, or is multiplied by a factor. It then overwrites the
  * gradient, which nobody reads after its reduction, or it has its own memory. */
@@ -248,7 +101,7 @@ zero_status make_message(struct executor *e, struct item *item) {
 
 zero_status encode_message(struct executor *e, struct item *item) {
     struct comm_call call = element_call(&e->o.shape, &item->task->op, item->index, item->moved);
-    if (!reduces_codes(e, item)) return ZERO_OK;
+    if (!codes_reduce(&e->o.shape, &item->task->op)) return ZERO_OK;
     return code_reduce(e, item, message_address(e, item), message_step(e, item), &call);
 }
 
@@ -380,7 +233,8 @@ static comm_written_fn norm_of_sum(const struct executor *e, const struct operat
 
 /* The same on a device, whose kernel sums in the device's memory. */
 static bool norms_with_sum(const struct executor_shape *o, const struct operation *op, bool by_host) {
-    return o->discrete && scatters(op) && takes_norm(op) && !sums_replicas(op) && !by_host && !coded(o, op);
+    return o->discrete && scatters(op) && takes_norm(op) && !sums_replicas(op) && !by_host &&
+           !codes_reduce(o, op);
 }
 
 bool executor_norm_apart(const struct executor_shape *o, const struct operation *op, bool by_host) {
@@ -424,9 +278,10 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     call.written_user = &e->norm[op->region];
     bool with_sum = norms_with_sum(&e->o.shape, op, host_adds(e, item));
     if (with_sum) norm_with_sum(e, op->region, round_of(e, item), &call.norm);
-    uint64_t codes = reduces_codes(e, item) ? call.count : 0;
+    uint64_t codes = codes_reduce(&e->o.shape, &item->task->op) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
-    if (call.written && !item->index && !item->moved) e->norm[op->region] = 0; /* `written` adds to the norm */
+    if (call.written && !item->index && !item->moved)
+        e->norm[op->region] = 0; /* `written` adds to the norm */
     if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL || with_sum;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     zero_status status = codes ? ZERO_OK : check_staging(e, item, group, &call);
@@ -438,7 +293,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
 zero_status decode_sum(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     if (scatters(op) && lent_region(e, op->read[0])) return lent_take_sum(e, item);
-    if (!reduces_codes(e, item)) return ZERO_OK;
+    if (!codes_reduce(&e->o.shape, &item->task->op)) return ZERO_OK;
     return decode_reduce(e, item, round_target(e, item), round_of(e, item).count,
                          op->add && !host_adds(e, item));
 }

@@ -1,9 +1,12 @@
 /* The norms of whole tensors, where an optimizer needs them. A reduction cuts a region into parts. The region's buffer has, part by
  * part, the norms of every tensor of the region, also of tensors without elements in that part. So the sum over the parts adds the
  * same numbers in the same order at every stage. */
+#include "engine/executor/tensor.h"
+
 #include <string.h>
 
-#include "engine/executor/steps.h"
+#include "engine/executor/region.h"
+#include "engine/executor/work.h"
 #include "kernels/tensor_norms.h"
 #include "kernels/work.h"
 

@@ -3,10 +3,14 @@
  * Every record carries a tag. A record that was read is used only after its tag and checksum match the last store.
  * The check finds a flipped bit, a block that the drive wrote to another place, and an old block that the drive kept.
  * Parameters have no room for tags, so their checksums stay in memory. */
+#include "engine/executor/transfer.h"
+
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/job.h"
+#include "engine/executor/region.h"
 #include "kernels/checksum.h"
 
 struct chunk_tag {
@@ -17,18 +21,6 @@ static const uint64_t tag_magic[RECORD_PARTS] = {0x31676174206f727aULL,  /* "zro
                                                  0x32676174206f727aULL}; /* "zro tag2" */
 
 _Static_assert(sizeof(struct chunk_tag) <= CHUNK_TAG_BYTES, "a record has room for its tag");
-
-uint8_t *slot_address(const struct executor *e, uint64_t slot) {
-    const struct plan *plan = e->o.plan;
-    uint8_t *slots = (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS];
-    return slots + slot % plan->layout.slots * plan->layout.slot_bytes;
-}
-
-uint8_t *access_slot(const struct executor *e) {
-    const struct plan *plan = e->o.plan;
-    return (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS] +
-           plan->layout.slots * plan->layout.slot_bytes;
-}
 
 /* ---- places ---- */
 
@@ -220,9 +212,13 @@ static zero_status read_grads(struct executor *e, struct item *item, uint32_t re
     return ZERO_OK;
 }
 
+static void forget_gradients(struct executor *e) {
+    for (uint32_t i = 0; i <= e->o.plan->layout.slots; i++) e->access.held[i].there &= (uint8_t)~CHUNK_GRADS;
+}
+
 static zero_status write_grads(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                                uint8_t *grads) {
-    access_forget_gradients(e);
+    forget_gradients(e);
     e->stored[c->index].has_grads = true;
     e->stored[c->index].grad_check = item->sum[SUM_GRADS];
     return transfer_post(e, item, true, grad_place(e, region, c), c->grad_bytes, grads);

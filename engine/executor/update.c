@@ -15,10 +15,16 @@
  *
  * If part of a shard's state is on the device, the shard's gradient is in host memory. The device reads the gradient there, and
  * parameters that are there: host and device both reach pinned memory. */
+#include "engine/executor/update.h"
+
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/executor/steps.h"
+#include "engine/executor/address.h"
+#include "engine/executor/region.h"
+#include "engine/executor/tensor.h"
+#include "engine/executor/work.h"
+#include "engine/model/lent.h"
 #include "kernels/cast.h"
 #include "kernels/work.h"
 
@@ -334,11 +340,6 @@ static struct update_argument argument_of(struct executor *e, const struct item 
 }
 
 /* ---- between a discrete device and the host that updates for it ---- */
-
-bool crosses(const struct executor *e, const void *address) {
-    const uint8_t *extent = e->o.memory[TIER_CPU], *at = address;
-    return e->o.shape.discrete && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
-}
 
 static bool updates_through_staging(const struct executor *e, const struct update_argument *a) {
     return plan_host_updates(e->o.plan) && !a->by_device && a->out && !crosses(e, a->out);

@@ -1,8 +1,15 @@
-/* The part of a region that a rank holds, and its address. */
-#include "engine/executor/steps.h"
+/* What the executor knows of a region: its policy, types, optimizer and unit, and the sizes of its parts. */
+#include "engine/executor/region.h"
 
 const struct region *policy_region(const struct executor *e, uint32_t region) {
     return &e->o.shape.policy->region[region];
+}
+
+const struct model_region *lent_region(const struct executor *e, struct buffer_ref ref) {
+    const struct region *r =
+        ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL ? policy_region(e, ref.region) : NULL;
+    bool lent = r && (ref.kind == BUFFER_PARAM_FULL ? r->lent : r->grad_lent);
+    return lent ? &e->o.shape.model->region[ref.region] : NULL;
 }
 
 struct precision precision_of(const struct executor_shape *o, uint32_t region) {
@@ -22,22 +29,15 @@ uint64_t shard_elements(const struct executor *e, uint32_t region, struct placem
     return part_elements(&e->o.shape, region, placement);
 }
 
-void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
-                       struct placement placement, enum dtype dtype) {
-    uint8_t *address = buffer_address(e, buffer);
-    bool whole = ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL;
-    if (!whole) return address;
-    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->o.rank);
-    return address + part * shard_elements(e, ref.region, placement) * dtype_bytes(dtype);
-}
-
 struct placement grad_shard_placement(const struct region *r) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     return placement_equal(r->grad_step, whole) ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
 }
 
-float *part_of_directions(const struct executor *e, uint32_t region, uint32_t buffer,
-                          struct placement placement) {
-    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->o.rank);
-    return (float *)buffer_address(e, buffer) + part * shard_elements(e, region, placement);
+const struct optimizer *region_optimizer(const struct executor *e, uint32_t region) {
+    return e->o.optimizer[region_other(&e->o.shape.model->region[region])];
+}
+
+const char *unit_name(const struct executor *e, uint32_t region) {
+    return e->o.shape.model->unit[e->o.shape.model->region[region].unit]->name;
 }
