@@ -1,6 +1,9 @@
 /* The directions of a region whose optimizer updates whole matrices: gathers them from shards, lets each matrix's
  * owner change its own, and brings them back to shards. */
+#include "stages/matrix.h"
+
 #include "stages/emit.h"
+#include "stages/grad.h"
 
 /* Moves directions between two placements, by gathers or reductions. */
 static void move(struct policy *p, uint16_t region, struct buffer_ref direction, struct placement from,

@@ -1,5 +1,8 @@
 /* The parameters of a region: when they are gathered, and when they are released. */
+#include "stages/param.h"
+
 #include "stages/emit.h"
+#include "stages/room.h"
 
 static void gather(struct policy *p, uint16_t region, struct placement from, enum buffer_kind source,
                    struct operation *op) {

@@ -3,38 +3,13 @@
 #include <stddef.h>
 
 #include "stages/emit.h"
-
-const struct use *policy_use(const struct policy *p, uint32_t position) {
-    uint32_t use = position < p->uses       ? position
-                   : position < 2 * p->uses ? 2 * p->uses - 1 - position
-                                            : position - 2 * p->uses;
-    return &p->forward[use];
-}
-
-bool policy_backward(const struct policy *p, uint32_t position) {
-    return position >= p->uses && position < 2 * p->uses;
-}
-
-static bool uses_region(const struct use *use, uint16_t region) {
-    for (uint8_t i = 0; i < use->count; i++)
-        if (use->region[i] == region) return true;
-    return false;
-}
-
-bool policy_used_later(const struct policy *p, uint16_t region, uint32_t after, bool backward_only,
-                       uint32_t *out_position) {
-    const struct region *r = &p->region[region];
-    if (r->first_use >= p->uses) return false; /* no use has it */
-    uint32_t q = after + 1, turn = 2 * p->uses - 1 - r->last_use, end = 2 * p->uses - r->first_use;
-    if (q < turn && (q > r->last_use || backward_only)) q = turn; /* no use is between */
-    for (; q < p->positions && q < end; q++) {
-        if (backward_only && !policy_backward(p, q)) continue;
-        if (!uses_region(policy_use(p, q), region)) continue;
-        if (out_position) *out_position = q;
-        return true;
-    }
-    return false;
-}
+#include "stages/eviction.h"
+#include "stages/grad.h"
+#include "stages/matrix.h"
+#include "stages/param.h"
+#include "stages/reach.h"
+#include "stages/room.h"
+#include "stages/tensor.h"
 
 static void resolve(const struct policy *p, struct region *r) {
     const struct stage *s = p->stage;
@@ -85,100 +60,6 @@ static void order_refresh(struct policy *p) {
     }
 }
 
-/* ---- elements that are gathered ---- */
-
-static uint64_t add_use(struct policy *p, const struct use *use, uint32_t sum) {
-    uint64_t elements = 0;
-    for (uint8_t i = 0; i < use->count; i++) {
-        struct region *r = &p->region[use->region[i]];
-        if (!rests_replicated(r) && r->counted != sum) elements += r->elements;
-        r->counted = sum;
-    }
-    return elements;
-}
-
-/* The elements of the forward uses in two runs. Counts each region once, and no region of `but` (may be NULL). */
-static uint64_t elements_of(struct policy *p, struct run a, struct run b, const struct use *but) {
-    uint64_t elements = 0;
-    uint32_t sum = ++p->sums;
-    if (but) add_use(p, but, sum);
-    for (uint32_t q = a.first; q <= a.last; q++) elements += add_use(p, &p->forward[q], sum);
-    for (uint32_t q = b.first; q <= b.last; q++) elements += add_use(p, &p->forward[q], sum);
-    return elements;
-}
-
-static const struct run nothing = {1, 0};
-
-bool policy_fits(struct policy *p, struct run a, struct run b, const struct use *in_use) {
-    if (p->ahead_max == UINT64_MAX && p->live_max == UINT64_MAX) return true;
-    return elements_of(p, a, b, in_use) <= p->ahead_max && elements_of(p, a, b, NULL) <= p->live_max;
-}
-
-static uint32_t forward_of(const struct policy *p, uint32_t position) {
-    return position < p->uses ? position : 2 * p->uses - 1 - position;
-}
-
-static bool keeps(const struct policy *p) {
-    return placement_is(p->stage->param_between, REPLICATE, REPLICATE) &&
-           !placement_is(p->stage->param_rest, REPLICATE, REPLICATE);
-}
-
-/* `gathered` ends at the end of a segment. True if it leaves room for each forward of that segment before it. */
-static bool leaves_room(struct policy *p, struct run gathered) {
-    uint32_t first = gathered.last - p->forward[gathered.last].segment_offset;
-    for (uint32_t u = first; u < gathered.first; u++)
-        if (!policy_fits(p, gathered, (struct run){u, u}, &p->forward[u])) return false;
-    return true;
-}
-
-static bool ends_segment(const struct policy *p, uint32_t use) {
-    return use + 1 == p->uses || p->forward[use + 1].segment_offset == 0;
-}
-
-/* The same for every segment that ends inside the run: when that segment is recomputed, the part of the run up to its
- * end is still gathered. */
-static bool leaves_room_again(struct policy *p, struct run gathered) {
-    for (uint32_t u = gathered.first; u <= gathered.last; u++)
-        if (ends_segment(p, u) && !leaves_room(p, (struct run){gathered.first, u})) return false;
-    return true;
-}
-
-/* Keeps the last units whole while their total size fits in live_max: backward needs these units first. Then keeps
- * fewer, until each segment with kept units leaves room for those of its units that are not kept. */
-static void find_kept(struct policy *p) {
-    p->kept_from = p->uses;
-    uint64_t elements = 0;
-    uint32_t sum = ++p->sums;
-    while (p->kept_from > 0 && keeps(p)) {
-        elements += add_use(p, &p->forward[p->kept_from - 1], sum);
-        if (elements > p->live_max) break;
-        p->kept_from--;
-    }
-    while (p->kept_from < p->uses && !leaves_room_again(p, (struct run){p->kept_from, p->uses - 1}))
-        p->kept_from++;
-}
-
-/* True if the use at `position` may be gathered while the use at `cursor` is in use. The gathered units are then a
- * run of forward uses between the two; if the cursor is in forward and `position` in backward, the run extends to the
- * last forward. (Kept units fit in live_max by themselves; a backward that comes after them has them in its run.) A
- * unit that is gathered for its backward must also leave room for the forwards that are recomputed before that
- * backward. */
-static bool has_room(struct policy *p, uint32_t cursor, uint32_t position) {
-    uint32_t here = forward_of(p, cursor), there = forward_of(p, position);
-    uint32_t first = here < there ? here : there;
-    uint32_t last = policy_backward(p, cursor) ? here : policy_backward(p, position) ? p->uses - 1 : there;
-    if (!policy_fits(p, (struct run){first, last}, nothing, policy_use(p, cursor))) return false;
-    return !policy_backward(p, position) || last == 0 || leaves_room_again(p, (struct run){there, last - 1});
-}
-
-uint32_t policy_reach(struct policy *p, uint32_t cursor) {
-    if (p->eager) return cursor + 1 < p->positions ? p->positions - 1 : cursor; /* no use gathers */
-    uint32_t left = policy_backward(p, cursor) ? p->backward_depth : p->depth, q = cursor;
-    for (; q + 1 < p->positions; q++)
-        if (policy_gathers(p, policy_use(p, q + 1)) && (left-- == 0 || !has_room(p, cursor, q + 1))) break;
-    return q;
-}
-
 void policy_open(struct policy *p) {
     p->eager = true;
     p->sums = 0;
@@ -189,7 +70,7 @@ void policy_open(struct policy *p) {
     }
     find_uses(p);
     order_refresh(p);
-    find_kept(p);
+    policy_find_kept(p);
     room_open(p);
     p->evaluating = p->last = false;
     p->cursor = p->positions = p->reductions = p->gathers = p->directed = 0;
@@ -268,7 +149,7 @@ static void finish_pass(struct policy *p, struct operation_list *out) {
     /* A pass that an evaluation interrupts before its first backward is not over. */
     bool final = p->free_order && p->last && p->turned;
     policy_skip_to(p, p->positions, out);
-    room_finish(p);
+    eviction_finish(p);
     for (uint32_t i = 0; i < p->regions; i++) {
         struct region *r = &p->region[i];
         param_to_rest(p, (uint16_t)i, out);
@@ -303,12 +184,6 @@ void policy_cancel(struct policy *p, bool step, struct operation_list *out) {
     if (step) p->taken[OBJECT_GRAD] = 0;
 }
 
-bool policy_gathers(const struct policy *p, const struct use *use) {
-    for (uint8_t i = 0; i < use->count; i++)
-        if (!rests_replicated(&p->region[use->region[i]])) return true;
-    return false;
-}
-
 /* Gathers the use at `position`, and the uses after it that may be gathered ahead. */
 static void want_uses(struct policy *p, uint32_t position, struct operation_list *out) {
     if (p->eager) return; /* all regions rest whole, and are never stale */
@@ -333,7 +208,7 @@ void policy_begin(struct policy *p, uint32_t position, struct operation_list *ou
     p->turned |= policy_backward(p, position);
     if (!p->free_order) policy_skip_to(p, position, out);
     p->current = position;
-    if (p->bound) room_begin(p, position, out);
+    if (p->bound) eviction_begin(p, position, out);
     want_uses(p, position, out);
     compute(p, position, out);
 }
@@ -354,7 +229,7 @@ void policy_go_on(struct policy *p, uint32_t position, struct operation_list *ou
 }
 
 void policy_end(struct policy *p, struct operation_list *out) {
-    if (p->bound) room_end(p, out);
+    if (p->bound) eviction_end(p, out);
     if (!p->free_order) leave_use(p, false, out);
 }
 

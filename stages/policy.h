@@ -162,6 +162,10 @@ struct policy {
     uint64_t taken[ROOMS], leaving[ROOMS]; /* bytes: in use or kept; released, and perhaps still being read */
 };
 
+static inline bool rests_replicated(const struct region *region) {
+    return placement_is(region->rest, REPLICATE, REPLICATE);
+}
+
 /* The training passes of a step, and the micro-batches of each of their uses. */
 static inline uint32_t policy_passes(const struct policy *policy) {
     return policy->vertical ? 1 : policy->micro_steps;
@@ -203,6 +207,9 @@ void policy_cancel(struct policy *policy, bool step, struct operation_list *out)
 /* The use at `position` begins; `position` is not below the cursor, and positions between are skipped. COMPUTE is the
  * last operation. */
 void policy_begin(struct policy *policy, uint32_t position, struct operation_list *out);
+
+/* The uses before `position` are skipped. */
+void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);
 
 /* The use at the cursor ends; in free order: the present one. */
 void policy_end(struct policy *policy, struct operation_list *out);

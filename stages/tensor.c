@@ -1,6 +1,9 @@
 /* The norms of a region's tensors, for an optimizer that needs norms of whole tensors: each rank takes the norms of
  * its shard, and all ranks gather them. */
+#include "stages/tensor.h"
+
 #include "stages/emit.h"
+#include "stages/grad.h"
 
 void tensor_measure(struct policy *p, uint16_t region, enum outcome outcome, struct operation_list *out) {
     const struct placement whole = {{REPLICATE, REPLICATE}};

@@ -1,4 +1,4 @@
-/* Free order within a bound: the exact order of events, written out by hand from the rules in stages/room.c; then, for programs, models
+/* Free order within a bound: the exact order of events, written out by hand from the rules in stages/room.c and stages/eviction.c; then, for programs, models
  * and bounds from seeds: what is gathered and the gradients that are not reduced never take more than the room, what is in use is
  * there, all waits for memory are there, and every stage reduces at the same moments. room_test [FIRST SEED] [SEEDS] */
 #include <inttypes.h>
