@@ -18,6 +18,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status.h"
 #include "engine/schedule/lr_schedule.h"
+#include "kernels/quantize.h"
 #include "offload/tier_kind.h"
 #include "stages/accumulation.h"
 #include "stages/reshard.h"
@@ -280,7 +281,7 @@ struct config {
 const char *config_unchosen(const struct config *config);
 
 /* The format of codes of a choice of zero_quantized_weights. */
-int config_weight_code(int choice);
+static inline int config_weight_code(int choice) { return choice == CODE_FORMATS ? CODE_INT8 : choice; }
 
 /* After config_read: some parameters are gathered in codes. */
 bool config_codes_weights(const struct config *config);

@@ -4,27 +4,25 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/config/architecture.h"
 #include "engine/config/config.h"
 #include "engine/config/given.h"
 #include "engine/config/key.h"
 #include "engine/config/value.h"
 
-enum type { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, TYPES };
 enum { ALIASES_MAX = 2 };
 
 static zero_status resolve_gpt2(struct config *config, struct zero_error *error);
 static zero_status resolve_llama(struct config *config, struct zero_error *error);
 
 static const struct {
-    const char *name, *width, *heads; /* the keys that have these numbers */
+    const char *width, *heads; /* the keys that have these numbers */
     zero_status (*resolve)(struct config *config, struct zero_error *error);
-} architectures[TYPES] = {[GPT2] = {"gpt2", "n_embd", "n_head", resolve_gpt2},
-                          [LLAMA] = {"llama", "hidden_size", "num_attention_heads", resolve_llama},
-                          [MISTRAL] = {"mistral", "hidden_size", "num_attention_heads", resolve_llama},
-                          [QWEN2] = {"qwen2", "hidden_size", "num_attention_heads", resolve_llama},
-                          [QWEN3] = {"qwen3", "hidden_size", "num_attention_heads", resolve_llama}};
-
-const char *config_architecture(uint32_t index) { return index < TYPES ? architectures[index].name : NULL; }
+} architectures[TYPES] = {[GPT2] = {"n_embd", "n_head", resolve_gpt2},
+                          [LLAMA] = {"hidden_size", "num_attention_heads", resolve_llama},
+                          [MISTRAL] = {"hidden_size", "num_attention_heads", resolve_llama},
+                          [QWEN2] = {"hidden_size", "num_attention_heads", resolve_llama},
+                          [QWEN3] = {"hidden_size", "num_attention_heads", resolve_llama}};
 
 /* fallback: the default per architecture, as JSON; NULL: the architecture has no such key; "": the key has no
  * default. */
@@ -89,9 +87,9 @@ static zero_status no_such_key(const char *path, const struct model_key *key, in
                                struct zero_error *error) {
     if (key->instead)
         return error_set(error, ZERO_E_CONFIG, "%s: a %s has no such key: write %s instead", path,
-                         architectures[type].name, key->instead);
+                         config_architecture(type), key->instead);
     return error_set(error, ZERO_E_CONFIG, "%s: a %s has no such key: remove it", path,
-                     architectures[type].name);
+                     config_architecture(type));
 }
 
 static zero_status contradiction(const struct config *c, const char *path, const char *alias,

@@ -43,8 +43,6 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
 #define OPTIMIZER_PARAMS "optimizer.params."
 #define WEIGHTS "zero_optimization.zero_quantized_weights"
 
-int config_weight_code(int choice) { return choice == CODE_FORMATS ? CODE_INT8 : choice; }
-
 bool config_codes_weights(const struct config *config) {
     bool codes = config->quantized_weights != CODE_NONE;
     for (uint32_t g = 0; g < config->groups.count; g++)
