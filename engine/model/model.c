@@ -12,31 +12,6 @@
 /* Flags of a host. */
 enum { PARAM_FLAGS = ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD | ZERO_KEEP_FP32 | ZERO_MODEL_REPLICATED };
 
-/* Bits above the format of the codes. */
-enum {
-    CLASS_FROZEN = CODE_FORMATS,
-    CLASS_PERSISTENT = 2 * CODE_FORMATS,
-    CLASS_FP32 = 4 * CODE_FORMATS,
-    CLASS_OTHER = 8 * CODE_FORMATS,
-    CLASS_ELSEWHERE = 16 * CODE_FORMATS
-};
-_Static_assert((CODE_FORMATS & (CODE_FORMATS - 1)) == 0 && (int)REGION_CLASSES == 2 * CLASS_ELSEWHERE,
-               "a format and five bits");
-
-bool region_frozen(const struct model_region *region) { return region->class_index & CLASS_FROZEN; }
-bool region_persistent(const struct model_region *region) { return region->class_index & CLASS_PERSISTENT; }
-bool region_keeps_fp32(const struct model_region *region) { return region->class_index & CLASS_FP32; }
-enum code_format region_code(const struct model_region *region) {
-    return (enum code_format)(region->class_index % CODE_FORMATS);
-}
-
-bool region_other(const struct model_region *region) { return region->class_index & CLASS_OTHER; }
-bool region_elsewhere(const struct model_region *region) { return region->class_index & CLASS_ELSEWHERE; }
-
-struct precision region_precision(const struct model_region *region, const struct precision *run) {
-    return region_keeps_fp32(region) ? precision_kept_fp32(run) : *run;
-}
-
 /* The identity of a parameter in the weights' hash; the finalizer is that of MurmurHash3 (Appleby). */
 static uint64_t hash_name(const char *name) {
     uint64_t h = hash_string(HASH_START, name);
@@ -77,17 +52,8 @@ static zero_status check_name(const char *what, const char *name, struct zero_er
     return error_set(error, ZERO_E_ARGUMENT, "%s's name must be UTF-8, and \"%s\" is not", what, name);
 }
 
-static const char *param_name(const void *model, uint32_t i) {
-    return ((const struct model *)model)->param[i].name;
-}
-
 static const char *unit_name(const void *model, uint32_t i) {
     return ((const struct model *)model)->unit[i]->name;
-}
-
-const struct model_param *model_find(const struct model *model, const char *name) {
-    uint32_t i = name_index_find(&model->param_index, name, param_name, model);
-    return i == UINT32_MAX ? NULL : &model->param[i];
 }
 
 zero_status model_add_unit(struct model *model, zero_engine *engine, const char *name, struct zero_unit **out,
@@ -281,7 +247,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (!status) status = make_handle(model, unit, param, p, error);
     if (!status) status = copy_spans(param, p, error);
     if (!status) status = tensor_join(model, p, param->tensor_row, param->tensor_rows, error);
-    if (!status && !name_index_add(&model->param_index, model->params, param_name, model))
+    if (!status && !name_index_add(&model->param_index, model->params, model_param_name, model))
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
     if (status) return free_param(p), status;
     if (p->slot) *p->slot = (zero_slot){0};

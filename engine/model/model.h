@@ -121,19 +121,49 @@ static inline uint32_t model_scalars(uint32_t group, bool no_decay) { return 2 *
 uint64_t model_layout_hash(const struct model *model);
 /* A hash of everything that is declared, also of declarations that change only passes: equal on all ranks. */
 uint64_t model_hash(const struct model *model);
-const struct model_param *model_find(const struct model *model, const char *name); /* NULL: none */
-bool region_frozen(const struct model_region *region);
-bool region_persistent(const struct model_region *region);
-/* Its parameters stay fp32, and the others of the model are narrower. */
-bool region_keeps_fp32(const struct model_region *region);
-/* Its gathers from shards send codes of this format. CODE_NONE: they send elements. */
-enum code_format region_code(const struct model_region *region);
-/* The run's other optimizer updates its parameters (param_groups.h). */
-bool region_other(const struct model_region *region);
-/* Its parameters count on an earlier model rank: in the norm, in checkpoints and in the weights' hash. */
-bool region_elsewhere(const struct model_region *region);
-/* Which type is where in this region, in a run of this precision. */
-struct precision region_precision(const struct model_region *region, const struct precision *run);
+static inline const char *model_param_name(const void *model, uint32_t i) {
+    return ((const struct model *)model)->param[i].name;
+}
+
+/* NULL: none. */
+static inline const struct model_param *model_find(const struct model *model, const char *name) {
+    uint32_t i = name_index_find(&model->param_index, name, model_param_name, model);
+    return i == UINT32_MAX ? NULL : &model->param[i];
+}
+
 void model_free(struct model *model);
+
+/* ---- the class of a region ---- */
+
+/* Bits above the format of the codes. */
+enum {
+    CLASS_FROZEN = CODE_FORMATS,
+    CLASS_PERSISTENT = 2 * CODE_FORMATS,
+    CLASS_FP32 = 4 * CODE_FORMATS,
+    CLASS_OTHER = 8 * CODE_FORMATS,
+    CLASS_ELSEWHERE = 16 * CODE_FORMATS
+};
+_Static_assert((CODE_FORMATS & (CODE_FORMATS - 1)) == 0 && (int)REGION_CLASSES == 2 * CLASS_ELSEWHERE,
+               "a format and five bits");
+
+static inline bool region_frozen(const struct model_region *r) { return r->class_index & CLASS_FROZEN; }
+static inline bool region_persistent(const struct model_region *r) {
+    return r->class_index & CLASS_PERSISTENT;
+}
+/* Its parameters stay fp32, and the others of the model are narrower. */
+static inline bool region_keeps_fp32(const struct model_region *r) { return r->class_index & CLASS_FP32; }
+/* Its gathers from shards send codes of this format. CODE_NONE: they send elements. */
+static inline enum code_format region_code(const struct model_region *region) {
+    return (enum code_format)(region->class_index % CODE_FORMATS);
+}
+/* The run's other optimizer updates its parameters (param_groups.h). */
+static inline bool region_other(const struct model_region *r) { return r->class_index & CLASS_OTHER; }
+/* Its parameters count on an earlier model rank: in the norm, in checkpoints and in the weights' hash. */
+static inline bool region_elsewhere(const struct model_region *r) { return r->class_index & CLASS_ELSEWHERE; }
+/* Which type is where in this region, in a run of this precision. */
+static inline struct precision region_precision(const struct model_region *region,
+                                                const struct precision *run) {
+    return region_keeps_fp32(region) ? precision_kept_fp32(run) : *run;
+}
 
 #endif
