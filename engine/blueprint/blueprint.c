@@ -75,10 +75,6 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
     return t;
 }
 
-const struct optimizer *blueprint_optimizer(const struct blueprint *b, uint32_t region) {
-    return b->o.other && region_other(&b->o.model->region[region]) ? b->o.other : b->o.optimizer;
-}
-
 /* ---- the policy ---- */
 
 /* The parameters are in the program's spans alone if they rest whole, the device is not discrete, and the optimizer updates each

@@ -80,7 +80,9 @@ struct blueprint_messages {
 };
 
 /* The optimizer of a region. */
-const struct optimizer *blueprint_optimizer(const struct blueprint *blueprint, uint32_t region);
+static inline const struct optimizer *blueprint_optimizer(const struct blueprint *b, uint32_t region) {
+    return b->o.other && region_other(&b->o.model->region[region]) ? b->o.other : b->o.optimizer;
+}
 
 /* The stage's row of placements. */
 const struct stage *blueprint_stage(const struct config *config);

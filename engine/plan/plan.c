@@ -261,14 +261,6 @@ uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_ran
     return count;
 }
 
-bool plan_host_updates(const struct plan *plan) {
-    return plan->discrete && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
-}
-
-bool plan_updates_by_chunk(const struct plan *plan) {
-    return plan_host_updates(plan) && (plan->param_tier == TIER_DEVICE || plan->policy->directions);
-}
-
 struct hazard_overlaps plan_overlaps(const struct plan *plan) {
     return (struct hazard_overlaps){plan->overlap_first, plan->overlap};
 }

@@ -189,10 +189,14 @@ uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_ran
 
 /* True if the host updates for a discrete device: the state is in the host's memory or on a drive, and the parameters
  * are on the device. The device updates the state that it has. */
-bool plan_host_updates(const struct plan *plan);
+static inline bool plan_host_updates(const struct plan *plan) {
+    return plan->discrete && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
+}
 /* True if the host updates state in memory chunk by chunk, because its results pass through staging. Parameters in host
  * memory need no staging, but directions do. */
-bool plan_updates_by_chunk(const struct plan *plan);
+static inline bool plan_updates_by_chunk(const struct plan *plan) {
+    return plan_host_updates(plan) && (plan->param_tier == TIER_DEVICE || plan->policy->directions);
+}
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);
 const char *memory_row_name(enum memory_row row);

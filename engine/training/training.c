@@ -44,10 +44,6 @@ static void count_others(struct training *training) {
         training->state_count = g->other->state_count;
 }
 
-const struct optimizer *training_optimizer(const struct training *training, uint32_t group) {
-    return training->groups.uses_other[group] ? training->groups.other : training->optimizer;
-}
-
 static int beginning(const char *name) {
     return (int)utf8_prefix(name, strnlen(name, OPTIMIZER_NAMES_BYTES / 2 - 1));
 }

@@ -37,7 +37,9 @@ zero_status training_open(struct training *training, const struct config *config
                           uint32_t rank, uint32_t size, struct zero_error *error);
 
 /* The optimizer of a group: the run's or groups.other. */
-const struct optimizer *training_optimizer(const struct training *training, uint32_t group);
+static inline const struct optimizer *training_optimizer(const struct training *training, uint32_t group) {
+    return training->groups.uses_other[group] ? training->groups.other : training->optimizer;
+}
 /* In checkpoints: the names of the optimizers, and of the states, which the one with more of them gives. `text`: room for a name. */
 const char *training_optimizer_name(const struct training *training, char text[OPTIMIZER_NAMES_BYTES]);
 const char *training_state_name(const struct training *training, uint32_t k);
