@@ -9,14 +9,6 @@
 
 /* ---- an evaluation between a forward and its backward ---- */
 
-bool pass_awaits_backward(const struct pass *pass) {
-    const struct policy *policy = &pass->blueprint->policy;
-    bool trains = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
-    bool between = policy->free_order ? pass->made && pass->backwards == pass->made_before
-                                      : policy->cursor > 0 && policy->cursor <= policy->uses;
-    return pass->suspended || (trains && between);
-}
-
 void pass_suspend(struct pass *pass) {
     for (uint32_t i = 0; i < pass->model->units && !pass->suspended; i++)
         pass->model->unit[i]->trained = pass->model->unit[i]->forwarded;

@@ -9,47 +9,6 @@
 #include "engine/pass/slots.h"
 #include "engine/run/progress.h"
 
-/* ---- what the host may do when ---- */
-
-/* Refuses if the forward of a training pass has begun and its backward has not: the pass would be lost. If no
- * parameter is trained, nothing is lost. */
-static zero_status check_pass(const struct pass *pass, const char *what) {
-    if (!pass_awaits_backward(pass) || !pass->blueprint->policy.refreshes) return ZERO_OK;
-    return refuse(ZERO_E_ORDER,
-                  "%s: a training pass is between its forward and its backward; do the backward first%s, or "
-                  "drop the pass with zero_micro_cancel",
-                  what, pass->suspended ? " (zero_micro_resume, then the backward)" : "");
-}
-
-bool pass_updates(const struct pass *pass) {
-    const struct policy *policy = &pass->blueprint->policy;
-    return policy->update_in_backward && pass->mode == ZERO_TRAIN && pass->micro == policy_passes(policy) &&
-           (policy->turned || pass->backwards > pass->made_before);
-}
-
-zero_status pass_check(const struct pass *pass, const char *what) {
-    zero_status status = ranks_check(pass->run->ranks);
-    if (status || pass->phase != PHASE_PARKED) return status;
-    return refuse(ZERO_E_ORDER,
-                  "%s: the engine is parked, and its memory is given back: call zero_engine_unpark first",
-                  what);
-}
-
-zero_status pass_check_outside(const struct pass *pass, const char *what) {
-    zero_status status = pass_check(pass, what);
-    if (status) return status;
-    if (pass->phase == PHASE_DECLARING)
-        return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);
-    if (pass->phase == PHASE_USE)
-        return refuse(ZERO_E_ORDER, "%s: unit \"%s\" is still in use; end it first", what, pass->unit->name);
-    return ZERO_OK;
-}
-
-zero_status pass_check_between(const struct pass *pass, const char *what) {
-    zero_status status = pass_check_outside(pass, what);
-    return status ? status : check_pass(pass, what);
-}
-
 zero_status pass_settle(struct pass *pass) {
     zero_status status = run_settle(pass->run);
     if (!status) pass->phase = PHASE_READY;
@@ -71,7 +30,7 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     if (mode == ZERO_EVAL && pass_updates(pass))
         return refuse(ZERO_E_ORDER, PASS_UPDATES, "zero_micro_begin");
     bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
-    status = interrupts ? ZERO_OK : check_pass(pass, "zero_micro_begin");
+    status = interrupts ? ZERO_OK : pass_check_forward(pass, "zero_micro_begin");
     if (status) return status;
     if (mode == ZERO_TRAIN && pass->micro == policy_passes(&pass->blueprint->policy))
         return refuse(ZERO_E_ORDER,

@@ -48,7 +48,10 @@ struct pass {
 /* The sticky failure; or refuses with ZERO_E_ORDER, in the name of the call `what`, while the engine is parked. */
 zero_status pass_check(const struct pass *pass, const char *what);
 
-/* The same; and refuse with ZERO_E_ORDER before commit and inside a use; and _between also where the open pass would lose a forward. */
+/* Refuses with ZERO_E_ORDER if the forward of a training pass has begun and its backward has not: the pass would be lost. */
+zero_status pass_check_forward(const struct pass *pass, const char *what);
+
+/* As pass_check; and refuse with ZERO_E_ORDER before commit and inside a use; and _between also as pass_check_forward. */
 zero_status pass_check_outside(const struct pass *pass, const char *what);
 zero_status pass_check_between(const struct pass *pass, const char *what);
 
@@ -65,8 +68,10 @@ bool pass_updates(const struct pass *pass);
     "%s: the backward of the step's last micro-step updates weights "                                        \
     "(zero_optimization.update_in_backward): end it, and call zero_engine_step"
 
-/* interrupt.c: a training pass whose forward has begun and whose backward has not; also while an evaluation interrupts it. */
+/* A training pass whose forward has begun and whose backward has not; also while an evaluation interrupts it. */
 bool pass_awaits_backward(const struct pass *pass);
+
+/* interrupt.c */
 void pass_suspend(struct pass *pass); /* an evaluation begins there */
 zero_status pass_resume(struct pass *pass);
 zero_status pass_cancel(struct pass *pass);
