@@ -163,7 +163,9 @@ zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir
                       STORAGE_PATH_BYTES - 1);
     status = engine_check_written(e, "zero_engine_save");
     if (!status) status = pass_settle(&e->pass);
-    return status ? status : state_save(&e->state, storage, dir);
+    if (status) return status;
+    return e->config.checkpoint_async ? background_save_begin(&e->state, storage, dir)
+                                      : state_save(&e->state, storage, dir);
 }
 
 zero_status zero_engine_save(zero_engine *e, const char *dir) { return engine_save(e, storage_posix(), dir); }

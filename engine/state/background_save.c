@@ -131,7 +131,7 @@ static void hold_regions(struct background_save *s) {
     hold(state, s->go);
 }
 
-zero_status background_save_begin(struct state *state, struct save *save) {
+static zero_status take_over(struct state *state, struct save *save) {
     struct zero_error error;
     struct background_save *s = malloc(sizeof *s);
     error_clear(&error);
@@ -147,6 +147,14 @@ zero_status background_save_begin(struct state *state, struct save *save) {
     hold_regions(s);
     start(s, write_file);
     return ZERO_OK;
+}
+
+zero_status background_save_begin(struct state *state, struct storage *storage, const char *dir) {
+    struct save save;
+    zero_status status = save_begin(&save, state, storage, dir);
+    if (!status) status = take_over(state, &save);
+    if (status) save_end(&save, status);
+    return status;
 }
 
 /* The thread's last error is the failure on all ranks. */

@@ -5,12 +5,11 @@
 #ifndef ZERO_ENGINE_STATE_BACKGROUND_SAVE_H
 #define ZERO_ENGINE_STATE_BACKGROUND_SAVE_H
 
+#include "engine/checkpoint/storage.h"
 #include "engine/state/state.h"
 
-struct save; /* save.h */
-
-/* After save_prepare and save_look: takes the save over, unless it fails. A later failure is in state->saved. Collective. */
-zero_status background_save_begin(struct state *state, struct save *save);
+/* A later failure is in state->saved. Collective. */
+zero_status background_save_begin(struct state *state, struct storage *storage, const char *dir);
 
 /* In a step: the value that this rank reports in the agreement, and the reaction to the values of all ranks. */
 void background_save_report(const struct state *state, struct save_report *out);

@@ -12,7 +12,6 @@
 #include "engine/checkpoint/steps.h"
 #include "engine/config/key.h"
 #include "engine/model/tensor.h"
-#include "engine/state/background_save.h"
 #include "engine/state/notes.h"
 #include "engine/state/save.h"
 #include "engine/state/saved.h"
@@ -176,7 +175,7 @@ static zero_status make_absolute(struct save *s, struct zero_error *error) {
 }
 
 /* Reports: rank 0 the number that it wrote to the directory; every rank the number of bytes that it will write. */
-zero_status save_prepare(struct save *s, struct zero_error *error) {
+static zero_status save_prepare(struct save *s, struct zero_error *error) {
     struct state *state = s->state;
     fill_counters(s);
     zero_status status = list_params(s, error);
@@ -223,7 +222,7 @@ static zero_status check_space(struct save *s, struct zero_error *error) {
                      s->root, needed, left);
 }
 
-zero_status save_look(struct save *s, struct zero_error *error) {
+static zero_status save_look(struct save *s, struct zero_error *error) {
     zero_status status = s->state->ranks->rank ? find_token(s, s->all[0].word[0], error) : ZERO_OK;
     return status ? status : check_space(s, error);
 }
@@ -328,7 +327,10 @@ zero_status save_publish(struct save *s, struct zero_error *error) {
 
 /* ---- the call ---- */
 
-zero_status save_together(struct save *s, save_phase phase) {
+/* All ranks perform the phase, and agree on its status and reports. */
+typedef zero_status (*save_phase)(struct save *save, struct zero_error *error);
+
+static zero_status together(struct save *s, save_phase phase) {
     struct zero_error error;
     error_clear(&error);
     if (phase) phase(s, &error);
@@ -347,28 +349,27 @@ void save_free(struct save *s) {
     free(s->order);
 }
 
-static zero_status finish(struct save *s) {
-    zero_status status = save_together(s, save_write);
-    return status ? status : save_together(s, save_publish);
+zero_status save_begin(struct save *s, struct state *state, struct storage *storage, const char *dir) {
+    error_clear(&state->saved);
+    *s = (struct save){
+        .state = state, .view = &state->host, .storage = storage, .block = (float *)(void *)state->piece};
+    snprintf(s->root, sizeof s->root, "%s", dir);
+    zero_status status = ranks_meet(state->ranks, "a checkpoint");
+    if (!status) status = together(s, save_prepare);
+    return status ? status : together(s, save_look);
 }
 
-static zero_status begin(struct save *s) {
-    zero_status status = ranks_meet(s->state->ranks, "a checkpoint");
-    if (!status) status = save_together(s, save_prepare);
-    return status ? status : save_together(s, save_look);
+void save_end(struct save *s, zero_status status) {
+    if (status) save_abandon(s), error_set(&s->state->saved, status, "%s", zero_last_error());
+    save_free(s);
 }
 
 zero_status state_save(struct state *state, struct storage *storage, const char *dir) {
-    error_clear(&state->saved);
-    struct save save = {
-        .state = state, .view = &state->host, .storage = storage, .block = (float *)(void *)state->piece};
-    snprintf(save.root, sizeof save.root, "%s", dir);
-    zero_status status = begin(&save);
-    bool async = state->blueprint->o.config->checkpoint_async;
-    if (!status) status = async ? background_save_begin(state, &save) : finish(&save);
-    if (!status && async) return ZERO_OK;
-    if (status) save_abandon(&save), error_set(&state->saved, status, "%s", zero_last_error());
-    save_free(&save);
+    struct save save;
+    zero_status status = save_begin(&save, state, storage, dir);
+    if (!status) status = together(&save, save_write);
+    if (!status) status = together(&save, save_publish);
+    save_end(&save, status);
     return status;
 }
 

@@ -28,21 +28,20 @@ struct save {
     void *user;
 };
 
+/* The phases before the writing. Collective. */
+zero_status save_begin(struct save *save, struct state *state, struct storage *storage, const char *dir);
+
 /* Local; each phase puts its report in `word`. */
-zero_status save_prepare(struct save *save, struct zero_error *error);
-zero_status save_look(struct save *save, struct zero_error *error);
 zero_status save_write(struct save *save, struct zero_error *error); /* this rank's file, durable */
 zero_status save_publish(struct save *save,
                          struct zero_error *error); /* rank 0; `all`: reports of save_write */
-
-/* All ranks perform the phase, and agree on its status and reports. Collective. */
-typedef zero_status (*save_phase)(struct save *save, struct zero_error *error);
-zero_status save_together(struct save *save, save_phase phase);
 
 /* The region that a piece is of. */
 uint32_t save_region(const struct save *save, const struct piece *piece);
 
 void save_abandon(struct save *save); /* after a failure: removes the files that rank 0 made */
 void save_free(struct save *save);
+/* Keeps the status in state->saved; after a failure, abandons. Frees. */
+void save_end(struct save *save, zero_status status);
 
 #endif
