@@ -58,45 +58,6 @@ static zero_status check_deadline(const struct comm_work *work) {
 
 /* ---- driving ---- */
 
-/* Whether NCCL has accepted everything that was issued so far. */
-static zero_status taken(struct comm_work *work, bool *out_taken) {
-    struct nccl_group *group = (struct nccl_group *)work->group;
-    ncclResult_t state = group->failed;
-    *out_taken = nccl_alone(work->group);
-    if (*out_taken) return ZERO_OK;
-    if (state == ncclSuccess) {
-        ncclResult_t asked = library_of(work)->ncclCommGetAsyncError(group->data, &state);
-        if (asked != ncclSuccess) state = asked;
-    }
-    if (state == ncclInProgress) return ZERO_OK;
-    *out_taken = state == ncclSuccess;
-    return state == ncclSuccess ? ZERO_OK : nccl_failed(work, state);
-}
-
-static zero_status end_issue(struct comm_work *work) {
-    struct nccl_work *mine = mine_of(work);
-    struct device *device = work->group->comm->device;
-    struct zero_error error;
-    error_clear(&error);
-    if (device->ops->record(device, stream_of(&work->call), &mine->ticket, &error))
-        return comm_raise_error(work->group->comm, &error, false);
-    mine->issued = true;
-    if (mine->in_turn) comm_of(work->group)->issued++;
-    return ZERO_OK;
-}
-
-/* Issues as many steps of one call as NCCL accepts. */
-zero_status nccl_issue_call(struct comm_work *work) {
-    struct nccl_work *mine = mine_of(work);
-    bool takes = false;
-    zero_status status = taken(work, &takes);
-    while (status == ZERO_OK && takes && mine->steps[mine->step]) {
-        status = mine->steps[mine->step++](work);
-        if (status == ZERO_OK) status = taken(work, &takes);
-    }
-    return status == ZERO_OK && takes ? end_issue(work) : status;
-}
-
 static bool has_turn(const struct comm_work *work) {
     const struct nccl_work *mine = mine_of(work);
     return !mine->in_turn || mine->turn == comm_of(work->group)->issued;
@@ -156,7 +117,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
         return comm_raise_error(comm, &error, false);
     if (!done) {
         bool takes;
-        status = taken(work, &takes); /* here the failure of a dead peer shows */
+        status = nccl_taken(work, &takes); /* here the failure of a dead peer shows */
         return status ? status : check_deadline(work);
     }
     if (group->ring) control_done(group->ring, work->record.sequence);
@@ -272,11 +233,6 @@ static zero_status connect_members(struct nccl_group *group) {
                                                                (int)group->base.index, &config);
     if (!nccl_good(result)) return raise_opening(group, result);
     return await_members(group);
-}
-
-void nccl_abort(struct nccl_group *group) {
-    if (group->data) comm_of(&group->base)->library.ncclCommAbort(group->data);
-    group->data = NULL;
 }
 
 /* Aborts the communicator of `closing`, which is no longer in the comm's list; after a failure also those of all listed

@@ -1,5 +1,6 @@
 /* The structs and functions that the files of transport nccl share: comm_nccl.c drives calls and groups, nccl_steps.c
- * lists the steps of each call, nccl_warm_up.c makes the first calls, nccl_failure.c reports failures of NCCL. */
+ * lists the steps of each call, nccl_issue.c issues them, nccl_warm_up.c makes the first calls, nccl_failure.c reports failures
+ * of NCCL. */
 #ifndef ZERO_ENGINE_COMM_NCCL_H
 #define ZERO_ENGINE_COMM_NCCL_H
 
@@ -73,10 +74,16 @@ static inline bool nccl_good(ncclResult_t result) {
  * beside the program's. NCCL_MAX_CTAS overrides it. */
 enum { NCCL_CTAS_MAX = 16 };
 
-/* comm_nccl.c. Issues as many steps of one call as NCCL accepts. */
-zero_status nccl_issue_call(struct comm_work *work);
 /* Ends the group's communicator, and its work on the GPU. */
-void nccl_abort(struct nccl_group *group);
+static inline void nccl_abort(struct nccl_group *group) {
+    if (group->data) comm_of(&group->base)->library.ncclCommAbort(group->data);
+    group->data = NULL;
+}
+
+/* nccl_issue.c. Whether NCCL has accepted everything that was issued so far. */
+zero_status nccl_taken(struct comm_work *work, bool *out_taken);
+/* Issues as many steps of one call as NCCL accepts. */
+zero_status nccl_issue_call(struct comm_work *work);
 
 /* nccl_warm_up.c. Makes the first calls of the group's communicator, and waits for them. */
 zero_status nccl_warm_up(struct nccl_group *group);

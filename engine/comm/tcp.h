@@ -125,11 +125,22 @@ static inline struct heard *heard_of(const struct comm_group *group, uint64_t se
 /* comm_tcp.c. Makes places for slices that come ahead, of up to `slice_bytes`; tcp->wires are there. ZERO_E_MEMORY. */
 zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes);
 
-/* tcp_calls.c. The bytes that member `from` sends to each other member in a phase; and the place for the slice that
+/* tcp_slices.c. The bytes that member `from` sends to each other member in a phase; and the place for the slice that
  * comes from `member`. */
 uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from);
 char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member);
+const char *tcp_slice_to(const struct comm_work *work, uint32_t phase, uint32_t member);
 void tcp_keep_own_slice(const struct comm_work *work);
+/* True if the member has announced the phase of the frame, and has not sent its slice yet. */
+bool tcp_announced(const struct comm_group *group, uint32_t member, const struct frame *frame);
+/* True if the frame is the slice of the current phase that `member` has to send. */
+bool tcp_data_fits(const struct comm_work *work, uint32_t member, const struct frame *frame);
+void tcp_take_slice(struct comm_work *work, uint32_t member); /* it has come */
+/* Takes the slice of the current phase that came ahead from `member`, if there is one. */
+zero_status tcp_take_kept(struct comm_work *work, uint32_t member);
+zero_status tcp_refuse(struct tcp_comm *tcp, uint32_t from, const struct frame *in); /* it fits no call */
+
+/* tcp_calls.c */
 /* Sends the slices for which `member` is ready, if this rank has them. */
 zero_status tcp_answer(struct comm_work *work, uint32_t member);
 /* The current phase begins: announces it, sends slices, and takes those that came ahead. */
@@ -140,8 +151,6 @@ zero_status tcp_advance(struct comm_work *work); /* to the next phase, if the cu
 uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank); /* group->count: not a member */
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record);
-/* Takes the slice of the current phase that came ahead from `member`, if there is one. */
-zero_status tcp_take_kept(struct comm_work *work, uint32_t member);
 /* Waits at most `at_most_ms` until a connection is ready, then sends and receives as much as possible. */
 zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms);
 

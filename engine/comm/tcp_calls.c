@@ -1,51 +1,7 @@
-/* A call of transport tcp: its slices, the frames that it sends, and its phases. */
-#include <string.h>
-
+/* A call of transport tcp: the frames that it sends, and its phases. */
 #include "engine/comm/shape.h"
 #include "engine/comm/staged.h"
 #include "engine/comm/tcp.h"
-
-/* ---- slices ---- */
-
-static bool has_phase(const struct comm_work *work, uint32_t phase) {
-    return phase == EXCHANGING || (phase == GATHERING && work->call.kind == COMM_ALL_REDUCE);
-}
-
-uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from) {
-    const struct comm_call *call = &work->call;
-    if (call->kind == COMM_BARRIER || (call->kind == COMM_BROADCAST && from != call->root)) return 0;
-    return shape_share(call, work->group->count) *
-           dtype_bytes(phase == GATHERING ? call->target_dtype : call->dtype);
-}
-
-static const char *slice_to(const struct comm_work *work, uint32_t phase, uint32_t member) {
-    uint32_t me = work->group->index;
-    uint64_t bytes = tcp_slice_bytes(work, phase, me);
-    if (phase == GATHERING) return staged_sums(work) + me * bytes;
-    bool one = work->call.kind == COMM_ALL_GATHER || work->call.kind == COMM_BROADCAST;
-    uint64_t step = work->call.kind == COMM_REDUCE_SCATTER
-                        ? shape_stride(&work->call) * dtype_bytes(work->call.dtype)
-                        : bytes;
-    return (const char *)mine_of(work)->source + (one ? 0 : member * step);
-}
-
-char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member) {
-    uint64_t bytes = tcp_slice_bytes(work, phase, member);
-    if (phase == GATHERING) return staged_sums(work) + member * bytes;
-    if (shape_reduces(&work->call)) return staged_received(work) + member * bytes;
-    uint64_t step = work->call.kind == COMM_ALL_GATHER
-                        ? shape_stride(&work->call) * dtype_bytes(work->call.dtype)
-                        : bytes;
-    return (char *)work->call.target + (work->call.kind == COMM_BROADCAST ? 0 : member * step);
-}
-
-void tcp_keep_own_slice(const struct comm_work *work) {
-    uint32_t me = work->group->index;
-    uint64_t bytes = tcp_slice_bytes(work, EXCHANGING, me);
-    const char *from = slice_to(work, EXCHANGING, me);
-    char *to = tcp_slice_from(work, EXCHANGING, me);
-    if (bytes && from != to) memcpy(to, from, bytes);
-}
 
 /* ---- sending ---- */
 
@@ -67,7 +23,7 @@ static void say_ready(struct comm_work *work) {
 }
 
 static void send_slice(struct comm_work *work, uint32_t member, uint32_t phase) {
-    enqueue(work, member, FRAME_DATA, phase, slice_to(work, phase, member),
+    enqueue(work, member, FRAME_DATA, phase, tcp_slice_to(work, phase, member),
             tcp_slice_bytes(work, phase, work->group->index));
 }
 
@@ -131,6 +87,10 @@ zero_status tcp_begin_phase(struct comm_work *work) {
     for (uint32_t m = 0; m < work->group->count && status == ZERO_OK; m++)
         if (m != work->group->index) status = tcp_take_kept(work, m);
     return status;
+}
+
+static bool has_phase(const struct comm_work *work, uint32_t phase) {
+    return phase == EXCHANGING || (phase == GATHERING && work->call.kind == COMM_ALL_REDUCE);
 }
 
 static zero_status end_phase(struct comm_work *work) {

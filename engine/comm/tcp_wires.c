@@ -134,24 +134,6 @@ static bool ready_fits(const struct comm_group *group, uint32_t from, const stru
     return record->sequence == frame->sequence && (!heard->ready || heard->record.sequence < frame->sequence);
 }
 
-/* A member sends its slice of a phase once, after it has announced the phase. */
-static bool announced(const struct comm_group *group, uint32_t member, const struct frame *frame) {
-    const struct heard *heard = heard_of(group, frame->sequence, member);
-    return heard->record.sequence == frame->sequence && heard->ready > frame->phase &&
-           heard->taken <= frame->phase;
-}
-
-static bool data_fits(const struct comm_work *work, uint32_t member, const struct frame *frame) {
-    return mine_of(work)->phase == frame->phase && announced(work->group, member, frame) &&
-           frame->bytes == tcp_slice_bytes(work, frame->phase, member);
-}
-
-static void take_slice(struct comm_work *work, uint32_t member) {
-    uint32_t phase = mine_of(work)->phase;
-    mine_of(work)->arrived++;
-    heard_of(work->group, work->record.sequence, member)->taken = phase + 1;
-}
-
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record) {
     struct heard *heard = heard_of(group, frame->sequence, tcp_member_of(group, from));
@@ -159,15 +141,6 @@ zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct
     heard->ready = frame->phase + 1;
     struct comm_work *work = find_work(group, frame->sequence);
     return work ? tcp_answer(work, tcp_member_of(group, from)) : ZERO_OK;
-}
-
-static zero_status refuse(struct tcp_comm *tcp, uint32_t from, const struct frame *in) {
-    return comm_raise(
-        &tcp->base, ZERO_E_INTERNAL, (int32_t)from, false,
-        "comm tcp: rank %u sent rank %u a message that fits no call (kind %u, phase %u, call %llu, %llu "
-        "bytes): all ranks must run the same build",
-        from, tcp->base.rank, in->kind, in->phase, (unsigned long long)in->sequence,
-        (unsigned long long)in->bytes);
 }
 
 /* ---- what comes before this rank's own call ---- */
@@ -178,7 +151,7 @@ static zero_status keep_early(struct tcp_comm *tcp, uint32_t from, struct wire *
     struct early *early = malloc(sizeof *early);
     if (++wire->early > EARLY_MAX) {
         free(early);
-        return refuse(tcp, from, in);
+        return tcp_refuse(tcp, from, in);
     }
     if (!early)
         return comm_raise(&tcp->base, ZERO_E_MEMORY, (int32_t)tcp->base.rank, false,
@@ -200,24 +173,7 @@ static zero_status place_ahead(struct tcp_comm *tcp, uint32_t from) {
         wire->in_target = kept->bytes;
         return ZERO_OK;
     }
-    return refuse(tcp, from, in);
-}
-
-zero_status tcp_take_kept(struct comm_work *work, uint32_t member) {
-    struct comm_group *group = work->group;
-    uint32_t from = group->ranks[member];
-    for (uint32_t i = 0; i < AHEAD_SLICES; i++) {
-        struct kept *kept = &tcp_of(group)->wires[from].kept[i];
-        const struct frame *in = &kept->frame;
-        if (!kept->used || !kept->whole || in->key != group->key || in->sequence != work->record.sequence ||
-            in->phase != mine_of(work)->phase)
-            continue;
-        if (!data_fits(work, member, in)) return refuse(tcp_of(group), from, in);
-        if (in->bytes) memcpy(tcp_slice_from(work, in->phase, member), kept->bytes, in->bytes);
-        kept->used = false;
-        take_slice(work, member);
-    }
-    return ZERO_OK;
+    return tcp_refuse(tcp, from, in);
 }
 
 /* ---- receiving ---- */
@@ -231,14 +187,16 @@ static zero_status place_frame(struct tcp_comm *tcp, uint32_t from) {
     wire->in_work = NULL;
     wire->in_kept = NULL;
     wire->in_target = (char *)&wire->in_record;
-    if (in->phase >= PHASES || (group && member == group->count)) return refuse(tcp, from, in);
+    if (in->phase >= PHASES || (group && member == group->count)) return tcp_refuse(tcp, from, in);
     if (in->kind == FRAME_READY)
-        return in->bytes == (in->phase == EXCHANGING ? sizeof wire->in_record : 0) ? ZERO_OK
-                                                                                   : refuse(tcp, from, in);
-    if (in->kind != FRAME_DATA || (group && !announced(group, member, in))) return refuse(tcp, from, in);
+        return in->bytes == (in->phase == EXCHANGING ? sizeof wire->in_record : 0)
+                   ? ZERO_OK
+                   : tcp_refuse(tcp, from, in);
+    if (in->kind != FRAME_DATA || (group && !tcp_announced(group, member, in)))
+        return tcp_refuse(tcp, from, in);
     struct comm_work *work = group ? find_work(group, in->sequence) : NULL;
     if (!work || in->phase > mine_of(work)->phase) return place_ahead(tcp, from);
-    if (!data_fits(work, member, in)) return refuse(tcp, from, in);
+    if (!tcp_data_fits(work, member, in)) return tcp_refuse(tcp, from, in);
     wire->in_work = work;
     wire->in_target = tcp_slice_from(wire->in_work, in->phase, member);
     return ZERO_OK;
@@ -261,7 +219,7 @@ static zero_status check_frame(struct tcp_comm *tcp, uint32_t from) {
 }
 
 static zero_status take_data(struct comm_work *work, uint32_t member) {
-    take_slice(work, member);
+    tcp_take_slice(work, member);
     return tcp_advance(work);
 }
 
@@ -281,14 +239,14 @@ static zero_status take_frame(struct tcp_comm *tcp, uint32_t from) {
     zero_status status = check_frame(tcp, from);
     if (status) return status;
     /* The group may have been opened since the frame came. */
-    if (group && tcp_member_of(group, from) == group->count) return refuse(tcp, from, in);
+    if (group && tcp_member_of(group, from) == group->count) return tcp_refuse(tcp, from, in);
     if (ready && wire->in.phase == EXCHANGING && !record_readable(&wire->in_record))
-        return refuse(tcp, from, in);
+        return tcp_refuse(tcp, from, in);
     if (ready && !group) return keep_early(tcp, from, wire);
     if (ready)
         return ready_fits(group, from, in, &wire->in_record)
                    ? tcp_hear_ready(group, from, in, &wire->in_record)
-                   : refuse(tcp, from, in);
+                   : tcp_refuse(tcp, from, in);
     return wire->in_kept ? take_ahead(wire, group, from)
                          : take_data(wire->in_work, tcp_member_of(group, from));
 }
