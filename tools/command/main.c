@@ -1,5 +1,4 @@
 /* `zero`: finds the subcommand and runs it. */
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,16 +74,6 @@ static int run_completion(int argc, char **argv) {
     error_clear(&error);
     zero_status status = completion_write(argc > 1 ? argv[1] : NULL, commands, COMMANDS, stdout, &error);
     return status ? command_usage_error("completion", "%s", error.message) : EXIT_OK;
-}
-
-int command_usage_error(const char *name, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "zero %s: ", name);
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\nzero %s: see `zero help %s`\n", name, name);
-    va_end(args);
-    return EXIT_USAGE;
 }
 
 /* The word --help anywhere asks for help, except where a command has its own option --help. No configuration file can
