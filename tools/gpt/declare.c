@@ -1,6 +1,5 @@
 /* Declares the units and parameters of an architecture. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/zero.h"
@@ -175,24 +174,15 @@ uint32_t trained_blocks(const struct gpt_config *c, const struct unit *units) {
     return lowest < ends ? c->layers : c->layers + ends - lowest;
 }
 
-static zero_status declare_checkpoints(struct gpt_config *c, zero_engine *engine, const struct unit *units) {
-    zero_scratch *unused;
-    c->micros = (uint32_t)zero_engine_use_micros(engine);
-    return checkpoints_declare(engine, c, (uint32_t)zero_engine_micro_batch(engine), trained_blocks(c, units),
-                               &unused);
-}
-
-zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot) {
-    struct gpt_config c = gpt_complete(config);
-    struct unit *units = calloc(gpt_units(&c), sizeof *units), *block = units + gpt_vocab_blocks(&c);
-    zero_status status = units ? ZERO_OK : ZERO_E_MEMORY;
-    for (uint32_t u = 0; u < gpt_units(&c) && !status; u++)
-        status = declare_unit(&c, engine, place_of(&c, u), slot, 0, &units[u].handle);
-    for (uint32_t i = 0; i < c.layers && !status; i++)
-        if (ends_segment(&c, i))
-            status = zero_engine_add_segment(block[i + 1 - c.recompute].handle, block[i].handle);
-    if (!status) status = declare_checkpoints(&c, engine, units);
-    free(units);
+zero_status declare_plan(zero_engine *engine, const struct gpt_config *c, zero_slot *slot,
+                         struct unit *units) {
+    struct unit *block = units + gpt_vocab_blocks(c);
+    zero_status status = ZERO_OK;
+    for (uint32_t u = 0; u < gpt_units(c) && !status; u++)
+        status = declare_unit(c, engine, place_of(c, u), slot, 0, &units[u].handle);
+    for (uint32_t i = 0; i < c->layers && !status; i++)
+        if (ends_segment(c, i))
+            status = zero_engine_add_segment(block[i + 1 - c->recompute].handle, block[i].handle);
     return status;
 }
 

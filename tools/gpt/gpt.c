@@ -115,6 +115,19 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     return ZERO_OK;
 }
 
+zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot) {
+    struct gpt_config c = gpt_complete(config);
+    zero_scratch *unused;
+    struct unit *units = calloc(gpt_units(&c), sizeof *units);
+    zero_status status = units ? declare_plan(engine, &c, slot, units) : ZERO_E_MEMORY;
+    c.micros = (uint32_t)zero_engine_use_micros(engine);
+    if (!status)
+        status = checkpoints_declare(engine, &c, (uint32_t)zero_engine_micro_batch(engine),
+                                     trained_blocks(&c, units), &unused);
+    free(units);
+    return status;
+}
+
 void gpt_destroy(struct gpt *gpt) {
     if (!gpt) return;
     checkpoints_close(gpt);

@@ -80,6 +80,9 @@ struct gpt {
 
 /* Adds the units and their parameters to the engine. */
 zero_status declare_units(struct gpt *gpt, struct zero_error *error);
+/* The same for gpt_declare: all parameters share `slot`. Only the handles of `units` are set. */
+zero_status declare_plan(zero_engine *engine, const struct gpt_config *config, zero_slot *slot,
+                         struct unit *units);
 
 /* After commit: sets `adjoins` of all views. */
 void note_adjoining(struct gpt *gpt);

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "engine/base/convert.h"
-#include "tools/gpt/cuda/choices.h"
+#include "tools/gpt/cuda/attention_choice.h"
+#include "tools/gpt/cuda/timing.h"
 
 enum { WAYS = 2 }; /* without and with warpgroups */
 static const char *const pass_names[ATTENTION_PASSES] = {"forward", "backward"};

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/base/convert.h"
-#include "tools/gpt/cuda/choices.h"
+#include "tools/gpt/cuda/attention_choice.h"
 
 static const char *problem(zero_dtype dtype) { return NULL; }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "tools/gpt/cuda/attention_choice.h"
 #include "tools/gpt/cuda/choices.h"
 
 enum { SHAPE_BYTES = 160, WORDS = 8, HEX_DIGITS = 16 };

@@ -26,24 +26,4 @@ void choices_place(const struct cuda_gpt *c, char out[PLACE_BYTES]);
 /* Writes a shape's line at `text`, and returns its end. NULL: the first proposal. */
 char *choices_write(char *text, const struct listed_product *item, const struct algorithm *algorithm);
 
-/* timing.c: times of work on the GPU. What is compared takes turns, TIMING_ROUNDS times, so that a GPU that changes its clock treats
- * all alike; medians of the rounds are compared. */
-enum { TIMING_ROUNDS = 5 };
-static const float timing_faster = 0.98f; /* than the first: what another must be to be taken in its place */
-struct timing {
-    struct cuda_gpt *c;
-    CUevent begin, end;
-};
-CUresult timing_take(const struct timing *t, CUresult (*enqueue)(void *user, int count), void *user,
-                     float *out_ms);
-float timing_median(float ms[TIMING_ROUNDS]); /* sorts them */
-
-/* attention_choice.c. Where warpgroups are used without a choice, they are checked. */
-zero_status attention_open(struct gpt *gpt, struct zero_error *error);
-/* Chooses on this GPU, and writes a line of the choice. */
-zero_status attention_choose(struct gpt *gpt, const struct timing *t, char *text, struct zero_error *error);
-/* Uses the line that *text begins with, if it is attention's; *text is then behind it. */
-zero_status attention_use(struct gpt *gpt, const char **text, struct zero_error *error);
-void attention_forget(struct gpt *gpt); /* the choice */
-
 #endif
