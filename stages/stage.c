@@ -25,6 +25,12 @@ const struct stage *stage_named(const char *name) {
     return NULL;
 }
 
+uint32_t stage_first(bool (*shards)(const struct stage *stage)) {
+    uint32_t i = 0;
+    while (stages[i + 1] && !shards(stages[i])) i++;
+    return stages[i]->number;
+}
+
 uint32_t stage_number_max(void) {
     uint32_t max = 0;
     for (int i = 0; stages[i]; i++)

@@ -35,6 +35,12 @@ uint32_t stage_number_max(void);
 static inline bool stage_shards_params(const struct stage *stage) {
     return !placement_is(stage->param_rest, REPLICATE, REPLICATE);
 }
+/* No rank has whole reduced gradients. */
+static inline bool stage_shards_grads(const struct stage *stage) {
+    return !placement_is(stage->grad_step, REPLICATE, REPLICATE);
+}
+/* The number of the first row that does one of these. */
+uint32_t stage_first(bool (*shards)(const struct stage *stage));
 
 extern const struct stage stage_zero0, stage_zero1, stage_zero2, stage_zero3, stage_zero3_keep, stage_hpz;
 

@@ -17,6 +17,10 @@ bool config_shards_params(const struct config *config) {
     return stage_shards_params(stage_find((uint32_t)config->stage, RESHARD_ALL));
 }
 
+static bool has_row(const struct config *config, enum reshard reshard) {
+    return stage_find((uint32_t)config->stage, reshard) != NULL;
+}
+
 static uint32_t common_divisor(uint64_t a, uint64_t b) {
     while (b) {
         uint64_t rest = a % b;
@@ -62,10 +66,10 @@ static zero_status resolve_shards(struct config *config, uint32_t ranks, struct 
 }
 
 /* *out_group: the number of ranks of hpZ's second shard; 0: there is no second shard. A group of one rank has no second
- * shard. "auto" gives none below stage 3, where parameters are whole at rest. */
+ * shard. "auto" gives none at a stage that has none: below stage 3 parameters are whole at rest. */
 static zero_status resolve_hpz(struct config *config, uint64_t *out_group, struct zero_error *error) {
     uint64_t ranks = config_written(config, HPZ) ? config->hpz_ranks : 1;
-    if (config_automatic(config, HPZ)) ranks = config_shards_params(config) ? config->node_group : 1;
+    if (config_automatic(config, HPZ)) ranks = has_row(config, RESHARD_GROUP) ? config->node_group : 1;
     *out_group = ranks > 1 ? ranks : 0;
     return config_automatic(config, HPZ) ? config_derived_int(config, HPZ, ranks, error) : ZERO_OK;
 }
@@ -85,12 +89,17 @@ static zero_status resolve_group(struct config *config, uint32_t ranks, struct z
     if (!config_shards_params(config))
         return error_set(
             error, ZERO_E_CONFIG,
-            "%s: parameters are whole on every rank at stage %llu: set zero_optimization.stage to 3, "
+            "%s: parameters are whole on every rank at stage %llu: set zero_optimization.stage to %u, "
             "or remove it",
-            path, (unsigned long long)config->stage);
+            path, (unsigned long long)config->stage, stage_first(stage_shards_params));
     if (group) status = check_group(path, group, ranks, error);
     if (status || !group || (group == ranks && ranks > 1)) return status;
-    if (group == 1) return config->reshard = RESHARD_NONE, ZERO_OK;
+    enum reshard wanted = group == 1 ? RESHARD_NONE : RESHARD_GROUP;
+    if (!has_row(config, wanted))
+        return error_set(error, ZERO_E_CONFIG, "%s: stage %llu does not support this value: remove it", path,
+                         (unsigned long long)config->stage);
+    config->reshard = wanted;
+    if (wanted == RESHARD_NONE) return ZERO_OK;
     if (config->shard_ranks != ranks)
         return error_set(
             error, ZERO_E_CONFIG,
@@ -98,7 +107,6 @@ static zero_status resolve_group(struct config *config, uint32_t ranks, struct z
             "it, or " MICS,
             path, (unsigned long long)group, (unsigned long)ranks);
     config->shard_ranks = group;
-    config->reshard = RESHARD_GROUP;
     return ZERO_OK;
 }
 

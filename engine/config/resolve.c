@@ -58,8 +58,8 @@ static zero_status refuse_codes(const struct config *config, struct zero_error *
             snprintf(path, sizeof path, "param_groups[%u].zero_quantized_weights", g);
     return error_set(error, ZERO_E_CONFIG,
                      "%s: at stage %llu the weights that are gathered are the ones that train: set "
-                     "zero_optimization.stage to 3, or remove it",
-                     path, (unsigned long long)config->stage);
+                     "zero_optimization.stage to %u, or remove it",
+                     path, (unsigned long long)config->stage, stage_first(stage_shards_params));
 }
 
 /* true and "int8" are one setting, so they have one text where runs and ranks are compared. */

@@ -5,6 +5,7 @@
 
 #include "engine/config/given.h"
 #include "offload/tier.h"
+#include "stages/stage.h"
 
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
 #define OFFLOAD_PARAM "zero_optimization.offload_param"
@@ -84,9 +85,10 @@ zero_status config_check_distinct(const char *path, const struct config_paths *p
  * drive. */
 static zero_status resolve_grad_tier(struct config *c, struct zero_error *error) {
     static const char path[] = OFFLOAD_GRADIENTS ".device";
+    bool whole = !stage_shards_grads(stage_find((uint32_t)c->stage, RESHARD_ALL));
     if (!config_written(c, path)) {
         char text[32];
-        c->grad_device = !c->stage ? (int)TIER_DEVICE : c->tiered ? c->optimizer_tier : c->optimizer_device;
+        c->grad_device = whole ? (int)TIER_DEVICE : c->tiered ? c->optimizer_tier : c->optimizer_device;
         if (c->comm.reduction == CONFIG_REDUCTION_NATIVE && tier_table[c->grad_device]->kind == TIER_NVME)
             c->grad_device = (int)TIER_CPU;
         c->grad_tier = (int)tier_table[c->grad_device]->kind;
@@ -95,11 +97,12 @@ static zero_status resolve_grad_tier(struct config *c, struct zero_error *error)
     }
     const char *choice = tier_table[c->grad_device]->choice;
     c->grad_tier = (int)tier_table[c->grad_device]->kind;
-    if (c->grad_tier != TIER_DEVICE && !c->stage)
+    if (c->grad_tier != TIER_DEVICE && whole)
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_GRADIENTS
-                         ".device: gradients are whole on every rank at stage 0: set "
-                         "zero_optimization.stage to 1, which trains to the same bits, or remove the block");
+                         ".device: gradients are whole on every rank at stage %llu: set "
+                         "zero_optimization.stage to %u, which trains to the same bits, or remove the block",
+                         (unsigned long long)c->stage, stage_first(stage_shards_grads));
     if (c->grad_tier == TIER_NVME && c->comm.reduction == CONFIG_REDUCTION_NATIVE)
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_GRADIENTS ".device: \"%s\" cuts reductions into chunks, and the bits of "
@@ -141,8 +144,8 @@ zero_status config_resolve_offload(struct config *c, struct zero_error *error) {
     if (c->param_tier != TIER_DEVICE && !config_shards_params(c))
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".device: parameters are whole on every rank at stage %llu: set "
-                                       "zero_optimization.stage to 3, or remove the block",
-                         (unsigned long long)c->stage);
+                                       "zero_optimization.stage to %u, or remove the block",
+                         (unsigned long long)c->stage, stage_first(stage_shards_params));
     status = resolve_grad_tier(c, error);
     if (status) return status;
     if (c->param_tier == c->optimizer_tier && tier_table[c->param_device] != tier_of(c, c->optimizer_device))

@@ -7,7 +7,19 @@
 #include "tests/engine/toy_trainer.h"
 #include "tools/sim/case.h"
 
-enum { STAGE = 4, SIMULATIONS = 300 };
+enum { STAGE = 4, WHOLE = 5, SIMULATIONS = 300 };
+
+/* Stage 0 by another number. */
+const struct stage stage_whole = {
+    .name = "whole",
+    .number = WHOLE,
+    .state = {{REPLICATE, REPLICATE}},
+    .grad_between = {[ACCUMULATE_LAST] = {{PARTIAL, PARTIAL}}, [ACCUMULATE_EVERY] = {{SHARD, PARTIAL}}},
+    .grad_step = {{REPLICATE, REPLICATE}},
+    .param_rest = {{REPLICATE, REPLICATE}},
+    .param_between = {{REPLICATE, REPLICATE}},
+    .accumulation = ACCUMULATE_LAST,
+};
 
 static void compare(const struct toy_setup *s) {
     static struct toy_result got, expected;
@@ -47,12 +59,54 @@ static void offloads_parameters(void) {
     compare(&s);
 }
 
-static void numbers_have_an_end(void) {
+static void refused(uint32_t stage, const char *tiers, const char *comm, const char *sentence) {
     struct toy_setup s = toy_setup_default();
     static struct toy_result got;
-    s.stage = STAGE + 1;
+    s.stage = stage, s.ranks = 4, s.tiers = tiers, s.comm = comm;
     toy_train(&s, &got);
-    CHECK_STRING(got.error, "zero_optimization.stage: 5 is outside its range: give an integer from 0 to 4");
+    CHECK_STRING(got.error, sentence);
+}
+
+static void numbers_have_an_end(void) {
+    refused(WHOLE + 1, NULL, NULL,
+            "zero_optimization.stage: 6 is outside its range: give an integer from 0 to 5");
+}
+
+/* It has no row for another place of parameters between a forward and its backward. */
+static void has_one_row(void) {
+#define NO_ROW ": stage 4 does not support this value: remove it"
+    refused(STAGE, NULL, ", \"reshard_after_forward\": false", "comm.reshard_after_forward" NO_ROW);
+    refused(STAGE, NULL, ", \"reshard_after_forward\": 2", "comm.reshard_after_forward" NO_ROW);
+    refused(STAGE, "\"zero_hpz_partition_size\": 2", NULL,
+            "zero_optimization.zero_hpz_partition_size" NO_ROW);
+}
+
+/* "auto" gives a second shard to stages that have one. */
+static void has_no_second_shard(void) {
+    struct toy_setup s = toy_setup_default();
+    s.stage = STAGE, s.ranks = 4, s.steps = 2;
+    s.tiers = "\"zero_hpz_partition_size\": \"auto\"", s.comm = ", \"node_ranks\": 2";
+    compare(&s);
+}
+
+/* What a stage allows and plans follows from its placements, not from its number. */
+static void keeps_whole_gradients(void) {
+    char tiers[500];
+    struct toy_setup s = toy_setup_default();
+    static struct toy_result zero, whole;
+    refused(WHOLE,
+            "\"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_gradients\": {\"device\": \"cpu\"}",
+            NULL,
+            "zero_optimization.offload_gradients.device: gradients are whole on every rank at stage 5: set "
+            "zero_optimization.stage to 1, which trains to the same bits, or remove the block");
+    s.ranks = 4, s.steps = 2, s.tiers = tiers;
+    snprintf(tiers, sizeof tiers, "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+             getenv("TEST_TMPDIR"));
+    s.stage = 0, toy_train(&s, &zero);
+    s.stage = WHOLE, toy_train(&s, &whole);
+    CHECK_STRING(whole.error, "");
+    CHECK_STRING(whole.hash, zero.hash);
+    for (int t = 0; t < ZERO_TIERS; t++) CHECK_INT(whole.planned[t], zero.planned[t]);
 }
 
 static void simulates(void) {
@@ -64,6 +118,9 @@ int main(void) {
     trains_to_the_same_weights();
     offloads_parameters();
     numbers_have_an_end();
+    has_one_row();
+    has_no_second_shard();
+    keeps_whole_gradients();
     simulates();
     return check_end();
 }

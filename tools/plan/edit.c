@@ -28,6 +28,14 @@ static char *print_as(json_object *root, int style) {
 
 static char *print(json_object *root) { return print_as(root, 0); }
 
+bool cell_shards_params(const struct cell *cell) {
+    return stage_shards_params(stage_find(cell->stage, RESHARD_ALL));
+}
+
+bool cell_shards_grads(const struct cell *cell) {
+    return stage_shards_grads(stage_find(cell->stage, RESHARD_ALL));
+}
+
 static void set_number(json_object *root, const char *name, uint64_t value) {
     if (value) json_object_object_add(root, name, json_object_new_int64((int64_t)value));
 }
@@ -119,8 +127,8 @@ static bool leaves(json_object *root, json_object **out) {
 
 /* Without a tier in the cell the text's block stays where the state is on a drive. */
 static void set_grads(json_object *zero, const struct cell *cell) {
-    bool stays = !cell->grads && cell->optimizer == ZERO_NVME && cell->stage;
-    bool away = cell->grads && cell->stage && cell->optimizer != ZERO_DEVICE;
+    bool sharded = cell_shards_grads(cell), stays = !cell->grads && cell->optimizer == ZERO_NVME && sharded;
+    bool away = cell->grads && sharded && cell->optimizer != ZERO_DEVICE;
     if (!stays) json_object_object_del(zero, "offload_gradients");
     if (!away) return;
     json_object_object_add(child(zero, "offload_gradients"), "device",
@@ -143,7 +151,7 @@ static void set_cell(json_object *root, const struct cell *cell) {
     json_object_object_del(zero, "cpu_offload_param");
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
-    if (!stage_shards_params(stage_find(cell->stage, RESHARD_ALL))) drop_stage3(root, zero);
+    if (!cell_shards_params(cell)) drop_stage3(root, zero);
     set_state(zero, cell);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME) drop_drive(root, zero);

@@ -28,6 +28,10 @@ struct cell {
     uint64_t micro_batch;        /* 0: as the text has it */
 };
 
+/* What the cell's stage shards. */
+bool cell_shards_params(const struct cell *cell);
+bool cell_shards_grads(const struct cell *cell);
+
 /* For a search of a part of the keys: removes the interval of recomputation if it is "auto", and writes out a type that is. `train_batch`
  * above 0: sets it, and removes the keys that share it out. */
 char *edit_open(const char *text, uint64_t train_batch, enum dtype compute);

@@ -28,8 +28,6 @@ enum { TIER_PAIRS = sizeof tiers / sizeof *tiers };
 
 /* ---- rows ---- */
 
-static bool shards_params(uint32_t stage) { return stage_shards_params(stage_find(stage, RESHARD_ALL)); }
-
 /* Keys that are not searched have the value of the configuration. */
 static bool is_fixed(const struct space *s, const struct cell *c) {
     const struct cell *f = &s->fixed;
@@ -39,12 +37,12 @@ static bool is_fixed(const struct space *s, const struct cell *c) {
 
 static bool possible(const struct space *s, const struct cell *c) {
     bool drives = c->optimizer == ZERO_NVME || c->params == ZERO_NVME;
-    if (c->params != ZERO_DEVICE && !shards_params(c->stage)) return false;
+    if (c->params != ZERO_DEVICE && !cell_shards_params(c)) return false;
     if (!s->open) return true;
-    if (s->cut && !shards_params(c->stage)) return false;
+    if (s->cut && !cell_shards_params(c)) return false;
     if (s->on_drive && (c->optimizer != ZERO_NVME || c->tiered)) return false;
     if (c->tiered && c->optimizer == ZERO_DEVICE) return false;
-    if (c->grads > 1u + ZERO_DEVICE && (!c->stage || c->grads > 1u + c->optimizer)) return false;
+    if (c->grads > 1u + ZERO_DEVICE && (!cell_shards_grads(c) || c->grads > 1u + c->optimizer)) return false;
     return !drives || !s->no_drive;
 }
 
@@ -72,7 +70,7 @@ bool space_row(const struct space *s, uint32_t number, struct cell *out, bool *o
     /* gradients where the state is, then nearer to the device */
     bool beyond = s->grads && nearer > (uint32_t)tiers[pair].optimizer;
     if (s->grads && !beyond) out->grads = 1u + (uint32_t)tiers[pair].optimizer - nearer;
-    if (s->grads && !out->stage) out->grads = 1 + ZERO_DEVICE, beyond = nearer > 0;
+    if (s->grads && !cell_shards_grads(out)) out->grads = 1 + ZERO_DEVICE, beyond = nearer > 0;
     *out_exists = !beyond && stages[stage]->reshard == RESHARD_ALL && is_fixed(s, out) && possible(s, out);
     return true;
 }
@@ -129,7 +127,7 @@ static bool needs_cut(const struct config *c) {
 /* A rank has one set of directories: paths that differ are refused where some row has both on the drive. */
 static zero_status check_paths(const struct space *s, const struct config *c, struct zero_error *error) {
     static const struct config_paths none;
-    bool cuts = s->stage || shards_params(s->fixed.stage);
+    bool cuts = s->stage || cell_shards_params(&s->fixed);
     bool state = s->state || s->fixed.optimizer == ZERO_NVME,
          params = cuts && (s->params || s->fixed.params == ZERO_NVME);
     zero_status status = config_check_scratch(c, state ? &c->optimizer_paths : &none, error);

@@ -55,7 +55,7 @@ void table_name(const struct price *p, char out[TABLE_NAME_BYTES]) {
     int length = snprintf(out, TABLE_NAME_BYTES, "stage %u %s%s%s", c->stage, tier_word(p),
                           c->tiered ? ", as far as the device has no room" : "",
                           c->recompute ? " and recomputation" : "");
-    bool apart = c->grads && c->stage && c->grads != 1u + c->optimizer;
+    bool apart = c->grads && cell_shards_grads(c) && c->grads != 1u + c->optimizer;
     if (apart)
         length += snprintf(out + length, (size_t)(TABLE_NAME_BYTES - length), ", gradients %s",
                            grads[c->grads - 1]);

@@ -71,8 +71,9 @@ static struct speeds make_speeds(struct dice *d) {
 static void choose_mesh(struct sim_setup *s, struct dice *d) {
     s->terms.stage = stages[pick(d, stage_count())];
     s->terms.mesh[AXIS_SHARD] = 1 + pick(d, 5);
-    s->terms.mesh[AXIS_REPLICATE] = s->terms.stage == &stage_hpz ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
-    if (s->terms.stage == &stage_hpz) s->terms.mesh[AXIS_SHARD] = 2;
+    bool second = s->terms.stage->reshard == RESHARD_GROUP;
+    s->terms.mesh[AXIS_REPLICATE] = second ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
+    if (second) s->terms.mesh[AXIS_SHARD] = 2;
 }
 
 static void choose_tiers(struct sim_setup *s, struct dice *d) {

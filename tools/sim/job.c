@@ -167,7 +167,7 @@ static zero_status check_place(const struct job *job, const struct blueprint *b,
     if (shards && ranks % shards)
         return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
                          shards, ranks);
-    if (shards && b->policy.stage == &stage_hpz)
+    if (shards && b->policy.stage->reshard == RESHARD_GROUP)
         return error_set(error, ZERO_E_ARGUMENT,
                          "--shard %" PRIu32
                          " contradicts the configuration's zero_hpz_partition_size: remove one of them",
