@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/config/key.h"
 #include "engine/blueprint/memory_owners.h"
+#include "engine/config/key.h"
 #include "offload/tier.h"
+#include "stages/stage.h"
 
 #define STAGE "zero_optimization.stage"
 #define OPTIMIZER_DEVICE "zero_optimization.offload_optimizer.device"
@@ -18,7 +19,11 @@
 #define CHUNK "zero_optimization.sub_group_size"
 #define DEPTH "comm.prefetch_depth"
 
-enum { KEYS_MAX = 4, ADVICE_MAX = 3, TOGETHER = 7 };
+enum { KEYS_MAX = 4, ADVICE_MAX = 3, TOGETHER = 7, VALUE_BYTES = 32 };
+
+/* First values that stand for one of each row: the stages that shard gradients, those that shard parameters, and the tiers beyond the
+ * device. */
+static const char grad_stages[] = "grads", param_stages[] = "params", offloads[] = "offloads";
 
 /* The changes that are tried: keys with values. The advice is the first change of a `kind` that fits. Kinds that change little come
  * first. TOGETHER: only if no other kind fits. */
@@ -26,11 +31,8 @@ static const struct change {
     int kind;
     const char *key[KEYS_MAX], *value[KEYS_MAX];
 } changes[] = {
-    {0, {STAGE}, {"1"}},
-    {0, {STAGE}, {"2"}},
-    {0, {STAGE}, {"3"}},
-    {1, {OPTIMIZER_DEVICE}, {"\"cpu\""}},
-    {1, {OPTIMIZER_DEVICE}, {"\"nvme\""}},
+    {0, {STAGE}, {grad_stages}},
+    {1, {OPTIMIZER_DEVICE}, {offloads}},
     {1, {OPTIMIZER_DEVICE}, {"\"tiered\""}},
     {1, {OPTIMIZER_DEVICE}, {"\"none\""}},
     {2, {DEPTH}, {"0"}},
@@ -42,24 +44,39 @@ static const struct change {
     {4, {CHUNK}, {"65536"}},
     {4, {CHUNK}, {"16384"}},
     {4, {CHUNK}, {"1024"}},
-    {5, {PARAM_DEVICE}, {"\"cpu\""}},
-    {5, {PARAM_DEVICE}, {"\"nvme\""}},
+    {5, {PARAM_DEVICE}, {offloads}},
     {5, {PARAM_DEVICE}, {"\"none\""}},
-    {6, {GRAD_DEVICE}, {"\"cpu\""}},
-    {6, {GRAD_DEVICE}, {"\"nvme\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"1", "\"cpu\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"2", "\"cpu\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"cpu\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"nvme\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"cpu\"", "\"cpu\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"cpu\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"nvme\""}},
+    {6, {GRAD_DEVICE}, {offloads}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {grad_stages, "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {param_stages, "\"nvme\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {param_stages, "\"cpu\"", "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {param_stages, "\"nvme\"", "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {param_stages, "\"nvme\"", "\"nvme\""}},
     {TOGETHER, {OPTIMIZER_DEVICE, GRAD_DEVICE}, {"\"nvme\"", "\"nvme\""}},
-    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, GRAD_DEVICE}, {"3", "\"nvme\"", "\"nvme\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, GRAD_DEVICE}, {param_stages, "\"nvme\"", "\"nvme\""}},
     {TOGETHER,
      {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE, GRAD_DEVICE},
-     {"3", "\"nvme\"", "\"nvme\"", "\"nvme\""}},
+     {param_stages, "\"nvme\"", "\"nvme\"", "\"nvme\""}},
 };
+
+/* Writes the first value of a change, as a table's row gives it; nothing, if this row has none. Returns false past the last row. */
+static bool write_first(const char *value, uint32_t row, char out[VALUE_BYTES]) {
+    *out = 0;
+    if (value == offloads) {
+        const struct tier_ops *tier = tier_table[TIER_CPU + row];
+        if (tier) snprintf(out, VALUE_BYTES, "\"%s\"", tier->choice);
+        return tier != NULL;
+    }
+    if (value != grad_stages && value != param_stages) {
+        snprintf(out, VALUE_BYTES, "%s", value);
+        return row == 0;
+    }
+    const struct stage *stage = stages[row];
+    if (!stage) return false;
+    bool shards = value == grad_stages ? stage_shards_grads(stage) : stage_shards_params(stage);
+    if (shards && stage->reshard == RESHARD_ALL) snprintf(out, VALUE_BYTES, "%" PRIu32, stage->number);
+    return true;
+}
 
 /* One budget check: the blueprint that exceeds a budget, and its configuration. */
 struct check {
@@ -160,11 +177,16 @@ static void write_advice(struct check *c, char *out, size_t capacity) {
     int found = -1, count = 0;
     *out = 0;
     for (size_t i = 0; i < sizeof changes / sizeof *changes && count < ADVICE_MAX; i++) {
-        if (changes[i].kind == found || (changes[i].kind == TOGETHER && count) || !would_fit(c, &changes[i]))
-            continue;
-        found = changes[i].kind;
-        count++;
-        write_change(&changes[i], out, capacity);
+        struct change change = changes[i];
+        char first[VALUE_BYTES];
+        change.value[0] = first;
+        for (uint32_t row = 0; write_first(changes[i].value[0], row, first); row++) {
+            if (change.kind == found || (change.kind == TOGETHER && count)) break;
+            if (!*first || !would_fit(c, &change)) continue;
+            found = change.kind;
+            count++;
+            write_change(&change, out, capacity);
+        }
     }
     write_budgets(c, out, capacity);
 }

@@ -109,6 +109,21 @@ static void keeps_whole_gradients(void) {
     for (int t = 0; t < ZERO_TIERS; t++) CHECK_INT(whole.planned[t], zero.planned[t]);
 }
 
+/* On a mesh of 2 x 2 ranks it has less on each rank than any other stage. */
+static void is_advised(void) {
+    char extra[100];
+    struct toy_setup s = toy_setup_default();
+    static struct toy_result got;
+    s.stage = STAGE, s.ranks = 4, s.steps = 1, s.compute = ZERO_BF16;
+    s.tiers = "\"mics_shard_size\": 2";
+    toy_train(&s, &got);
+    snprintf(extra, sizeof extra, ", \"memory\": {\"device\": %llu}",
+             (unsigned long long)got.planned[ZERO_DEVICE]);
+    s.stage = 0, s.extra = extra;
+    toy_train(&s, &got);
+    CHECK_CONTAINS(got.error, "it fits with zero_optimization.stage 4; or with ");
+}
+
 static void simulates(void) {
     CHECK(stage_named("zero4") == stage_find(STAGE, RESHARD_ALL));
     CHECK_INT(case_check(1, SIMULATIONS, NULL, stderr, NULL), 0);
@@ -121,6 +136,7 @@ int main(void) {
     has_one_row();
     has_no_second_shard();
     keeps_whole_gradients();
+    is_advised();
     simulates();
     return check_end();
 }
