@@ -1,10 +1,13 @@
 /* A stage that is one file and one row: the configuration finds it by its number, and it trains to the same weights as
  * the others, byte for byte. The simulator draws it as it draws the others. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "stages/stage.h"
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
+#include "tools/plan/choice.h"
+#include "tools/plan/table.h"
 #include "tools/sim/case.h"
 
 enum { STAGE = 4, WHOLE = 5, SIMULATIONS = 300 };
@@ -124,6 +127,66 @@ static void is_advised(void) {
     CHECK_CONTAINS(got.error, "it fits with zero_optimization.stage 4; or with ");
 }
 
+/* Of a planner's table on a small machine. Returns 0 if there is none. */
+static uint32_t planned_rows(const char *text, bool open, struct zero_error *error) {
+    struct config config;
+    struct space space;
+    struct table table = {0};
+    char *opened = NULL;
+    struct scenario s = {
+        .machine =
+            {.device = {.name = "desk",
+                        .memory_bytes = 1e10,
+                        .memory_per_s = 1e10,
+                        .flops = {1e11, NAN, NAN},
+                        .memory_achieved = 1,
+                        .flops_achieved = {1, 1, 1},
+                        .price_per_hour = NAN,
+                        .is_host = true},
+             .host = {.memory_bytes = 4e10, .memory_per_s = 4e10, .devices = 4, .device_per_s = 1e10},
+             .inside = {.per_s = 2e9, .reduce_per_s = 2e9, .latency_s = 1e-6},
+             .drive = {.name = "d", .bytes = 1e12, .read_per_s = 1e9, .write_per_s = 1e9, .mixed_per_s = 1e9},
+             .node_ranks = 4},
+        .ranks = 2,
+        .nodes = 1,
+        .threads = 1,
+        .config = text};
+    error_clear(error);
+    CHECK_INT(config_read(text, &config, error), ZERO_OK);
+    CHECK_INT(choice_model(NULL, 0, &config, &s.shapes, error), ZERO_OK);
+    s.checkpoints = choice_checkpoints(&config);
+    if (open) {
+        CHECK_INT(space_of(&config, text, s.ranks, &space, &opened, error), ZERO_OK);
+        s.space = &space, s.config = opened;
+    }
+    uint32_t rows = table_make(&s, &table, error) ? 0 : table.rows;
+    config_free(&config);
+    table_free(&table);
+    free(opened);
+    return rows;
+}
+
+#define MODEL                                                                                                \
+    "\"model\": {\"n_layer\": 1, \"n_embd\": 128, \"n_head\": 2, \"n_positions\": 32, \"vocab_size\": 256}}"
+
+/* Without a key that it does not support. */
+static void is_planned(void) {
+    struct zero_error error;
+    CHECK_INT(planned_rows("{\"train_batch_size\": 2, \"comm\": {\"reshard_after_forward\": false}, " MODEL,
+                           false, &error),
+              4 * 6 + 2 * 12);
+    CHECK_STRING(error.message, "");
+    /* Nothing fits, so that no micro-batch is the last. */
+    CHECK_INT(
+        planned_rows("{\"train_batch_size\": 1024, \"train_micro_batch_size_per_gpu\": \"auto\", \"memory\": "
+                     "{\"device\": 1000}, \"activation_checkpointing\": {\"interval\": \"auto\"}, "
+                     "\"zero_optimization\": {\"stage\": \"auto\", \"offload_optimizer\": {\"device\": "
+                     "\"auto\", \"nvme_path\": \"/d\"}}, " MODEL,
+                     true, &error),
+        10 * 172);
+    CHECK_STRING(error.message, "");
+}
+
 static void simulates(void) {
     CHECK(stage_named("zero4") == stage_find(STAGE, RESHARD_ALL));
     CHECK_INT(case_check(1, SIMULATIONS, NULL, stderr, NULL), 0);
@@ -137,6 +200,7 @@ int main(void) {
     has_no_second_shard();
     keeps_whole_gradients();
     is_advised();
+    is_planned();
     simulates();
     return check_end();
 }

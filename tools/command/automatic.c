@@ -186,15 +186,14 @@ static void set_scenario(const struct search *s, struct scenario *out) {
 
 static zero_status find_best(struct search *s, struct zero_error *error) {
     struct scenario scenario;
-    struct table *table = malloc(sizeof *table);
-    if (!table) return error_set(error, ZERO_E_MEMORY, "no memory for a table");
+    struct table table;
     set_scenario(s, &scenario);
-    zero_status status = table_make(&scenario, table, error);
-    const struct price *best = &table->row[table->best];
-    if (!status && !best->fits) status = error_set(error, ZERO_E_BUDGET, "\"auto\": %s", table->advice);
-    if (!status) s->word.cell = best->cell;
-    if (!status) say_row(s, table);
-    free(table);
+    zero_status status = table_make(&scenario, &table, error);
+    if (!status && !table.row[table.best].fits)
+        status = error_set(error, ZERO_E_BUDGET, "\"auto\": %s", table.advice);
+    if (!status) s->word.cell = table.row[table.best].cell;
+    if (!status) say_row(s, &table);
+    table_free(&table);
     return status;
 }
 

@@ -327,21 +327,20 @@ static zero_status plan(struct arguments *a, struct config *config, struct zero_
     struct scenario s = {0};
     struct space space;
     char *text = NULL;
-    struct table *table = malloc(sizeof *table);
-    zero_status status = table ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "no memory for a table");
-    if (!status) status = open_scenario(a, config, &s, &space, &text, error);
+    struct table table = {0};
+    zero_status status = open_scenario(a, config, &s, &space, &text, error);
     s.threads = a->threads ? (uint32_t)a->threads : 1;
     if (!status && a->host_memory && s.machine.device.is_host) /* its ranks share it */
         s.machine.device.memory_bytes = s.machine.host.memory_bytes * s.nodes / s.ranks;
     take_recompute(config, &s);
     s.config = text;
     if (!status && a->largest) status = find_largest(a, config, &s, error);
-    if (!status) status = table_make(&s, table, error);
-    if (!status && a->json) print_json(&s, table, stdout);
-    if (!status && !a->json) print_table(&s, table, a->all, stdout);
-    if (!status && a->write_config) status = write_config(a, config, &s, table, error);
+    if (!status) status = table_make(&s, &table, error);
+    if (!status && a->json) print_json(&s, &table, stdout);
+    if (!status && !a->json) print_table(&s, &table, a->all, stdout);
+    if (!status && a->write_config) status = write_config(a, config, &s, &table, error);
     free(text);
-    free(table);
+    table_free(&table);
     return status;
 }
 

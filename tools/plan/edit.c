@@ -107,15 +107,23 @@ static void set_model(json_object *root, const struct shapes *s) {
     json_object_object_add(model, "n_head", json_object_new_int64((int64_t)s->heads));
 }
 
-/* Removes the keys that only stage 3 has. */
-static void drop_stage3(json_object *root, json_object *zero) {
-    static const char *const keys[] = {"zero_hpz_partition_size", "zero_quantized_weights"};
-    json_object *comm, *groups;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_object_del(zero, keys[i]);
+/* Removes the keys that only stages with sharded parameters have. */
+static void drop_codes(json_object *root, json_object *zero) {
+    static const char key[] = "zero_quantized_weights";
+    json_object *groups;
+    json_object_object_del(zero, key);
     if (json_object_object_get_ex(root, "param_groups", &groups))
         for (size_t g = 0; g < json_object_array_length(groups); g++)
-            json_object_object_del(json_object_array_get_idx(groups, g), keys[1]);
-    if (json_object_object_get_ex(root, "comm", &comm)) json_object_object_del(comm, "reshard_after_forward");
+            json_object_object_del(json_object_array_get_idx(groups, g), key);
+}
+
+/* Removes the keys that choose a row of the stage, where it has one alone. */
+static void drop_reshard(json_object *root, json_object *zero, uint32_t stage) {
+    json_object *comm;
+    bool group = stage_find(stage, RESHARD_GROUP), none = stage_find(stage, RESHARD_NONE);
+    if (!group) json_object_object_del(zero, "zero_hpz_partition_size");
+    if (!group && !none && json_object_object_get_ex(root, "comm", &comm))
+        json_object_object_del(comm, "reshard_after_forward");
 }
 
 /* Checkpoints on the drive, and their path. */
@@ -151,7 +159,8 @@ static void set_cell(json_object *root, const struct cell *cell) {
     json_object_object_del(zero, "cpu_offload_param");
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
-    if (!cell_shards_params(cell)) drop_stage3(root, zero);
+    if (!cell_shards_params(cell)) drop_codes(root, zero);
+    drop_reshard(root, zero, cell->stage);
     set_state(zero, cell);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME) drop_drive(root, zero);

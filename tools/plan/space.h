@@ -7,7 +7,7 @@
 #include "engine/config/config.h"
 #include "tools/plan/edit.h"
 
-enum { SPACE_MICROS_MAX = 10, SPACE_MICRO_ROWS = 108 /* the most rows of one micro-batch */ };
+enum { SPACE_MICROS_MAX = 10 };
 
 struct space {
     bool open; /* the configuration leaves some keys to the search; all its other keys hold */

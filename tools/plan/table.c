@@ -148,14 +148,14 @@ static zero_status price_all(const struct scenario *s, struct table *out, struct
     struct zero_error refusal;
     struct cell cell;
     bool exists;
-    out->rows = out->best = 0;
+    size_t most = 1;
+    for (uint32_t i = 0; space_row(&space, i, &cell, &exists); i++) most += exists;
+    *out = (struct table){.row = malloc(most * sizeof *out->row)};
+    if (!out->row) return error_set(error, ZERO_E_MEMORY, "no memory for a table");
     error_clear(&refusal);
     for (uint32_t i = 0; space_row(&space, i, &cell, &exists); i++) {
         if (!exists || !has_tiers(s, &cell)) continue;
         if (all_fit(out, cell.micro_batch)) break;
-        if (out->rows == TABLE_ROWS)
-            return error_set(error, ZERO_E_INTERNAL, "the planner's table has no place for more than %d rows",
-                             TABLE_ROWS);
         struct zero_error failed;
         error_clear(&failed);
         struct price *row = &out->row[out->rows];
@@ -194,14 +194,14 @@ zero_status table_fit(const struct scenario *scenario, uint32_t *first, struct p
 /* Replaces the advice if a row fits without prefetching. */
 static zero_status try_no_prefetch(const struct scenario *s, struct table *t, struct zero_error *error) {
     struct scenario changed = *s;
-    struct table *other = malloc(sizeof *other);
+    struct table other = {0};
     char *config = edit_no_prefetch(s->config);
     changed.config = config;
-    zero_status status = other && config ? price_all(&changed, other, error)
-                                         : error_set(error, ZERO_E_MEMORY, "no memory for a table");
-    if (!status && other->row[other->best].fits) advise_no_prefetch(other, t->advice, sizeof t->advice);
+    zero_status status = config ? price_all(&changed, &other, error)
+                                : error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
+    if (!status && other.row[other.best].fits) advise_no_prefetch(&other, t->advice, sizeof t->advice);
     free(config);
-    free(other);
+    table_free(&other);
     return status;
 }
 
@@ -212,6 +212,11 @@ zero_status table_make(const struct scenario *s, struct table *out, struct zero_
     const struct price *nearest = &out->row[out->best];
     bool gathers = nearest->short_bytes[SHORT_DEVICE] && nearest->gathered_bytes;
     return !nearest->fits && gathers ? try_no_prefetch(s, out, error) : ZERO_OK;
+}
+
+void table_free(struct table *table) {
+    free(table->row);
+    *table = (struct table){0};
 }
 
 /* The neighbour of a row that differs from it in recomputation alone; UINT32_MAX: none. */

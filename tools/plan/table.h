@@ -4,15 +4,10 @@
 
 #include "tools/plan/price.h"
 
-enum {
-    TABLE_ROWS = SPACE_MICROS_MAX * SPACE_MICRO_ROWS,
-    TABLE_ADVICE_BYTES = 640,
-    TABLE_NAME_BYTES = 160,
-    TABLE_OTHERS = 3
-};
+enum { TABLE_ADVICE_BYTES = 640, TABLE_NAME_BYTES = 160, TABLE_OTHERS = 3 };
 
 struct table {
-    struct price row[TABLE_ROWS];
+    struct price *row;
     uint32_t rows;
     uint32_t best; /* index of the best row; if none fits, of the row that lacks the least */
     char advice[TABLE_ADVICE_BYTES];
@@ -20,8 +15,9 @@ struct table {
 
 /* The rows of the scenario's space. Tiers that the machine lacks are left out. In a space that a configuration opens, rows that
  * it refuses are left out too, and so are smaller micro-batches once every row of one micro-batch fits: they would only move more
- * bytes. */
+ * bytes. The caller frees the table, also after a failure. */
 zero_status table_make(const struct scenario *scenario, struct table *out, struct zero_error *error);
+void table_free(struct table *table);
 
 /* Prices bytes alone: finds the first row that fits; if none fits, the row that lacks the fewest bytes. Begins with the row of
  * number *first, 0 at the beginning, and sets it to the row that fits: the rows before it do not fit a larger model either. */

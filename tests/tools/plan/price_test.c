@@ -392,6 +392,7 @@ static struct table table(const struct scenario *s) {
     static struct table t;
     struct zero_error error;
     error_clear(&error);
+    table_free(&t);
     CHECK_INT(table_make(s, &t, &error), ZERO_OK);
     return t;
 }
