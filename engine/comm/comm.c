@@ -64,7 +64,9 @@ const struct zero_error *comm_work_error(const struct comm_work *work) { return 
 
 /* ---- opening ---- */
 
+const char *comm_transport_name(const struct comm_ops *transport) { return transport->name; }
 bool comm_of_processes(const struct comm_ops *transport) { return transport->processes; }
+bool comm_takes_secret(const struct comm_ops *transport) { return transport->secret; }
 bool comm_native_fp32(const struct comm_ops *transport) { return transport->native_fp32; }
 
 zero_status comm_open(const struct comm_ops *ops, const struct comm_options *options, struct comm **out_comm,

@@ -125,9 +125,12 @@ struct comm_ops;
 extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_nccl_ops,
     comm_sim_ops, comm_mirror_ops;
 
+/* What a transport's row says of it. */
+const char *comm_transport_name(const struct comm_ops *transport);
 bool comm_of_processes(const struct comm_ops *transport); /* each of its ranks is a process */
-bool comm_native_fp32(
-    const struct comm_ops *transport); /* its native reductions are of fp32 alone, on host memory */
+bool comm_takes_secret(const struct comm_ops *transport); /* other programs may reach its ranks */
+/* Its native reductions are of fp32 alone, on host memory. */
+bool comm_native_fp32(const struct comm_ops *transport);
 
 struct comm_options {
     uint32_t rank, size;

@@ -286,6 +286,7 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {
 const struct comm_ops comm_tcp_ops = {
     .name = "tcp",
     .processes = true,
+    .secret = true,
     .comm_bytes = sizeof(struct tcp_comm),
     .group_bytes = sizeof(struct tcp_group),
     .open = open_comm,

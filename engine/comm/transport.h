@@ -71,6 +71,7 @@ struct comm_ops {
     bool virtual_time; /* ranks share a thread: none may wait, and the real clock's limits do not apply */
     bool knows_ranks;  /* `open` finds rank and size itself */
     bool processes;    /* each rank is a process */
+    bool secret;       /* `open` takes options->secret, by which ranks know each other */
     bool native_fp32;  /* native reductions are of fp32 alone, on host memory */
 
     /* Sets comm->failure; may correct rank and size. On failure it releases all that it has acquired. */

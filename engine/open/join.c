@@ -109,7 +109,7 @@ static zero_status open_comm(struct joining *j, struct seat *seat, struct zero_e
     seat->options.log = j->ranks->log;
     seat->options.device = j->run->device;
     if (j->host->interrupted) seat->options.interrupted = ask_host, seat->options.interrupted_user = j->host;
-    j->host->plans_only = seat->transport == &comm_mirror_ops;
+    j->host->plans_only = seat->options.mirrors != NULL;
     zero_status status = comm_open(seat->transport, &seat->options, &j->ranks->comm, error);
     if (status) return status;
     j->ranks->data = j->ranks->comm;

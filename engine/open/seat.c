@@ -103,7 +103,7 @@ static const char *get_environment(void *user, const char *name) { return getenv
 
 static zero_status find_secret(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
     out->options.secret = &out->secret;
-    if (out->transport == &comm_tcp_ops)
+    if (comm_takes_secret(out->transport))
         return secret_find(runtime->secret, get_environment, NULL, &out->secret, error);
     if (!runtime->secret || out->transport == &comm_self_ops) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,

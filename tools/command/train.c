@@ -111,7 +111,7 @@ static const struct option options[] = {
 #undef FIELD
 
 /* True if a launcher started several processes with one rank each. */
-static bool started(const struct launch *launch) { return launch->transport != &comm_self_ops; }
+static bool started(const struct launch *launch) { return comm_of_processes(launch->transport); }
 
 /* The text of the configuration. The file itself is read once, because it may change meanwhile. */
 static const char *config_of(const struct arguments *arguments) {
@@ -137,9 +137,8 @@ static zero_status choose_automatic(struct arguments *arguments, const struct la
     const struct automatic automatic = {.gpu = arguments->gpu,
                                         .hardware = arguments->hardware,
                                         .run = goes_on ? arguments->run : NULL,
-                                        .transport = !started(launch)                     ? NULL
-                                                     : launch->transport == &comm_mpi_ops ? "mpi"
-                                                                                          : "tcp",
+                                        .transport =
+                                            started(launch) ? comm_transport_name(launch->transport) : NULL,
                                         .ranks = ranks,
                                         .quiet = arguments->quiet};
     char *text = NULL, *chosen = NULL;
@@ -222,10 +221,10 @@ static int exit_status(zero_status status) {
     }
 }
 
-/* Over TCP each rank has its own command line; mpirun gives the same command line to all ranks. */
+/* Ranks that meet at an address have a command line each; mpirun gives the same command line to all ranks. */
 static int usage_error(const struct launch *launch, const char *message) {
     if (launch->rank == 0) return command_usage_error("train", "%s", message);
-    if (launch->transport != &comm_tcp_ops) return EXIT_USAGE;
+    if (!launch->master) return EXIT_USAGE;
     return command_usage_error("train", "rank %u: %s", launch->rank, message);
 }
 
