@@ -13,36 +13,6 @@
 #include "engine/run/progress.h"
 #include "engine/state/background_save.h"
 
-#define TEXT(number) #number
-#define VERSION(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
-
-const char *zero_version(void) { return VERSION(ZERO_VERSION_MAJOR, ZERO_VERSION_MINOR, ZERO_VERSION_PATCH); }
-int zero_abi_version(void) { return ZERO_ABI_VERSION; }
-
-zero_status zero_last_failure(zero_failure *out) {
-    /* zero_last_error must not erase the failure that it returns */
-    if (!out || !out->struct_size) return ZERO_E_ARGUMENT;
-    const struct failure *f = failure_last();
-    zero_failure failure = {.code = f->error.code,
-                            .rank = f->error.code ? f->error.rank : -1,
-                            .step = f->error.step,
-                            .call = f->call,
-                            .unit = *f->unit ? f->unit : NULL,
-                            .sentence = f->error.message};
-    given_fill(out, out->struct_size, &failure, sizeof failure);
-    return ZERO_OK;
-}
-
-_Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
-                   (int)ZERO_F16 == (int)DTYPE_F16,
-               "types are numbered alike");
-
-int zero_engine_cuda(const zero_engine *e, void **out_stream) {
-    if (!engine_given(e, "zero_engine_cuda")) return -1;
-    if (out_stream) *out_stream = e->run.device->stream[DEVICE_COMPUTE];
-    return (int)e->run.device->index;
-}
-
 /* Each room borrows from those below it. */
 static void connect_rooms(zero_engine *e) {
     e->ranks.step = &e->training.steps;

@@ -1,4 +1,5 @@
-/* Answers that the host may ask for at any time: the settings in effect, the position of the training, memory by row, and counters. */
+/* Answers that the host may ask for at any time: version, last failure, settings in effect, position of the training, memory by row, and
+ * counters. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +7,30 @@
 #include "engine/calls/engine.h"
 #include "engine/calls/given.h"
 #include "engine/config/key.h"
+
+#define TEXT(number) #number
+#define VERSION(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
+
+const char *zero_version(void) { return VERSION(ZERO_VERSION_MAJOR, ZERO_VERSION_MINOR, ZERO_VERSION_PATCH); }
+int zero_abi_version(void) { return ZERO_ABI_VERSION; }
+
+zero_status zero_last_failure(zero_failure *out) {
+    /* zero_last_error must not erase the failure that it returns */
+    if (!out || !out->struct_size) return ZERO_E_ARGUMENT;
+    const struct failure *f = failure_last();
+    zero_failure failure = {.code = f->error.code,
+                            .rank = f->error.code ? f->error.rank : -1,
+                            .step = f->error.step,
+                            .call = f->call,
+                            .unit = *f->unit ? f->unit : NULL,
+                            .sentence = f->error.message};
+    given_fill(out, out->struct_size, &failure, sizeof failure);
+    return ZERO_OK;
+}
+
+_Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
+                   (int)ZERO_F16 == (int)DTYPE_F16,
+               "types are numbered alike");
 
 #define GETTER(type, name, value)                                                                            \
     type name(const zero_engine *e) { return engine_given(e, #name) ? (type)(value) : (type)0; }
@@ -25,6 +50,12 @@ GETTER(uint64_t, zero_engine_use_micros,
 GETTER(uint64_t, zero_engine_train_batch, e->config.train_batch)
 GETTER(uint64_t, zero_engine_seed, e->config.seed)
 GETTER(double, zero_engine_clipping, e->config.gradient_clipping)
+
+int zero_engine_cuda(const zero_engine *e, void **out_stream) {
+    if (!engine_given(e, "zero_engine_cuda")) return -1;
+    if (out_stream) *out_stream = e->run.device->stream[DEVICE_COMPUTE];
+    return (int)e->run.device->index;
+}
 
 const char *zero_engine_setting(const zero_engine *e, const char *key) {
     if (!engine_given(e, "zero_engine_setting")) return NULL;
