@@ -18,6 +18,7 @@ static void connect_rooms(zero_engine *e) {
     e->ranks.step = &e->training.steps;
     e->run.ranks = &e->ranks;
     e->pass.run = &e->run;
+    e->pass.state = &e->state;
     e->pass.blueprint = &e->blueprint;
     e->pass.model = &e->model;
     e->state.run = &e->run;

@@ -5,7 +5,6 @@
 #include "engine/calls/engine.h"
 #include "engine/calls/given.h"
 #include "engine/open/device_memory.h"
-#include "engine/state/shadow.h"
 #include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
@@ -30,31 +29,17 @@ zero_status zero_micro_cancel(zero_engine *e) {
     return status ? status : pass_cancel(&e->pass);
 }
 
-/* With updates in the backward and a shadow: the first update overwrites the step before the last one, so the last step is
- * committed first. By now its notes are set, and its chunks were stored during the forward. Values that the host wrote are
- * committed for the same reason: the updates may have to be repeated from them. The first update may belong to a unit that the pass
- * left out, before the unit whose `backward` begins. */
-static zero_status commit_before_updates(zero_engine *e, bool backward) {
-    const struct pass *pass = &e->pass;
-    const struct policy *policy = &e->blueprint.policy;
-    bool updates = policy->update_in_backward && pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN &&
-                   pass->micro == policy_passes(policy) && (backward || policy->cursor >= policy->uses);
-    return updates && shadow_commits(&e->state) ? shadow_commit_now(&e->state) : ZERO_OK;
-}
-
 zero_status zero_forward_begin(zero_unit *unit) {
-    if (!unit_given(unit, "zero_forward_begin")) return ZERO_E_ARGUMENT;
-    zero_status status = commit_before_updates(unit->engine, false); /* where it recomputes */
-    return status ? status : pass_forward_begin(&unit->engine->pass, unit);
+    return unit_given(unit, "zero_forward_begin") ? pass_forward_begin(&unit->engine->pass, unit)
+                                                  : ZERO_E_ARGUMENT;
 }
 zero_status zero_forward_end(zero_unit *unit) {
     return unit_given(unit, "zero_forward_end") ? pass_forward_end(&unit->engine->pass, unit)
                                                 : ZERO_E_ARGUMENT;
 }
 zero_status zero_backward_begin(zero_unit *unit) {
-    if (!unit_given(unit, "zero_backward_begin")) return ZERO_E_ARGUMENT;
-    zero_status status = commit_before_updates(unit->engine, true);
-    return status ? status : pass_backward_begin(&unit->engine->pass, unit);
+    return unit_given(unit, "zero_backward_begin") ? pass_backward_begin(&unit->engine->pass, unit)
+                                                   : ZERO_E_ARGUMENT;
 }
 zero_status zero_backward_end(zero_unit *unit) {
     return unit_given(unit, "zero_backward_end") ? pass_backward_end(&unit->engine->pass, unit)

@@ -358,8 +358,6 @@ zero_status executor_agree(struct executor *e, const struct agreement *mine, str
 
 const struct agreement *executor_agreements(const struct executor *e) { return e->all; }
 
-bool executor_updates_in_backward(const struct executor *e) { return e->o.shape.policy->update_in_backward; }
-
 /* A set is reused only after its updates are done. A reduction overwrites the gradient that the updates of the step before read, so
  * those updates are done once a step has agreed on its norm. A step takes its first set after the agreement of the step before, and
  * a second set, for repeated updates, after its own agreement. So the sets in use belong to two steps at most, and the later step
@@ -375,7 +373,7 @@ void executor_settle(struct executor *e, const struct update_settings *settings)
 }
 
 zero_status executor_apply(struct executor *e, enum outcome outcome, const struct update_settings *settings) {
-    bool early = executor_updates_in_backward(e), repeats = outcome == OUTCOME_REPEATED,
+    bool early = e->o.shape.policy->update_in_backward, repeats = outcome == OUTCOME_REPEATED,
          once_more = policy_updated(e->o.shape.policy) && outcome != OUTCOME_UPDATED;
     if (repeats) e->settled = false; /* a job may still read the set of the backward */
     if (!early || repeats) executor_settle(e, settings);

@@ -198,7 +198,6 @@ struct update_settings {
     float average_share;
 };
 /* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
-bool executor_updates_in_backward(const struct executor *executor);
 void executor_settle(struct executor *executor, const struct update_settings *settings);
 /* With updates in the backward, OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow: the other place of each chunk has the values
  * before the updates. `settings` are then used only for OUTCOME_REPEATED, because the backward has used those of executor_settle. */

@@ -1,18 +1,32 @@
 #include "engine/executor/host_moves.h"
 
+#include "engine/executor/executor_internal.h"
+
 static bool has_room(const struct host_moves *m) { return executor_has_room(m->executor); }
 static bool is_computing(const struct host_moves *m) { return executor_computing(m->executor); }
 static bool is_stored(const struct host_moves *m) {
     return has_room(m) && (!m->commits || executor_stored(m->executor));
 }
+static bool may_begin(const struct host_moves *m) {
+    return host_move_commits(m, MOVE_BEGIN) ? is_stored(m) : has_room(m);
+}
 static bool is_agreed(const struct host_moves *m) { return executor_reached(m->executor, m->agreed); }
 static bool is_settled(const struct host_moves *m) { return !m->settles || executor_idle(m->executor); }
+
+/* The backward of the pass updates. */
+static bool updates(const struct host_moves *m) {
+    return m->pass.last && !m->pass.evaluating && m->executor->o.shape.policy->update_in_backward;
+}
+
+bool host_move_commits(const struct host_moves *m, enum host_move move) {
+    bool first = move == MOVE_BEGIN && updates(m) && m->use.position >= m->executor->o.shape.policy->uses;
+    return m->commits && (first || move == MOVE_AGREED);
+}
 
 static zero_status pass(struct host_moves *m) {
     switch (m->pass.event) {
     case PASS_BEGINS:
-        if (m->pass.last && !m->pass.evaluating && executor_updates_in_backward(m->executor))
-            executor_settle(m->executor, &m->update);
+        if (updates(m)) executor_settle(m->executor, &m->update);
         return executor_pass(m->executor, m->pass.evaluating, m->pass.last);
     case PASS_RESUMES:
         return executor_resume_pass(m->executor, m->pass.last);
@@ -36,13 +50,16 @@ static zero_status end(struct host_moves *m) {
 
 static zero_status agree(struct host_moves *m) { return executor_agree(m->executor, m->mine, &m->agreed); }
 
-static zero_status apply(struct host_moves *m) { return executor_apply(m->executor, m->outcome, &m->update); }
+static zero_status apply(struct host_moves *m) {
+    m->commits |= m->executor->o.plan->shadow && m->outcome != OUTCOME_SKIPPED;
+    return executor_apply(m->executor, m->outcome, &m->update);
+}
 
 static const struct {
     bool (*ready)(const struct host_moves *);
     zero_status (*event)(struct host_moves *); /* or NULL */
 } rows[] = {
-    [MOVE_PASS] = {has_room, pass},        [MOVE_BEGIN] = {has_room, begin},
+    [MOVE_PASS] = {has_room, pass},        [MOVE_BEGIN] = {may_begin, begin},
     [MOVE_COMPUTE] = {is_computing, NULL}, [MOVE_END] = {has_room, end},
     [MOVE_AGREE] = {is_stored, agree},     [MOVE_AGREED] = {is_agreed, NULL},
     [MOVE_APPLY] = {has_room, apply},      [MOVE_SETTLE] = {is_settled, NULL},

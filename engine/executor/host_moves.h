@@ -48,7 +48,7 @@ struct host_moves {
         bool aside;
         uint32_t unit, position;
     } use;
-    /* AGREE: with a shadow, the step before becomes the committed one, so all its chunks must be stored. */
+    /* With a shadow: the last step, or values that the host wrote, must be committed. APPLY sets it, and the host's commit clears it. */
     bool commits;
     const struct agreement *mine; /* AGREE: this rank's contribution */
     struct point agreed;          /* set by AGREE */
@@ -59,6 +59,11 @@ struct host_moves {
 };
 
 bool host_move_ready(const struct host_moves *moves, enum host_move move);
+
+/* True if the host's work in this move commits the step before, whose chunks are all stored by then. The move is AGREED. With updates
+ * in the backward it is the BEGIN of the first use in which, or after which, the step may update: a use of the last pass's backward, or
+ * a forward that is recomputed for it. These updates overwrite the step before the one that is committed. */
+bool host_move_commits(const struct host_moves *moves, enum host_move move);
 
 /* The executor's event of the move; for COMPUTE, AGREED and SETTLE there is none. */
 zero_status host_move_event(struct host_moves *moves, enum host_move move);

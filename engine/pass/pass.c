@@ -8,6 +8,7 @@
 #include "engine/pass/host_stream.h"
 #include "engine/pass/slots.h"
 #include "engine/run/progress.h"
+#include "engine/state/shadow.h"
 
 zero_status pass_settle(struct pass *pass) {
     zero_status status = run_settle(pass->run);
@@ -132,6 +133,13 @@ struct begun { /* a use */
     uint32_t position; /* in the pass; of a recomputed forward: the position of the next backward */
 };
 
+/* By now the notes of the step before are set, and its chunks were stored during the forward. Values that the host wrote are committed for
+ * the same reason: the updates may have to be repeated from them. */
+static zero_status commit_before_updates(void *user, struct host_moves *moves, enum host_move move) {
+    const struct pass *pass = user;
+    return host_move_commits(moves, move) ? shadow_commit_now(pass->state) : ZERO_OK;
+}
+
 static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun begun) {
     const struct use *use = &pass->model->use[unit->index];
     bool starts[USE_REGIONS_MAX];
@@ -143,7 +151,7 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
     pass->run->moves.use.aside = begun.goes_on;
     pass->run->moves.use.unit = unit->index;
     pass->run->moves.use.position = begun.position;
-    zero_status status = run_moves(pass->run, MOVE_BEGIN, MOVE_COMPUTE, NULL, NULL);
+    zero_status status = run_moves(pass->run, MOVE_BEGIN, MOVE_COMPUTE, commit_before_updates, pass);
     if (status) return status;
     for (uint8_t i = 0; i < use->count; i++)
         if (starts[i]) slots_start_gradient(pass, unit, use->region[i]);

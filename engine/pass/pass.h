@@ -11,6 +11,7 @@
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/run/run.h"
+#include "engine/state/state.h"
 
 /* In free order a use may begin inside another one, which goes on afterwards. */
 enum { NESTED_USES_MAX = 64 };
@@ -24,6 +25,7 @@ enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE, PHASE_PARKED }
 
 struct pass {
     struct running *run;
+    struct state *state;
     const struct blueprint *blueprint;
     struct model *model;
     uint32_t threads; /* of this rank, for gradients that the host gives */

@@ -40,18 +40,14 @@ static uint64_t layout_of(const struct state *state) {
     return hash_string(hash, training_optimizer_name(state->training, name));
 }
 
-bool shadow_commits(const struct state *state) {
-    return state->blueprint->o.config->nvme_shadow && state->shadow.uncommitted;
-}
-
 void shadow_written(struct state *state) {
-    state->shadow.uncommitted |= state->blueprint->policy.update_in_backward;
+    state->run->moves.commits |= state->blueprint->plan.shadow && state->blueprint->policy.update_in_backward;
 }
 
 static bool stored(const void *executor) { return executor_stored(executor); }
 
 zero_status shadow_sync(struct state *state) {
-    if (!shadow_commits(state)) return ZERO_OK;
+    if (!state->run->moves.commits) return ZERO_OK;
     zero_status status = run_wait(state->run, stored, state->run->executor);
     if (!status) status = RUN_EVENT(state->run, executor_complete_epoch(state->run->executor));
     if (status) return status;
@@ -64,7 +60,7 @@ zero_status shadow_sync(struct state *state) {
 }
 
 zero_status shadow_commit(struct state *state) {
-    if (!shadow_commits(state)) return ZERO_OK;
+    if (!state->run->moves.commits) return ZERO_OK;
     uint8_t page[CHUNK_ALIGN_BYTES];
     struct commit c;
     memset(&c, 0, sizeof c);
@@ -80,7 +76,7 @@ zero_status shadow_commit(struct state *state) {
     snprintf(c.optimizer, sizeof c.optimizer, "%s", training_optimizer_name(state->training, name));
     notes_pack(&state->notes, c.notes);
     commit_write(&c, page);
-    state->shadow.uncommitted = false;
+    state->run->moves.commits = false;
     return RUN_EVENT(state->run, executor_commit(state->run->executor, page));
 }
 
@@ -94,7 +90,7 @@ zero_status shadow_commit_now(struct state *state) {
 
 zero_status shadow_forget(struct state *state) {
     if (!state->blueprint->o.config->nvme_shadow) return ZERO_OK;
-    state->shadow.uncommitted = state->shadow.guarded = false;
+    state->run->moves.commits = state->shadow.guarded = false;
     return RUN_EVENT(state->run, executor_forget_commits(state->run->executor));
 }
 

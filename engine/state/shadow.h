@@ -11,9 +11,6 @@ zero_status shadow_open(struct state *state);
 /* ZERO_E_ORDER: an earlier run's shadow would be lost, and the host has not discarded it. `what`: the call, for the sentence. */
 zero_status shadow_check_overwriting(const struct state *state, const char *what);
 
-/* A step was applied since the last commit, or shadow_written was called. */
-bool shadow_commits(const struct state *state);
-
 /* Notes that the host wrote state. Updates in the backward then need a commit before the first of them: they overwrite the other
  * place of each chunk, which must not be the place with the host's values. All ranks call it. */
 void shadow_written(struct state *state);

@@ -34,10 +34,9 @@ struct state {
         zero_shadow kind;           /* at commit: the shadow that an earlier run left, */
         uint64_t steps;             /* its step, */
         struct manifest_entries notes;
-        char text[400];   /* and the sentence that says so */
-        bool guarded;     /* this run's files still hold that shadow */
-        bool discarded;   /* the host has discarded it */
-        bool uncommitted; /* since the last commit steps were applied, or shadow_written was called */
+        char text[400]; /* and the sentence that says so */
+        bool guarded;   /* this run's files still hold that shadow */
+        bool discarded; /* the host has discarded it */
     } shadow;
 };
 

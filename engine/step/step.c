@@ -226,10 +226,8 @@ zero_status step_run(struct state *state, zero_step_info *out) {
     else
         settings_next(state->training, mine.setting);
     run->moves.mine = &mine;
-    run->moves.commits = shadow_commits(state);
     run->moves.settles = plan_settles(&state->blueprint->plan);
     zero_status status = run_moves(run, MOVE_AGREE, MOVE_SETTLE, work, &stepping);
-    state->shadow.uncommitted |= !info.skipped;
     progress_wake(run->progress);
     *out = info;
     return status;

@@ -17,10 +17,6 @@ static bool is_last(const struct loop *l) {
     return l->micro + (l->evaluating ? 0 : l->use_micros) == l->micro_steps;
 }
 
-bool loop_updates_next(const struct loop *l) {
-    return l->next == MOVE_BEGIN && !l->evaluating && is_last(l) && loop_use(l)->position >= l->forwards;
-}
-
 void loop_prepare(const struct loop *l, struct host_moves *moves) {
     if (l->next == MOVE_PASS) {
         moves->pass.evaluating = l->evaluating;

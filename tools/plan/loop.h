@@ -26,11 +26,6 @@ struct loop loop_begin(const struct pass *pass, const struct policy *policy);
 /* The current use of the pass. */
 const struct pass_use *loop_use(const struct loop *loop);
 
-/* True if the next move is the begin of a use in which, or after which, the step may update: a use of the last pass's backward, or
- * a forward that is recomputed for it. With updates in the backward and a shadow, a host commits the previous step before this
- * move. */
-bool loop_updates_next(const struct loop *loop);
-
 /* Sets what the next move needs: the pass's or the use's arguments. */
 void loop_prepare(const struct loop *loop, struct host_moves *moves);
 

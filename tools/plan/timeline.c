@@ -34,8 +34,7 @@ struct timeline {
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
-    bool failed;  /* no memory for an entry of `pending` */
-    bool commits; /* with updates in the backward and a shadow: the step before is not committed yet */
+    bool failed; /* no memory for an entry of `pending` */
     uint64_t busy[RESOURCES];
     struct way bus[2]; /* out of the device, and into it */
     struct step_price price;
@@ -425,17 +424,15 @@ static zero_status use(struct timeline *t) {
 
 /* With a shadow: writes the page that says which step is complete on all ranks. Its turn on the drive comes after the stores of that
  * step. */
-static void commit(struct timeline *t) {
+static void commit(struct timeline *t, struct host_moves *moves) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
     t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
-    t->commits = false;
+    moves->commits = false;
 }
 
 static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
     struct timeline *t = user;
-    bool shadow = t->o->blueprint->plan.shadow, early = t->o->blueprint->policy.update_in_backward;
-    if (move == MOVE_AGREED && shadow && !early) commit(t);
-    if (move == MOVE_APPLY) t->commits = shadow && early;
+    if (host_move_commits(moves, move)) commit(t, moves);
     return move == MOVE_COMPUTE ? use(t) : ZERO_OK;
 }
 
@@ -450,7 +447,6 @@ static zero_status step(struct timeline *t, struct host_moves *moves) {
     zero_status status = ZERO_OK;
     for (; !status && !loop_ended(&t->loop, steps); loop_advance(&t->loop)) {
         loop_prepare(&t->loop, moves);
-        if (t->commits && loop_updates_next(&t->loop)) commit(t);
         status = host_make_moves(&host, moves, t->loop.next, t->loop.next);
     }
     return status;

@@ -109,9 +109,26 @@ static bool work_pass(struct rank *r) {
     return !dawdles(r);
 }
 
+/* Commits as shadow_commit does, and waits for the page. The ranks' exchange before it takes no time. */
+static bool commits(struct rank *r) {
+    static const uint8_t page[CHUNK_ALIGN_BYTES];
+    const struct run *run = r->run;
+    if (!host_move_commits(&r->moves, r->loop.next)) return false;
+    drive_set_immediate(r->drive, true);
+    executor_complete_epoch(r->executor);
+    executor_commit(r->executor, page);
+    drive_set_immediate(r->drive, false);
+    uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
+                  run->setup->speeds.drive_latency_ns;
+    be_busy(r, run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_HOST, r->index, r->turns) : ns);
+    r->moves.commits = false;
+    return true;
+}
+
 static bool work_begin(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     const struct loop *l = &r->loop;
+    if (commits(r)) return false;
     if (dawdles(r) || gets_lost(r)) return false;
     if (s->host && !l->evaluating) s->host->micro(s->host->user, r->index, l->step, l->micro + l->within);
     for (uint8_t i = 0; i < current_use(r)->count; i++) {
@@ -153,22 +170,8 @@ static bool work_end(struct rank *r) {
 
 static bool work_agree(struct rank *r) { return !dawdles(r); }
 
-/* Commits as shadow_commit does, and waits for the page. */
-static void commit(struct rank *r) {
-    static const uint8_t page[CHUNK_ALIGN_BYTES];
-    const struct run *run = r->run;
-    drive_set_immediate(r->drive, true);
-    executor_complete_epoch(r->executor);
-    executor_commit(r->executor, page);
-    drive_set_immediate(r->drive, false);
-    uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
-                  run->setup->speeds.drive_latency_ns;
-    be_busy(r, run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_HOST, r->index, r->turns) : ns);
-}
-
 static bool work_agreed(struct rank *r) {
-    if (r->moves.commits) commit(r);
-    r->moves.commits = false;
+    commits(r);
     return true;
 }
 
@@ -176,9 +179,7 @@ static bool work_apply(struct rank *r) {
     same_agreement(r);
     settle(r, gradient_scale(r));
     r->moves.outcome = outcome_of(r);
-    bool applies = r->moves.outcome != OUTCOME_SKIPPED;
-    r->applied += applies;
-    r->moves.commits |= applies && r->run->setup->terms.shadow;
+    r->applied += r->moves.outcome != OUTCOME_SKIPPED;
     return true;
 }
 
@@ -190,20 +191,10 @@ static bool (*const work[])(struct rank *) = {
 
 /* ---- moves ---- */
 
-/* The ranks' exchange takes no time. */
-static bool commits_first(const struct rank *r) {
-    return r->policy.update_in_backward && r->moves.commits && loop_updates_next(&r->loop);
-}
-
 /* Makes the next move, if it is ready. */
 static bool move(struct rank *r) {
     enum host_move next = r->loop.next;
     loop_prepare(&r->loop, &r->moves);
-    if (commits_first(r)) {
-        if (!executor_stored(r->executor)) return false;
-        work_agreed(r);
-        return false;
-    }
     if (!host_move_ready(&r->moves, next)) return false;
     if (work[next] && !work[next](r)) return false;
     host_move_event(&r->moves, next); /* the next poll reports a failure */
