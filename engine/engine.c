@@ -27,6 +27,11 @@ static void connect_rooms(zero_engine *e) {
     e->state.model = &e->model;
     e->state.peers = &e->peers;
     e->state.training = &e->training;
+    e->step.run = &e->run;
+    e->step.state = &e->state;
+    e->step.blueprint = &e->blueprint;
+    e->step.peers = &e->peers;
+    e->step.training = &e->training;
     e->park.run = &e->run;
     e->park.state = &e->state;
     e->park.blueprint = &e->blueprint;

@@ -9,7 +9,7 @@
 #include "engine/pass/pass.h"
 #include "engine/peers/peers.h"
 #include "engine/scratch/scratch.h"
-#include "engine/state/state.h"
+#include "engine/step/step.h"
 #include "engine/trace/trace.h"
 #include "engine/zero.h"
 
@@ -28,6 +28,7 @@ struct zero_engine {
     struct pass pass;           /* where the host is between begin and end */
     struct scratches scratches; /* the host program's data on the drive */
     struct state state;         /* what rests: weights, states, notes, saves */
+    struct step step;           /* the settings and the result of a step */
     struct park park;           /* where the device's content rests while its memory is given back */
     struct trace_steps trace_steps;
     struct trace *trace;                              /* NULL: nothing is traced */

@@ -5,7 +5,6 @@
 #include "engine/calls/engine.h"
 #include "engine/calls/given.h"
 #include "engine/open/device_memory.h"
-#include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     zero_status status = engine_check(e, "zero_micro_begin");
@@ -15,7 +14,7 @@ zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     status = engine_check_written(e, "zero_micro_begin");
     if (!status && mode == ZERO_TRAIN) status = engine_check_own_weights(e, "zero_micro_begin");
     bool last = mode == ZERO_TRAIN && e->pass.micro + 1 == policy_passes(&e->blueprint.policy);
-    if (!status && last) status = step_prepare(&e->state);
+    if (!status && last) status = step_prepare(&e->step);
     return status ? status : pass_begin(&e->pass, mode);
 }
 
@@ -89,9 +88,8 @@ static void report_device_memory(zero_engine *e) {
 }
 
 zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
-    zero_step_info info = {.struct_size = sizeof info};
     zero_status status = check_step(e, out);
-    if (!status) status = step_run(&e->state, &info);
+    if (!status) status = step_run(&e->step);
     if (status) return status;
     e->pass.micro = 0;
     e->pass.backwards = 0;
@@ -100,8 +98,8 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->pass.settled = false;
     if (!e->stepped) report_device_memory(e);
     e->stepped = true;
-    status = step_check_replicas(&e->state, &info);
+    status = step_check_replicas(&e->step);
     if (!status) status = trace_step(e->trace);
-    if (!status && out) given_fill(out, out->struct_size, &info, sizeof info);
+    if (!status && out) given_fill(out, out->struct_size, &e->step.info, sizeof e->step.info);
     return status;
 }

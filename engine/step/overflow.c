@@ -37,9 +37,9 @@ static bool find(struct state *state, uint32_t unit, struct spot *out) {
 }
 
 /* In codes, one element that is not finite makes its whole block so. */
-static void describe(const struct state *state, const struct spot *spot, size_t capacity, char *out) {
+static void describe(const struct step *step, const struct spot *spot, size_t capacity, char *out) {
     const char *name = spot->param->name;
-    if (state->blueprint->o.config->quantized_gradients)
+    if (step->blueprint->o.config->quantized_gradients)
         snprintf(out, capacity,
                  ", the first in parameter \"%.200s\" among the %d elements from %" PRIu64
                  " on, which zero_quantized_gradients codes together",
@@ -49,8 +49,8 @@ static void describe(const struct state *state, const struct spot *spot, size_t 
                  spot->element);
 }
 
-void overflow_report(struct state *state, const struct agreement *all, struct overflow *out) {
-    const struct ranks *ranks = state->ranks;
+void overflow_report(struct step *step, const struct agreement *all, struct overflow *out) {
+    const struct ranks *ranks = step->run->ranks;
     uint64_t last = 0;
     uint32_t model = ranks->model_size;
     struct spot spot;
@@ -62,21 +62,22 @@ void overflow_report(struct state *state, const struct agreement *all, struct ov
         }
     if (!last) return;
     uint32_t unit = (uint32_t)last - 1;
-    const struct policy *policy = &state->blueprint->policy;
+    const struct policy *policy = &step->blueprint->policy;
     bool own = model == ranks->model_rank;
     bool gone = policy->update_in_backward && !policy->repeats; /* other gradients use its memory now */
-    bool fails = policy->update_in_backward && !state->blueprint->plan.shadow;
-    out->unit = own ? state->model->unit[unit]->name : peers_unit(state->peers, model, unit);
-    if (own && !gone && find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
-    log_line(&state->ranks->log, ZERO_LOG_WARN,
+    bool fails = policy->update_in_backward && !step->blueprint->plan.shadow;
+    out->unit = own ? step->blueprint->o.model->unit[unit]->name : peers_unit(step->peers, model, unit);
+    if (own && !gone && find(step->state, unit, &spot))
+        describe(step, &spot, sizeof out->detail, out->detail);
+    log_line(&ranks->log, ZERO_LOG_WARN,
              "step %" PRIu64 " %s on all ranks: gradients of unit \"%s\" are inf or NaN%s",
-             state->training->steps + 1, fails ? "fails" : "skipped", out->unit, out->detail);
+             step->training->steps + 1, fails ? "fails" : "skipped", out->unit, out->detail);
 }
 
-zero_status overflow_check_limit(struct state *state, const struct overflow *overflow) {
-    uint64_t limit = state->blueprint->o.config->max_skipped_steps, row = state->training->skipped_in_a_row;
+zero_status overflow_check_limit(struct step *step, const struct overflow *overflow) {
+    uint64_t limit = step->blueprint->o.config->max_skipped_steps, row = step->training->skipped_in_a_row;
     struct zero_error error;
-    if (!limit || row < limit || state->ranks->rank != overflow->rank) return ZERO_OK;
+    if (!limit || row < limit || step->run->ranks->rank != overflow->rank) return ZERO_OK;
     error_clear(&error);
     if (overflow->unit)
         error_set(&error, ZERO_E_OVERFLOW,
@@ -91,5 +92,5 @@ zero_status overflow_check_limit(struct state *state, const struct overflow *ove
                   " steps in a row were skipped (max_skipped_steps): the norm of the gradients is inf: lower "
                   "the learning rate",
                   row);
-    return ranks_fail(state->ranks, &error);
+    return ranks_fail(step->run->ranks, &error);
 }

@@ -2,7 +2,7 @@
 #ifndef ZERO_ENGINE_STEP_OVERFLOW_H
 #define ZERO_ENGINE_STEP_OVERFLOW_H
 
-#include "engine/state/state.h"
+#include "engine/step/step.h"
 
 /* Of the units with a gradient that is inf or NaN on some rank: the one whose backward came first, since later ones may only
  * have inherited that. */
@@ -13,10 +13,10 @@ struct overflow {
 };
 
 /* After the agreement of a step that is skipped, before anything is dropped. Logs it. */
-void overflow_report(struct state *state, const struct agreement *all, struct overflow *out);
+void overflow_report(struct step *step, const struct agreement *all, struct overflow *out);
 
 /* Fails where max_skipped_steps steps in a row were skipped. Only the rank that knows the parameter raises the failure:
  * the other ranks receive it when they next wait. */
-zero_status overflow_check_limit(struct state *state, const struct overflow *overflow);
+zero_status overflow_check_limit(struct step *step, const struct overflow *overflow);
 
 #endif

@@ -26,10 +26,6 @@ struct training {
     struct lr_schedule_params schedule; /* the configuration's; continues where that of a loaded run was */
     zero_schedule_fn schedule_fn;       /* the host's schedule, which replaces it; or NULL */
     void *schedule_user;
-    struct upcoming { /* with updates in the backward: the settings of the open step's updates */
-        struct lr_setting setting[GROUP_MAX];
-        struct optimizer_scalars scalars[SCALARS_MAX];
-    } upcoming;
 };
 
 /* After config_resolve. `log` and `config` are borrowed. */

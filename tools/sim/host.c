@@ -69,20 +69,6 @@ static double mean_of(const struct rank *r) {
     return 1.0 / ((double)r->run->ranks * r->run->setup->terms.micro_steps);
 }
 
-/* Computes the scale from the gradients' norm as engine/step/step.c does. Without data no code uses it. */
-static double gradient_scale(const struct rank *r) {
-    const struct sim_setup *s = r->run->setup;
-    double sum = 0, mean = mean_of(r);
-    const struct agreement *all = executor_agreements(r->executor);
-    bool both = r->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
-    uint32_t row = r->index / r->policy.mesh[AXIS_SHARD];
-    for (uint32_t k = 0; k < r->run->ranks && s->host; k++)
-        if (both || k / r->policy.mesh[AXIS_SHARD] == row) sum += all[k].norm_squared;
-    double norm = sqrt(sum) * mean;
-    bool clips = s->clip > 0 && s->clip / (norm + 1e-6) < 1;
-    return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
-}
-
 /* The settings of the updates of the present step. Without data no code uses them. */
 static void settle(struct rank *r, double scale) {
     const struct sim_setup *s = r->run->setup;
@@ -95,13 +81,16 @@ static void settle(struct rank *r, double scale) {
     r->moves.update = (struct update_settings){(float)scale, r->scalars, 4, r->applied + 1, share};
 }
 
-/* As engine/step/step.c decides. */
-static enum outcome outcome_of(const struct rank *r) {
+/* Without data there are no norms: the setup says which steps are clipped. */
+static struct host_decision decide(const struct rank *r) {
     const struct sim_setup *s = r->run->setup;
-    bool clips =
-        s->host ? (float)gradient_scale(r) != (float)mean_of(r) : sim_step_bit(s->repeated, r->loop.step);
-    if (sim_step_bit(s->skipped, r->loop.step)) return OUTCOME_SKIPPED;
-    return r->policy.repeats && clips ? OUTCOME_REPEATED : OUTCOME_UPDATED;
+    const struct agreement *all = executor_agreements(r->executor);
+    double squared = s->host ? host_norm_squared(&r->policy, r->index, all, NULL, 1) : 0;
+    struct host_decision d = host_decide(&r->policy, squared, mean_of(r), s->clip);
+    if (!s->host && r->policy.repeats && sim_step_bit(s->repeated, r->loop.step))
+        d.outcome = OUTCOME_REPEATED;
+    if (sim_step_bit(s->skipped, r->loop.step)) d.outcome = OUTCOME_SKIPPED;
+    return d;
 }
 
 static bool work_pass(struct rank *r) {
@@ -177,8 +166,13 @@ static bool work_agreed(struct rank *r) {
 
 static bool work_apply(struct rank *r) {
     same_agreement(r);
-    settle(r, gradient_scale(r));
-    r->moves.outcome = outcome_of(r);
+    struct host_decision decision = decide(r);
+    if (!isfinite(decision.norm)) {
+        run_violated(r->run, r->index, ZERO_E_INTERNAL, "the norm of the gradients is inf or NaN");
+        return false;
+    }
+    settle(r, decision.scale);
+    r->moves.outcome = decision.outcome;
     r->applied += r->moves.outcome != OUTCOME_SKIPPED;
     return true;
 }
