@@ -13,6 +13,7 @@
 #include "engine/ranks/local_ranks.h"
 #include "engine/ranks/model_ranks.h"
 #include "engine/ranks/rank_agreement.h"
+#include "kernels/ordered_sum.h"
 
 /* The CPUs that this thread may run on: how many, and which, of which machine. */
 struct cpus {
@@ -58,6 +59,17 @@ static zero_status find_gpus(struct joining *j, bool *out_several, struct zero_e
     return status;
 }
 
+/* Threads on one GPU add up gradients over each axis of the mesh; with hpZ's second shard, over all ranks at once. */
+static zero_status check_summands(const struct joining *j, struct zero_error *error) {
+    uint64_t ranks = j->ranks->data_size, shards = j->config->shard_ranks, copies = ranks / shards;
+    uint64_t most = j->config->reshard == RESHARD_GROUP ? ranks : shards > copies ? shards : copies;
+    if (most <= ORDERED_INPUTS_MAX) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "%" PRIu64 " ranks on one GPU, which adds the gradients of at most %d: start fewer "
+                     "ranks on each GPU",
+                     most, (int)ORDERED_INPUTS_MAX);
+}
+
 /* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for the messages between
  * hosts. */
 static zero_status open_data(struct joining *j, const struct seat *seat, struct zero_error *error) {
@@ -78,7 +90,7 @@ static zero_status open_data(struct joining *j, const struct seat *seat, struct 
                          "comm.transport: \"copies\" are for ranks that are threads on one GPU, and these "
                          "have several: set "
                          "it to \"auto\", or device.index to one GPU");
-    if (!several && asked != CONFIG_TRANSPORT_NCCL) return ZERO_OK;
+    if (!several && asked != CONFIG_TRANSPORT_NCCL) return check_summands(j, error);
     struct comm_options options = seat->options;
     options.rank = j->ranks->rank, options.size = j->ranks->size, options.beside = j->ranks->comm;
     if (comm_open(&comm_nccl_ops, &options, &j->ranks->data, error) == ZERO_OK) return ZERO_OK;

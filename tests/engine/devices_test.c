@@ -627,6 +627,25 @@ static void two_threads(void *(*body)(void *argument)) {
     zero_local_destroy(local);
 }
 
+static void opens(zero_engine *engine, uint32_t rank, void *user) { CHECK(engine); }
+
+static void says(zero_engine *engine, uint32_t rank, void *user) {
+    CHECK(!engine);
+    CHECK_CONTAINS(zero_last_error(), user);
+}
+
+/* A GPU adds the gradients of at most 16 ranks: of a whole world, or of each group of one. */
+static void many_ranks(void) {
+    static const char all[] = "{\"train_micro_batch_size_per_gpu\": 1}",
+                      groups[] =
+                          "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
+                          "\"mics_shard_size\": 8}}";
+    ranks_run_discrete(16, all, opens, NULL);
+    ranks_run_discrete(17, all, says,
+                       (char[]){"17 ranks on one GPU, which adds the gradients of at most 16"});
+    ranks_run_discrete(24, groups, opens, NULL);
+}
+
 static void choice(void) {
     static struct toy_result got;
     struct toy_setup s = setup(2, 2);
@@ -636,6 +655,7 @@ static void choice(void) {
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
     CHECK_CONTAINS(got.error, "offload_optimizer.device");
+    many_ranks();
     if (strcmp(device, "cuda")) return;
     s = setup(3, 1), s.steps = 1;
     s.extra = ", \"device\": {\"type\": \"cuda\", \"index\": 0}";
