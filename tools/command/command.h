@@ -2,6 +2,8 @@
 #ifndef ZERO_TOOLS_COMMAND_COMMAND_H
 #define ZERO_TOOLS_COMMAND_COMMAND_H
 
+#include <stdbool.h>
+
 #include "tools/command/options.h"
 
 /* The process's exit status. EXIT_USAGE: the command line or the configuration is wrong, and nothing was
@@ -13,6 +15,7 @@ struct command {
     const char *description;           /* NULL, or a paragraph for `zero help NAME` */
     const struct option *options;      /* ends with a row without a name; NULL: none */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name */
+    bool alone;                        /* takes one process: refused in several of mpirun's */
 };
 
 extern const struct command command_train, command_sample, command_ckpt, command_config, command_plan,

@@ -161,4 +161,5 @@ const struct command command_eval = {
                    "that power. Computed in fp32.",
     .options = options,
     .run = run,
+    .alone = true,
 };

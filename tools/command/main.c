@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/comm/launch.h"
 #include "engine/zero.h"
 #include "tools/command/command.h"
 #include "tools/command/completion.h"
@@ -86,6 +87,14 @@ static bool asks_for_help(const struct command *command, int argc, char **argv) 
     return false;
 }
 
+/* mpirun gives the same command line to all ranks: rank 0 says it. */
+static int refuse_ranks(const struct command *command, const struct launch *launch) {
+    if (launch->rank) return EXIT_USAGE;
+    return command_usage_error(
+        command->name, "mpirun started %u processes, and this command takes one: start it without mpirun",
+        launch->size);
+}
+
 static int run_command(int argc, char **argv) {
     if (argc < 2) {
         print_overview(stderr);
@@ -99,6 +108,10 @@ static int run_command(int argc, char **argv) {
     const struct command *command = find_command(argv[1]);
     if (!command) return unknown_command(argv[1]);
     if (asks_for_help(command, argc - 1, argv + 1)) return print_help(command);
+    struct launch launch;
+    if (command->alone && !launch_read_environment(&launch, NULL) && launch.transport == &comm_mpi_ops &&
+        launch.size > 1)
+        return refuse_ranks(command, &launch);
     return command->run(argc - 1, argv + 1);
 }
 

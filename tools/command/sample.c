@@ -170,4 +170,5 @@ const struct command command_sample = {
                    "of text (eos_token_id), or after --tokens.",
     .options = options,
     .run = run,
+    .alone = true,
 };

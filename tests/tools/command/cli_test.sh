@@ -39,10 +39,14 @@ over_tcp() { WORLD_SIZE=3 RANK=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$zero
 expect 2 over_tcp 2 --stepz 3 && says err "zero train: rank 2: unknown option --stepz: did you mean --steps?"
 expect 2 over_tcp 1 --ranks 2 && says err "zero train: rank 1: --ranks makes threads"
 expect 2 over_tcp 0 --ranks 2 && says err "zero train: --ranks makes threads"
-under_mpi() { OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$1 OMPI_COMM_WORLD_LOCAL_RANK=$1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "$zero" train good.json "${@:2}"; }
-expect 2 under_mpi 0 --stepz 3 && says err "zero train: unknown option --stepz"
-expect 2 under_mpi 1 --stepz 3
+under_mpi() { OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$1 OMPI_COMM_WORLD_LOCAL_RANK=$1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "$zero" "${@:2}"; }
+expect 2 under_mpi 0 train good.json --stepz 3 && says err "zero train: unknown option --stepz"
+expect 2 under_mpi 1 train good.json --stepz 3
 [[ ! -s err ]] || fail "under MPI rank 1 speaks, too"
+# A command that takes one process does not print its result twice.
+expect 2 under_mpi 0 eval nowhere --data text && says err "zero eval: mpirun started 2 processes"
+expect 2 under_mpi 1 sample nowhere
+[[ ! -s err ]] || fail "under MPI rank 1 samples, too"
 
 expect 1 "$zero" train good.json && says err "nothing to train on"
 expect 1 "$zero" train good.json --data missing && says err "cannot read missing: No such file"
