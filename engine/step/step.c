@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/ranks/failure.h"
 #include "engine/ranks/model_ranks.h"
 #include "engine/run/progress.h"
 #include "engine/state/background_save.h"
@@ -73,6 +74,12 @@ static struct update_settings settings_of(struct step *step, const struct lr_set
         .rounding_key = hash_bytes(hash_bytes(HASH_START, &seed, sizeof seed), &number, sizeof number)};
 }
 
+/* The host's schedule may have called functions of the interface: failures from here on are again those of `call`. */
+static void ask_schedule(struct step *step, struct lr_setting *out, const char *call) {
+    settings_next(step->training, out);
+    failure_call(call, NULL);
+}
+
 static double mean_of(const struct step *step) {
     return training_mean(step->training, step->blueprint->terms.gradient_factor);
 }
@@ -81,7 +88,7 @@ zero_status step_prepare(struct step *step) {
     struct zero_error error;
     error_clear(&error);
     if (!updates_in_backward(step)) return ZERO_OK;
-    settings_next(step->training, step->upcoming);
+    ask_schedule(step, step->upcoming, "zero_micro_begin");
     if (settings_check(step->training, step->upcoming, &error)) return ranks_fail(step->run->ranks, &error);
     step->run->moves.update =
         settings_of(step, step->upcoming, step->training->steps + 1, (float)mean_of(step));
@@ -193,7 +200,7 @@ zero_status step_run(struct step *step) {
     if (updates_in_backward(step))
         memcpy(mine.setting, step->upcoming, sizeof mine.setting);
     else
-        settings_next(step->training, mine.setting);
+        ask_schedule(step, mine.setting, "zero_engine_step");
     run->moves.mine = &mine;
     run->moves.settles = plan_settles(&step->blueprint->plan);
     zero_status status = run_moves(run, MOVE_AGREE, MOVE_SETTLE, work, step);

@@ -344,6 +344,31 @@ static void a_call_that_only_reads_fails_in_its_own_name(void) {
     zero_engine_destroy(e);
 }
 
+/* A schedule that asks the engine for its counters, and gives a learning rate that no step takes. */
+static void asks(void *user, uint64_t step, int group, zero_setting *setting) {
+    zero_counters counters = {.struct_size = sizeof counters};
+    CHECK_INT(zero_engine_counters(user, &counters), ZERO_OK);
+    setting->lr = -1;
+}
+
+static void a_schedule_may_ask(void) {
+    char line[256] = "";
+    zero_unit *unit;
+    zero_failure failure = {.struct_size = sizeof failure};
+    zero_engine *e = open_engine("{\"train_batch_size\": 1}", line, &unit);
+    CHECK_INT(zero_engine_fill(e, constant, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_set_schedule(e, asks, e), ZERO_OK);
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit), ZERO_OK);
+    CHECK_INT(zero_forward_end(unit), ZERO_OK);
+    CHECK_INT(zero_backward_begin(unit), ZERO_OK);
+    CHECK_INT(zero_backward_end(unit), ZERO_OK);
+    CHECK_INT(zero_engine_step(e, NULL), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_last_failure(&failure), ZERO_OK);
+    CHECK_STRING(failure.call, "zero_engine_step");
+    zero_engine_destroy(e);
+}
+
 /* A name that is too long for what keeps it is cut between two characters. */
 static void long_names_stay_utf8(void) {
     enum { CHARACTERS = 100, UNIT_BYTES = 126, RESERVATION_BYTES = 62 };
@@ -471,6 +496,7 @@ int main(void) {
     a_step_without_a_backward();
     the_last_failure_has_parts();
     a_call_that_only_reads_fails_in_its_own_name();
+    a_schedule_may_ask();
     long_names_stay_utf8();
     what_the_configuration_came_to();
     the_log_names_all_accepted_keys();
