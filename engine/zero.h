@@ -292,7 +292,8 @@ typedef struct zero_param {
     /* NULL: the parameter lives in the engine's memory. Else `span_count` pieces, in order, of the host's memory, borrowed until
      * destroy. The weights are there from begin to end; backward_end takes the gradients from there (the host overwrites them, the
      * engine adds). Stages 0 to 2 only; the slot may then be NULL. The plan does not count the host's memory (on a GPU, GPU memory):
-     * declare it with zero_engine_reserve.
+     * declare it with zero_engine_reserve. Weights of two parameters in the same memory are tied, or both are frozen: else commit returns
+     * ZERO_E_ARGUMENT.
      *
      * The weights live there, without a copy, if all parameters of the unit have spans, the host computes on the CPU, and an update needs
      * no more than an element (not Lamb and Muon, nor a zero_optimizer of another scope). The host then writes them only before
@@ -300,8 +301,9 @@ typedef struct zero_param {
      * The gradient lives there, too, if also a step has one micro-step, or all parameters of the unit ZERO_ADDS_GRAD and
      * gradient_accumulation_mode is "last"; units are used in the declared order; gradients are reduced in their own type
      * (communication_data_type), unscaled, uncoded, in rank order and over all ranks at once; the optimizer's state is not on a drive;
-     * and tied parameters have ZERO_ADDS_GRAD and share one array. The host then leaves it alone from the step's first
-     * backward_end to zero_engine_step's return; afterwards the array holds this rank's gradient, or the ranks' sum.
+     * no parameter of another unit has its gradient there; and tied parameters have ZERO_ADDS_GRAD and share one array. The host then
+     * leaves it alone from the step's first backward_end to zero_engine_step's return; afterwards the array holds this rank's gradient,
+     * or the ranks' sum.
      * Else begin copies weights, and backward_end gradients: from zero_plan.param_bytes, and to grad_bytes or gathered_bytes. The spans
      * then have a step's update from the unit's next begin on, and zero_engine_get has it at once. */
     const zero_span *spans;

@@ -1,5 +1,6 @@
 #include "engine/model/lent.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +79,71 @@ static bool shares_gradient(const struct model *m, const struct model_param *p) 
     return true;
 }
 
+/* ---- spans in the same memory ---- */
+
+struct extent { /* of a span */
+    uintptr_t begin, end;
+    const struct model_param *param;
+};
+
+static int compare_extents(const void *a, const void *b) {
+    uintptr_t x = ((const struct extent *)a)->begin, y = ((const struct extent *)b)->begin;
+    return x < y ? -1 : x > y;
+}
+
+static uint64_t list_extents(const struct model *m, enum lent_array array, struct extent *out) {
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < m->params; i++) {
+        const struct model_param *p = &m->param[i];
+        uint64_t bytes = dtype_bytes(p->flags & ZERO_KEEP_FP32 ? DTYPE_F32 : m->dtype);
+        for (uint32_t k = 0; k < p->span_count; k++) {
+            const zero_span *span = &p->spans[k];
+            uintptr_t begin = (uintptr_t)(array == LENT_PARAMS ? span->param : span->grad);
+            if (begin && span->count) out[count++] = (struct extent){begin, begin + span->count * bytes, p};
+        }
+    }
+    qsort(out, count, sizeof *out, compare_extents);
+    return count;
+}
+
+/* Uses of several units may take turns in one array of gradients, which is then copied after each. All else has one place. */
+static zero_status meet(struct model *m, enum lent_array array, const struct model_param *p,
+                        const struct model_param *q, struct zero_error *error) {
+    bool tied = p != q && p->owner == q->owner, alike = p->flags & q->flags & ZERO_FROZEN;
+    if (tied || alike) return ZERO_OK;
+    if (array == LENT_GRADS && p->unit != q->unit) {
+        m->region[p->region].lends_grads = m->region[q->region].lends_grads = false;
+        return ZERO_OK;
+    }
+    if (p == q) return error_set(error, ZERO_E_ARGUMENT, "spans of parameter \"%s\" overlap", p->name);
+    bool first = p < q;
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "parameters \"%s\" and \"%s\" have spans in the same memory: give each its own, or declare "
+        "one as tied to the other",
+        first ? p->name : q->name, first ? q->name : p->name);
+}
+
+/* If any two extents overlap, then so do two of which one ends last among all that begin before the other. */
+static zero_status check_overlaps(struct model *m, struct zero_error *error) {
+    uint64_t spans = 0;
+    for (uint32_t i = 0; i < m->params; i++) spans += m->param[i].span_count;
+    struct extent *extent = malloc((spans ? spans : 1) * sizeof *extent);
+    zero_status status = ZERO_OK;
+    if (!extent) return error_set(error, ZERO_E_MEMORY, "no memory for the list of %" PRIu64 " spans", spans);
+    for (int array = LENT_PARAMS; array <= LENT_GRADS; array++) {
+        uint64_t count = list_extents(m, (enum lent_array)array, extent);
+        const struct extent *last = extent;
+        for (uint64_t i = 1; i < count && !status; i++) {
+            if (extent[i].begin < last->end)
+                status = meet(m, (enum lent_array)array, last->param, extent[i].param, error);
+            if (extent[i].end > last->end) last = &extent[i];
+        }
+    }
+    free(extent);
+    return status;
+}
+
 static zero_status list_region(struct model *m, struct model_region *r, struct zero_error *error) {
     uint32_t pieces = 0;
     for (uint32_t i = 0; i < r->params; i++) pieces += m->param[r->param[i]].span_count;
@@ -106,5 +172,5 @@ zero_status lent_list(struct model *m, struct zero_error *error) {
         if (p->owner != i && !(p->spans && p->flags & ZERO_ADDS_GRAD && shares_gradient(m, p)))
             m->region[p->region].lends_grads = false;
     }
-    return status;
+    return status ? status : check_overlaps(m, error);
 }

@@ -166,8 +166,12 @@ static zero_status take_addresses(const zero_param *param, struct model_param *p
 /* The spans must cover the parameter exactly. */
 static zero_status copy_spans(const zero_param *param, struct model_param *p, struct zero_error *error) {
     uint64_t covered = 0;
+    if (!param->spans && param->span_count)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\": span_count is %" PRIu32 " and spans is NULL", p->name,
+                         param->span_count);
     if (!param->spans) return ZERO_OK;
-    for (uint32_t i = 0; i < param->span_count; i++) {
+    for (uint32_t i = 0; i < param->span_count && covered <= p->count; i++) {
         covered += param->spans[i].count;
         if (!param->spans[i].param || (!param->spans[i].grad && !(p->flags & ZERO_FROZEN)))
             return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\": span %" PRIu32 " has no address",

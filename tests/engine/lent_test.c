@@ -337,7 +337,49 @@ static void one_toy(uint64_t seed) {
     CHECK_BYTES(got.weights, expected.weights, sizeof got.weights);
 }
 
+/* ---- one array for the gradients of all units, as a program without the engine may have ---- */
+
+static void one_scratch(bool shared, char out_hash[33]) {
+    enum { COUNT = 1000 };
+    static float w[2][COUNT], g[2][COUNT];
+    zero_unit *unit[2];
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    for (int u = 0; u < 2; u++) {
+        zero_span span = {w[u], g[shared ? 0 : u], COUNT};
+        zero_param param = {.struct_size = sizeof param, .name = u ? "b" : "a", .dims = 1, .shape = {COUNT}};
+        param.spans = &span, param.span_count = 1;
+        for (int i = 0; i < COUNT; i++) w[u][i] = 1 / (float)(1 + i + u);
+        CHECK_INT(zero_engine_add_unit(e, param.name, &unit[u]), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(unit[u], &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_fill(e, NULL, NULL), ZERO_OK);
+    for (int step = 0; step < 2; step++) {
+        CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+        for (int u = 0; u < 2; u++) {
+            CHECK_INT(zero_forward_begin(unit[u]), ZERO_OK);
+            CHECK_INT(zero_forward_end(unit[u]), ZERO_OK);
+        }
+        for (int u = 2; u-- > 0;) {
+            CHECK_INT(zero_backward_begin(unit[u]), ZERO_OK);
+            for (int i = 0; i < COUNT; i++) g[shared ? 0 : u][i] = w[u][i] + (float)u - 0.5f;
+            CHECK_INT(zero_backward_end(unit[u]), ZERO_OK);
+        }
+        CHECK_INT(zero_engine_step(e, NULL), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_hash(e, out_hash), ZERO_OK);
+    zero_engine_destroy(e);
+}
+
+static void gradients_in_one_array(void) {
+    char own[33] = "", shared[33] = "";
+    one_scratch(false, own);
+    one_scratch(true, shared);
+    CHECK_STRING(shared, own);
+}
+
 int main(void) {
+    gradients_in_one_array();
     same_bits_as_slots();
     many_rounds();
     for (uint64_t seed = 0; seed < seeds_count(90); seed++) {

@@ -72,6 +72,11 @@ static void declaring(void) {
             "has a grad_pointer and no slot that says whether to overwrite its gradient or to add");
     param = param_of("w", NULL), param.spans = &half, param.span_count = 1;
     answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "they must cover it exactly");
+    zero_span too_long[2] = {{weights, grads, UINT64_MAX}, {weights, grads, COUNT + 1}};
+    param.spans = too_long, param.span_count = 2;
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "they must cover it exactly");
+    param = param_of("w", &slot[0]), param.span_count = 1;
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "span_count is 1 and spans is NULL");
     param = param_of("w", &slot[0]), param.tied_to = "later";
     answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
             "is tied to \"later\", which no earlier unit has");
@@ -87,6 +92,38 @@ static void declaring(void) {
             "has neither values nor spans to take its weights from");
     answers(zero_micro_begin(e, ZERO_TRAIN), ZERO_E_ORDER,
             "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
+    zero_engine_destroy(e);
+}
+
+/* A copied line, or spans that overlap: one array would have two places in the model. */
+static void spans_in_the_same_memory(void) {
+    static float other[COUNT];
+    zero_unit *unit;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+        zero_span span[2] = {{weights, grads, COUNT}, {weights, other, COUNT}};
+        for (int u = 0; u < 2; u++) {
+            zero_param param = param_of(u ? "w1" : "w0", NULL);
+            param.spans = &span[u], param.span_count = 1;
+            param.flags = frozen ? ZERO_FROZEN : 0;
+            CHECK_INT(zero_engine_add_unit(e, u ? "second" : "first", &unit), ZERO_OK);
+            CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+        }
+        if (frozen) CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK); /* they stay alike */
+        if (!frozen)
+            answers(
+                zero_engine_commit(e, NULL), ZERO_E_ARGUMENT,
+                "parameters \"w0\" and \"w1\" have spans in the same memory: give each its own, or declare "
+                "one as tied to the other");
+        zero_engine_destroy(e);
+    }
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    zero_span span[2] = {{weights, grads, COUNT / 2}, {weights + COUNT / 2 - 1, other, COUNT / 2}};
+    zero_param param = param_of("w", NULL);
+    param.spans = span, param.span_count = 2;
+    CHECK_INT(zero_engine_add_unit(e, "u", &unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    answers(zero_engine_commit(e, NULL), ZERO_E_ARGUMENT, "spans of parameter \"w\" overlap");
     zero_engine_destroy(e);
 }
 
@@ -275,6 +312,7 @@ static void what_has_no_answer(void) {
 int main(void) {
     opening();
     declaring();
+    spans_in_the_same_memory();
     spans_at_stage_3();
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_shape_on_each_rank, NULL);
