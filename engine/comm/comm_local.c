@@ -295,6 +295,22 @@ static zero_status check_thread(const struct comm_work *work, uint32_t peer) {
         (double)work->waited_ns * 1e-9);
 }
 
+/* This rank has waited for long. */
+static zero_status raise_silent(const struct comm_work *work, uint32_t peer) {
+    struct comm *comm = work->group->comm;
+    struct local_world *world = world_of(comm);
+    double waited_s = (double)work->waited_ns * 1e-9;
+    pthread_mutex_lock(&world->mutex);
+    bool came = world->seats[peer].taken;
+    pthread_mutex_unlock(&world->mutex);
+    if (came) return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer, waited_s);
+    return comm_raise(
+        comm, ZERO_E_PEER, (int32_t)peer, false,
+        "rank %u did not open its communicator, for which rank %u waited %.1f s: start a thread for "
+        "each rank, with its own number",
+        peer, comm->rank, waited_s);
+}
+
 /* Finds a rank that left without taking its part, a rank whose thread ended, and a rank that has not taken its part
  * for too long. */
 static zero_status check_peer(const struct comm_work *work, uint32_t member, const _Atomic uint64_t *stamp) {
@@ -303,8 +319,7 @@ static zero_status check_peer(const struct comm_work *work, uint32_t member, con
     if (atomic_load(&world_of(comm)->seats[peer].left) && atomic_load(stamp) <= work->record.sequence)
         return comm_raise_left(work->group->comm, work->group->ordinal, &work->record, peer);
     if (!work->call.patient && deadline_passed(comm->timeout_s, 0, work->waited_ns))
-        return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer,
-                                (double)work->waited_ns * 1e-9);
+        return raise_silent(work, peer);
     return check_thread(work, peer);
 }
 

@@ -191,6 +191,19 @@ static void a_rank_may_change_its_thread(void) {
     close_all();
 }
 
+/* A thread with a wrong number, or none: that rank was never there, so it is not alive. */
+static void a_rank_that_never_came(void) {
+    world = local_world_create(RANKS);
+    struct rank first = {.index = 0};
+    start_within(&first, 0.05);
+    CHECK_INT(comm_run(first.group, &(struct comm_call){.kind = COMM_BARRIER}), ZERO_E_PEER);
+    CHECK_CONTAINS(comm_error(first.comm)->message,
+                   "rank 1 did not open its communicator, for which rank 0 waited");
+    CHECK_INT(comm_error(first.comm)->rank, 1);
+    end(&first);
+    local_world_destroy(world);
+}
+
 static void bad_options(void) {
     struct comm *comm;
     struct zero_error error;
@@ -224,6 +237,7 @@ int main(void) {
     a_thread_that_ends_is_noticed(false);
     a_thread_that_ends_is_noticed(true);
     a_rank_may_change_its_thread();
+    a_rank_that_never_came();
     bad_options();
     return check_end();
 }
