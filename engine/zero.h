@@ -118,7 +118,8 @@ typedef struct zero_runtime {
      * zero_engine_discard_shadow. */
     int discard_shadow;
     /* NULL, or a function that is called about every 100 ms while this rank waits for others, from init to destroy, on any thread
-     * of the engine. If it returns anything but 0, all ranks fail with ZERO_E_INTERRUPTED. */
+     * of the engine. If it returns anything but 0, all ranks fail with ZERO_E_INTERRUPTED. Over MPI, before all ranks have come
+     * to init, this rank leaves alone, and the others fail with ZERO_E_PEER after 10 x comm.timeout_s. */
     int (*interrupted)(void *user);
     void *interrupted_user;
     /* Not 0: this process is rank `rank` of `size` ranks, which find each other over TCP: rank 0 listens at `port`, and all ranks
@@ -163,7 +164,8 @@ typedef struct zero_runtime {
  * With 1 to 4 the environment is not read (3 reads this rank's number on its host, if local_rank is 0). ZERO_E_ARGUMENT: two of 1
  * to 4; a rank that is not below its size; a size above 1 without address or port; rank, address or port without size.
  * ZERO_E_UNSUPPORTED: another MPI's launcher (PMI_SIZE), or srun without PMIx, started several processes. If a rank does not
- * come, every other rank gets ZERO_E_PEER after 10 x comm.timeout_s. */
+ * come, every other rank gets ZERO_E_PEER after 10 x comm.timeout_s. If the host has not called MPI_Init, the engine calls it.
+ * MPI_Init waits for all processes, without a limit, and asks no zero_runtime.interrupted. */
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. NULL: it failed, see zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);

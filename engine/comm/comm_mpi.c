@@ -65,6 +65,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     comm->failure = &mpi->failure;
     struct watch_link watched = mpi_link_watched(&mpi->link);
     status = watch_start(&mpi->watch, comm, &watched);
+    if (status == ZERO_OK && mpi->link.interrupted) comm_raise_interrupted(comm);
     if (status == ZERO_OK) return ZERO_OK;
     error_set(error, status, "comm mpi: rank %u: no memory or no thread for the control channel", comm->rank);
     mpi_link_close(&mpi->link, comm->timeout_s);
@@ -82,18 +83,21 @@ static void close_comm(struct comm *comm) {
 /* ---- groups ---- */
 
 /* In later rounds, the awaited rank may itself wait for an absent rank. Later rounds have a longer limit, so that a
- * first round names the absent rank. */
+ * first round names the absent rank. After a failure this rank waits for a little longer: where all have come, others may have met already,
+ * and make the group, which takes all members. */
 static zero_status await_member(struct comm_group *group, MPI_Request requests[2], uint32_t member,
                                 bool first) {
     struct comm *comm = group->comm;
-    uint64_t begin_ns = clock_now_ns(), grace_ns = first ? 0 : (uint64_t)(comm->timeout_s * 2e9);
+    uint64_t begin_ns = clock_now_ns(), grace_ns = first ? 0 : (uint64_t)(comm->timeout_s * 2e9),
+             failed_ns = 0;
     for (int both = 0;; sleep_ns(50000)) {
         int code = libmpi.MPI_Testall(2, requests, &both, MPI_STATUSES_IGNORE);
         if (code == MPI_SUCCESS && both) return ZERO_OK;
         comm_ask_interrupted(comm);
-        if (failure_raised(comm->failure)) return comm->failure->error.code;
         uint64_t now_ns = clock_now_ns();
-        if (!deadline_passed(comm->timeout_s, begin_ns + grace_ns, now_ns)) continue;
+        if (failure_raised(comm->failure) && !failed_ns) failed_ns = now_ns;
+        if (failed_ns && now_ns - failed_ns >= WATCH_GRACE_NS) return comm->failure->error.code;
+        if (failed_ns || !deadline_passed(comm->timeout_s, begin_ns + grace_ns, now_ns)) continue;
         return comm_raise(comm, ZERO_E_PEER, (int32_t)group->ranks[member], false,
                           "rank %u did not open a group of %u ranks, for which rank %u waited %.1f s: it is "
                           "stuck, or does something else than the others",

@@ -102,8 +102,9 @@ static bool link_meet(void *user, bool *out_all) {
 /* ---- opening and closing ---- */
 
 /* MPI's own blocking calls have no deadline, so all ranks first meet in a wait that has one. After a failure the
- * barrier's request never completes, so MPI is not finalized. */
-static zero_status await_all(MPI_Comm from, int rank, const struct comm_options *options,
+ * barrier's request never completes, so MPI is not finalized. A rank that is interrupted waits for a little longer: where all have come,
+ * others may have met already, and it goes on with them, and tells them then. */
+static zero_status await_all(struct mpi_link *link, MPI_Comm from, const struct comm_options *options,
                              struct zero_error *error) {
     MPI_Request request;
     double timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
@@ -113,21 +114,22 @@ static zero_status await_all(MPI_Comm from, int rank, const struct comm_options 
         code = libmpi.MPI_Test(&request, &all, MPI_STATUS_IGNORE);
         if (code == MPI_SUCCESS && all) return ZERO_OK;
         uint64_t now_ns = clock_now_ns();
-        bool interrupted = false;
-        if (options->interrupted && now_ns - asked_ns >= COMM_ASK_NS)
-            asked_ns = now_ns, interrupted = options->interrupted(options->interrupted_user);
-        if (!interrupted && !deadline_passed(timeout_s, begin_ns, now_ns)) continue;
+        if (options->interrupted && !link->interrupted && now_ns - asked_ns >= COMM_ASK_NS)
+            asked_ns = now_ns, link->interrupted = options->interrupted(options->interrupted_user);
+        bool left = link->interrupted && now_ns - asked_ns >= WATCH_GRACE_NS;
+        if (!left && !deadline_passed(timeout_s, begin_ns, now_ns)) continue;
         atomic_fetch_add(&process_comms, 1);
-        if (interrupted)
+        if (left)
             return error_set(error, ZERO_E_INTERRUPTED,
-                             "comm mpi: interrupted while rank %d waited for the other ranks to open", rank);
+                             "comm mpi: interrupted while rank %u waited for the other ranks to open",
+                             link->rank);
         return error_set(error, ZERO_E_PEER,
-                         "comm mpi: rank %d waited %g s for the other ranks to open their communicators: see "
+                         "comm mpi: rank %u waited %g s for the other ranks to open their communicators: see "
                          "their logs",
-                         rank, 10 * timeout_s);
+                         link->rank, 10 * timeout_s);
     }
     char text[MPI_MAX_ERROR_STRING];
-    return error_set(error, ZERO_E_PEER, "comm mpi: rank %d: MPI_Ibarrier failed: %s", rank,
+    return error_set(error, ZERO_E_PEER, "comm mpi: rank %u: MPI_Ibarrier failed: %s", link->rank,
                      mpi_text(code, text));
 }
 
@@ -143,7 +145,9 @@ static zero_status open_communicators(struct mpi_link *link, const struct comm_o
                          "comm mpi: rank %u of %u was expected, but MPI says rank %d of %d", options->rank,
                          options->size, rank, size);
     link->rank = (uint32_t)rank, link->size = (uint32_t)size;
-    zero_status status = await_all(from, rank, options, error);
+    /* A rank that comes when another one has left the first meeting does not meet it in the second one. */
+    zero_status status = await_all(link, from, options, error);
+    if (!status) status = await_all(link, from, options, error);
     if (status) return status;
     code = libmpi.MPI_Comm_dup(from, &link->world);
     if (code == MPI_SUCCESS) code = libmpi.MPI_Comm_dup(from, &link->channel);

@@ -30,6 +30,7 @@ struct mpi_link {
     uint64_t opening; /* the number of this comm */
     struct port_message *messages;
     MPI_Request meeting;
+    bool interrupted; /* while it opened; the other ranks do not know yet */
 };
 
 /* Makes blocking MPI calls, which have no deadline; all ranks first meet in a wait that has one. */

@@ -56,12 +56,14 @@ zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct c
         peer, record_text(record, ordinal, text), comm->rank, waited_s, comm->timeout_s);
 }
 
+void comm_raise_interrupted(struct comm *comm) {
+    comm_raise(comm, ZERO_E_INTERRUPTED, (int32_t)comm->rank, true, "rank %u was interrupted", comm->rank);
+}
+
 void comm_ask_interrupted(struct comm *comm) {
     if (!comm->interrupted || failure_raised(comm->failure)) return;
     uint64_t now_ns = clock_now_ns();
     if (now_ns - comm->asked_ns < COMM_ASK_NS) return;
     comm->asked_ns = now_ns;
-    if (comm->interrupted(comm->interrupted_user))
-        comm_raise(comm, ZERO_E_INTERRUPTED, (int32_t)comm->rank, true, "rank %u was interrupted",
-                   comm->rank);
+    if (comm->interrupted(comm->interrupted_user)) comm_raise_interrupted(comm);
 }

@@ -47,10 +47,11 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    uint64_t tested_ns, waited_ns; /* time of the last test; time waited in tests, without the host's own pauses */
-    uint64_t ticket;               /* of the call's work on the device, while `queued` */
-    bool busy, begun, queued;      /* begun: only transport self uses it */
-    bool told;                     /* the log has a line about the wait for a patient call */
+    uint64_t tested_ns,
+        waited_ns;            /* time of the last test; time waited in tests, without the host's own pauses */
+    uint64_t ticket;          /* of the call's work on the device, while `queued` */
+    bool busy, begun, queued; /* begun: only transport self uses it */
+    bool told;                /* the log has a line about the wait for a patient call */
 };
 
 struct comm_group {
@@ -131,6 +132,7 @@ enum { COMM_ASK_NS = 50000000 };
 /* Calls comm->interrupted, at most once per COMM_ASK_NS, and raises ZERO_E_INTERRUPTED if it returns true. Only the
  * thread that waits may call it. */
 void comm_ask_interrupted(struct comm *comm);
+void comm_raise_interrupted(struct comm *comm);
 
 /* Whether a call posted at `posted_ns` has passed the limit for a rank that sends heartbeats but does not take its
  * part (10 x timeout_s). */
