@@ -248,15 +248,17 @@ static zero_status is_there(struct storage *s, const char *directory, const char
     return handle < 0 && handle != -ENOENT ? storage_check(handle, "open", path, error) : ZERO_OK;
 }
 
-static zero_status nothing_there(struct storage *s, const char *path, struct zero_error *error) {
-    uint64_t *steps = NULL, step = 0;
+/* Without `latest`: a root with one checkpoint is what a crash leaves in the first save, before `latest` is written. */
+static zero_status find_only(struct storage *s, const char *path, uint64_t *out_step,
+                             struct zero_error *error) {
+    uint64_t *steps = NULL;
     uint32_t count = 0;
-    zero_status status = steps_list(s, path, &steps, &count, error);
-    if (count) step = steps[count - 1];
-    free(steps);
-    if (status) return status;
     char name[STEP_NAME_BYTES];
-    steps_name(step, name);
+    zero_status status = steps_list(s, path, &steps, &count, error);
+    if (count) *out_step = steps[count - 1];
+    free(steps);
+    if (status || count == 1) return status;
+    steps_name(*out_step, name);
     if (count)
         return error_set(error, ZERO_E_IO, "%s has no " LATEST "; name a step's directory in it, such as %s",
                          path, name);
@@ -270,9 +272,8 @@ zero_status steps_find(struct storage *s, const char *path, char out[STORAGE_PAT
     uint64_t step = 0;
     zero_status status = is_there(s, path, MANIFEST_NAME, &is_step, error);
     if (!status) status = is_there(s, path, LATEST, &is_root, error);
-    if (status) return status;
-    if (!is_step && !is_root) return nothing_there(s, path, error);
-    if (!is_step) status = read_latest(s, path, &step, error);
+    if (!status && !is_step)
+        status = is_root ? read_latest(s, path, &step, error) : find_only(s, path, &step, error);
     if (status) return status;
     if (!is_step) return step_path(path, step, out, error);
     snprintf(out, STORAGE_PATH_BYTES, "%s", path);

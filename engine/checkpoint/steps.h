@@ -22,8 +22,8 @@ enum { STEP_NAME_BYTES = 32 };
 void steps_name(uint64_t step, char out[STEP_NAME_BYTES]); /* "step_00000100" */
 bool steps_parse(const char *name, uint64_t *out_step);
 
-/* Finds the directory of a step: `path` itself if it has a manifest, else the directory that `latest` in `path`
- * names. */
+/* Finds the directory of a step: `path` itself if it has a manifest, else the directory that `latest` in `path` names,
+ * else the only one. */
 zero_status steps_find(struct storage *storage, const char *path, char out[STORAGE_PATH_BYTES],
                        struct zero_error *error);
 

@@ -174,7 +174,10 @@ static void damaged_files(void) {
     try_load(t);
     s->ops->remove(s, path_of("manifest.json")), t.says = "cannot open /run/step_00000003/manifest.json";
     try_load(t);
-    s->ops->remove(s, "/run/latest"), t.says = "name a step's directory in it, such as step_00000003";
+    s->ops->remove(s, "/run/latest"); /* one step: it is meant */
+    try_load(t);
+    s->ops->make_directory(s, "/run/step_00000002");
+    t.says = "name a step's directory in it, such as step_00000003";
     try_load(t);
     disk_free(d);
 }

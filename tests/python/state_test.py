@@ -194,6 +194,9 @@ class State(Case):
             other = self.engine(made("mlp"), 1)
             self.assertTrue(other.resume(directory))
             self.assertEqual((other.hash(), other.steps), (expected, 2))
+        (directory / "latest").unlink()  # a kill in the first save
+        self.assertTrue(other.resume(directory))
+        self.assertFalse(other.resume(self.path))
         for call in ("close", "save_wait"):
             engine = self.engine(made("mlp"), checkpoint=background)
             self.train(engine, range(2))

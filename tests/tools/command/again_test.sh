@@ -39,6 +39,13 @@ says err "torn/checkpoints has no latest; name a step's directory in it, such as
 [[ $(grep -c . err) == 1 ]] || fail "said more than once"
 ASAN_OPTIONS=detect_leaks=0 expect 1 mpirun --bind-to none --oversubscribe -np 2 "$zero" train c.json --data text --steps 4 --run torn --save-every 2 --continue
 says err "torn/checkpoints has no latest" && kept torn
+# One checkpoint alone is what a kill in the first save leaves, before that writes `latest`.
+expect 0 train --steps 4 --run whole && whole=$(weights)
+expect 0 train --steps 2 --run first --save-every 2 && rm first/checkpoints/latest
+expect 0 "$zero" ckpt verify first/checkpoints
+expect 0 train --steps 4 --run first --save-every 2 --continue
+says out "resumed   after step 2,"
+[[ $(weights) == "$whole" ]] || fail "after a kill in the first save: other weights"
 mkdir hidden && ln -s checkpoints hidden/checkpoints # a name that cannot be followed, as that of a drive which is away
 expect 1 train --steps 1 --run hidden --save-every 1 --continue
 says err "hidden/checkpoints" && [[ ! -e hidden/metrics.jsonl ]] || fail "began where checkpoints cannot be seen"

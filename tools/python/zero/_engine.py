@@ -483,7 +483,8 @@ class Engine:
         """Goes on from the latest complete checkpoint in `directory`, if there is one, on any number of ranks. Another batch than
         its run's is refused: then steps would take other samples. For a program that a launcher starts again and again."""
         self._commit()
-        found = (C.c_double * 1)(float(self.rank == 0 and Path(directory, "latest").exists()))
+        here = Path(directory)  # a crash in the first save may leave a checkpoint without `latest`
+        found = (C.c_double * 1)(float(self.rank == 0 and ((here / "latest").exists() or any(here.glob("step_*")))))
         lib.zero_engine_sum(self._handle, found, 1)  # rank 0 decides for all
         if not found[0]:
             return False
