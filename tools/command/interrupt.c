@@ -67,11 +67,13 @@ _Noreturn static void end_now(int number, const char *what) {
 }
 
 /* Whether a signal after the first one ends the process. SIGXCPU comes again every second. `timeout` sends its signal to the
- * process, and then to the process's group: it is one request. A second Ctrl-C is another one, however fast it comes. */
-static bool asks_more(int number) {
-    bool again = number == state.first && number != SIGINT &&
+ * process, and then to the process's group; a launcher sends Ctrl-C on to processes that the terminal sends it to, too: it is one
+ * request. A second Ctrl-C of the terminal, which is the kernel's signal, is another one, however fast it comes. */
+static bool asks_more(const siginfo_t *signal) {
+    bool typed = signal->si_signo == SIGINT && signal->si_code == SI_KERNEL;
+    bool again = signal->si_signo == state.first && !typed &&
                  clock_now_ns() - state.first_ns < AGAIN_MS * UINT64_C(1000000);
-    return number != SIGXCPU && !again;
+    return signal->si_signo != SIGXCPU && !again;
 }
 
 /* Waits until the save has ended, or until another signal comes. A signal without `lets_save` waits at most
@@ -81,8 +83,9 @@ static void await_save(int number) {
     bool patient = find_ending(number)->lets_save;
     for (int ms = 0; (patient || ms < SAVING_GRACE_MS) && atomic_load(&state.phase) == INTERRUPT_SAVING;
          ms += 10) {
-        int next = sigtimedwait(&state.ends, NULL, &period);
-        if (next > 0 && asks_more(next)) end_now(next, "ends at once");
+        siginfo_t next;
+        if (sigtimedwait(&state.ends, &next, &period) > 0 && asks_more(&next))
+            end_now(next.si_signo, "ends at once");
     }
 }
 
@@ -106,12 +109,12 @@ static void take_first(int number) {
  * already, so its own first signal does nothing; its second one ends the process. */
 static void *take_signals(void *unused) {
     for (;;) {
-        int number;
-        if (sigwait(&state.ends, &number) != 0) continue;
-        if (state.first && asks_more(number)) end_now(number, "ends at once");
+        siginfo_t signal;
+        if (sigwaitinfo(&state.ends, &signal) < 0) continue;
+        if (state.first && asks_more(&signal)) end_now(signal.si_signo, "ends at once");
         if (state.first) continue;
-        state.first = number, state.first_ns = clock_now_ns();
-        if (!atomic_load(&state.asked)) take_first(number);
+        state.first = signal.si_signo, state.first_ns = clock_now_ns();
+        if (!atomic_load(&state.asked)) take_first(signal.si_signo);
     }
     return NULL;
 }

@@ -14,7 +14,7 @@
  *   CLOSING   ends the process at once: everything to be kept is on the drive
  *
  * A second signal ends the process at once, except SIGXCPU, and except the first signal again within a second, which is the same
- * request (a second SIGINT always counts). The exit status is 128 + the signal's number.
+ * request (a second Ctrl-C of the terminal always counts). The exit status is 128 + the signal's number.
  *
  * State of the process.  */
 #ifndef ZERO_TOOLS_COMMAND_INTERRUPT_H

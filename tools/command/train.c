@@ -457,7 +457,7 @@ const struct command command_train = {
         "begun gets half a second more after Ctrl-C or SIGTERM, and all the time it needs after the others. "
         "A\n"
         "second signal ends the run at once, with the checkpoints that are complete. The same signal again\n"
-        "within a second, as `timeout` sends it, is no second one, except Ctrl-C.\n"
+        "within a second, as `timeout` sends it, is no second one, except Ctrl-C of the terminal.\n"
         "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 128 + the number of the\n"
         "signal that ended it (Ctrl-C: 130).",
     .options = options,

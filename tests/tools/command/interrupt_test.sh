@@ -152,7 +152,7 @@ stands() { # RUN
 }
 await stands blocked
 kill -s INT $!
-sleep 0.2
+sleep 1.2
 kill -s INT $! 2>/dev/null
 ((!sanitized)) || exec 3<&- # the thread sanitizer writes stdout out before it lets a process end
 ends 130
@@ -165,21 +165,34 @@ await grep -q "^begins" out
 sleep 0.5
 kill -s INT $!
 await grep -q "SIGINT while" err
+sleep 1.2
 kill -s INT $! 2>/dev/null
 ends 130
+# Of a terminal, a second Ctrl-C counts, however fast it comes.
+mkfifo keys
+exec 3<>keys
+script -qec "'$zero' train steps.json --data text --steps 2 --run keyboard" /dev/null <keys >out 2>err 3<&- &
+await grep -q "^begins" out
+sleep 0.5
+printf '\003' >&3
+await grep -q "SIGINT while" out
+printf '\003' >&3
+ends 130
+exec 3<&-
 
 # `timeout` sends its signal twice, and a run that it ends saves all the same. The steps take some tenths of a second.
 config 3 ', "gradient_accumulation_steps": 100' >tenths.json
-for ((try = 0; try < 3; try++)); do
-    "$zero" train tenths.json --data text --steps 1000000 --save-every 1000000 --run twice$try >out 2>err &
-    trains twice$try
-    kill -s TERM $!
+for signal in TERM INT TERM INT; do
+    "$zero" train tenths.json --data text --steps 1000000 --save-every 1000000 --run twice >out 2>err &
+    trains twice
+    kill -s $signal $!
     since=${EPOCHREALTIME/./}
-    await grep -q "SIGTERM while training: stops after this step" err
-    kill -s TERM $! 2>/dev/null
+    await grep -q "SIG$signal while training: stops after this step" err
+    kill -s $signal $! 2>/dev/null
     soon=$((${EPOCHREALTIME/./} - since < 800000))
-    ends 143
-    ((!soon)) || says out "saved     after step $(steps_of twice$try)"
+    ends "$(status_of $signal)"
+    ((!soon)) || says out "saved     after step $(steps_of twice)"
+    rm -r twice
 done
 
 # Data that shrink under it: the state of the last whole step is saved.
