@@ -10,6 +10,7 @@
 #include "tools/command/command.h"
 #include "tools/command/ckpt_diff.h"
 #include "tools/command/format.h"
+#include "tools/command/interrupt.h"
 #include "tools/command/run_lock.h"
 #include "tools/weights/weights.h"
 
@@ -32,7 +33,14 @@ static const struct option options[] = {
 static int report(zero_status status, const struct zero_error *error) {
     if (status == ZERO_OK) return EXIT_OK;
     fprintf(stderr, "zero ckpt: %s\n", error->message);
-    return EXIT_FAILED;
+    return status == ZERO_E_INTERRUPTED ? interrupt_exit_status() : EXIT_FAILED;
+}
+
+/* A signal lets an export or an import remove what it has written; a second one ends the process at once. */
+static zero_status take_signals(struct zero_error *error) {
+    zero_status status = interrupt_open("ckpt", false, error);
+    interrupt_enter(INTERRUPT_RUNNING, "");
+    return status;
 }
 
 /* ---- info ---- */
@@ -119,11 +127,13 @@ static int export_weights(const char *const *operand, const struct arguments *ar
     error_clear(&error);
     error_clear(&left);
     uint64_t mib = arguments->file_mib ? arguments->file_mib : 4768; /* transformers' 5 GB */
-    struct weights_export options = {.file_bytes = mib << 20, .dtype = DTYPES, .average = arguments->average};
+    struct weights_export options = {
+        .file_bytes = mib << 20, .dtype = DTYPES, .average = arguments->average, .stop = interrupt_asked};
     if (arguments->dtype) options.dtype = find_dtype(arguments->dtype);
     if (arguments->dtype && options.dtype == DTYPES)
         return command_usage_error("ckpt", "--dtype is fp32, bf16 or fp16, not \"%s\"", arguments->dtype);
-    zero_status status = weights_export(operand[0], operand[1], &options, &left, &error);
+    zero_status status = take_signals(&error);
+    if (!status) status = weights_export(operand[0], operand[1], &options, &left, &error);
     if (left.code) fprintf(stderr, "zero ckpt: %s\n", left.message);
     return report(status, &error);
 }
@@ -151,8 +161,9 @@ static int import_weights(const char *const *operand, const struct arguments *ar
     error_clear(&error);
     error_clear(&left);
     zero_status status = lock_run_of(operand[1], &lock, &error);
+    if (!status) status = take_signals(&error);
     if (!status) status = weights_open(operand[0], &weights, &error);
-    if (!status) status = weights_import(weights, operand[1], &left, &error);
+    if (!status) status = weights_import(weights, operand[1], interrupt_asked, &left, &error);
     if (left.code) fprintf(stderr, "zero ckpt: %s\n", left.message);
     if (!status) printf("%s/step_00000000, from %s's format\n", operand[1], weights->format->name);
     weights_close(weights);
@@ -222,7 +233,8 @@ const struct command command_ckpt = {
         "           exit status 1 if any does\n"
         "  export   its weights as Hugging Face's model.safetensors, in a new or empty directory OUT, with a "
         "config.json\n"
-        "           if the checkpoint's configuration describes the model, and with the tokenizer's files of the\n"
+        "           if the checkpoint's configuration describes the model, and with the tokenizer's files of "
+        "the\n"
         "           directory that the model came from\n"
         "  import   a GPT-2 or Llama of Hugging Face (a directory), or a GPT-2 of llm.c (a .bin, version 3 "
         "or 5), as "

@@ -1,10 +1,15 @@
 /* Writes a checkpoint in Hugging Face's layout. The place of every tensor is known before the first byte is written, so
- * pieces may come in any order. The directory gets its name only when it is complete. */
+ * pieces may come in any order. The directory gets its name only when it is complete. Until then it is OUT.partial, and has a file
+ * that says so (MARK), which is locked as long as the export lives: the next export takes over what a killed one left. */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/convert.h"
 #include "engine/base/dtype.h"
@@ -13,12 +18,15 @@
 #include "tools/weights/weights.h"
 
 enum { FILES_MAX = 512, NARROWED = 64 * 1024 };
+#define MARK ".zero-export"
 
 struct export {
     struct storage *storage;
     struct checkpoint checkpoint;
     /* the directory, and its name while it is written */
     char out[STORAGE_PATH_BYTES], partial[STORAGE_PATH_BYTES];
+    int mark;              /* MARK, open and locked */
+    int (*stop)(void);     /* of the options */
     struct tensor *tensor; /* index: the manifest's parameter */
     char **name;           /* alike */
     uint32_t *file_of;     /* index: the manifest's parameter; ascending */
@@ -30,6 +38,11 @@ struct export {
     uint32_t kind;               /* of trained parameters: manifest_kind */
     const struct family *family; /* NULL: the checkpoint's model is no GPT */
     bool configured;             /* the checkpoint's configuration describes its model */
+};
+
+struct entries { /* of a directory */
+    uint32_t others;
+    bool marked;
 };
 
 #define LLAMA_FIRST "model.embed_tokens.weight"
@@ -169,9 +182,15 @@ static void narrow(enum dtype dtype, const float *in, uint64_t count, uint16_t *
         out[i] = dtype == DTYPE_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
 }
 
+static zero_status check_stop(const struct export *x, struct zero_error *error) {
+    if (!x->stop || !x->stop()) return ZERO_OK;
+    return error_set(error, ZERO_E_INTERRUPTED, "interrupted: nothing of %s is left", x->out);
+}
+
 static zero_status write_some(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                               const float *in, struct zero_error *error) {
     struct export *x = user;
+    if (check_stop(x, error)) return ZERO_E_INTERRUPTED;
     uint64_t i = (uint64_t)(piece->param - x->checkpoint.manifest.param), size = dtype_bytes(x->dtype);
     uint64_t offset = x->tensor[i].offset + first * size;
     struct storage_file *file = &x->file[x->file_of[i]];
@@ -278,23 +297,64 @@ static zero_status write_all(struct export *x, struct zero_error *left, struct z
 
 /* ---- interface ---- */
 
+static void note_entry(void *user, const char *name) {
+    struct entries *found = user;
+    if (strcmp(name, MARK) == 0)
+        found->marked = true;
+    else
+        found->others++;
+}
+
+static zero_status look(struct export *x, struct entries *out, struct zero_error *error) {
+    *out = (struct entries){0};
+    return storage_check(x->storage->ops->list_owned(x->storage, x->partial, note_entry, out), "list",
+                         x->partial, error);
+}
+
+static void remove_entry(void *user, const char *name) {
+    struct export *x = user;
+    if (strcmp(name, MARK) != 0) x->storage->ops->remove_owned(x->storage, x->partial, name);
+}
+
 static void remove_partial(struct export *x) {
-    static const char *const others[] = {"model.safetensors.index.json", "config.json"};
-    char name[64];
-    for (uint32_t i = 0; i < x->files + 2; i++) {
-        if (i < x->files) file_name(x, i, name);
-        x->storage->ops->remove_owned(x->storage, x->partial, i < x->files ? name : others[i - x->files]);
-    }
-    source_remove(x->storage, x->partial);
+    x->storage->ops->list_owned(x->storage, x->partial, remove_entry, x);
+    x->storage->ops->remove_owned(x->storage, x->partial, MARK);
     x->storage->ops->remove_directory(x->storage, x->partial);
+}
+
+/* Locks MARK, which it makes in a new directory, or finds in one that a killed export left. */
+static zero_status take_partial(struct export *x, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    struct entries found;
+    int made = x->storage->ops->make_directory(x->storage, x->partial);
+    zero_status status =
+        made == -EEXIST ? ZERO_OK : storage_check(made, "make the directory", x->partial, error);
+    if (!status) status = look(x, &found, error);
+    if (!status) status = storage_join(x->partial, MARK, path, error);
+    if (status) return status;
+    if (found.others && !found.marked)
+        return error_set(error, ZERO_E_IO, "%s already exists, and is not what an export left: move it away",
+                         x->partial);
+    x->mark = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (x->mark < 0) return storage_check(-errno, "create", path, error);
+    if (flock(x->mark, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return error_set(error, ZERO_E_IO, "another export is writing %s: wait for it, or give another name",
+                         x->partial);
+    x->storage->ops->list_owned(x->storage, x->partial, remove_entry, x);
+    status = look(x, &found, error);
+    if (status || !found.others) return status;
+    return error_set(error, ZERO_E_IO, "%s holds what no export writes: move it away", x->partial);
 }
 
 static zero_status publish(struct export *x, struct zero_error *error) {
     const struct storage_ops *ops = x->storage->ops;
     zero_status status =
         storage_check(ops->sync_directory(x->storage, x->partial), "make durable", x->partial, error);
-    return status ? status
-                  : storage_check(ops->rename(x->storage, x->partial, x->out), "rename to", x->out, error);
+    if (!status) status = check_stop(x, error);
+    if (!status)
+        status = storage_check(ops->rename(x->storage, x->partial, x->out), "rename to", x->out, error);
+    if (!status) ops->remove_owned(x->storage, x->out, MARK);
+    return status;
 }
 
 /* The type in which the checkpoint's run computed. */
@@ -319,16 +379,15 @@ static zero_status set_out(struct export *x, const char *out, struct zero_error 
     return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
 }
 
-static void count_entry(void *user, const char *name) { ++*(uint32_t *)user; }
-
 /* The last step is a rename, which can replace an empty directory, but not the current one. */
 static zero_status check_out(struct export *x, struct zero_error *error) {
     const char *slash = strrchr(x->out, '/'), *name = slash ? slash + 1 : x->out;
     struct stat found;
-    uint32_t entries = 0;
+    struct entries entries = {0};
     if (lstat(x->out, &found) != 0) return ZERO_OK;
     bool replaceable = strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && S_ISDIR(found.st_mode) &&
-                       x->storage->ops->list(x->storage, x->out, count_entry, &entries) == 0 && entries == 0;
+                       x->storage->ops->list(x->storage, x->out, note_entry, &entries) == 0 &&
+                       !entries.marked && !entries.others;
     if (replaceable) return ZERO_OK;
     return error_set(error, ZERO_E_IO,
                      "%s already exists: give the name of a new directory, or of an empty one", x->out);
@@ -339,9 +398,7 @@ static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error 
     zero_status status = lay_out(x, file_bytes, error);
     if (!status) status = check_out(x, error);
     if (!status) status = storage_make_parents(x->storage, x->out, error);
-    if (status) return status;
-    status = storage_check(x->storage->ops->make_directory(x->storage, x->partial), "make the directory",
-                           x->partial, error);
+    if (!status) status = take_partial(x, error);
     if (status) return status;
     status = write_all(x, left, error);
     for (uint32_t i = 0; x->file && i < x->files; i++) storage_close(&x->file[i]);
@@ -360,7 +417,7 @@ static zero_status choose_kind(struct export *x, bool average, struct zero_error
 
 zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
                            struct zero_error *left, struct zero_error *error) {
-    struct export x = {.storage = storage_posix()};
+    struct export x = {.storage = storage_posix(), .mark = -1, .stop = options->stop};
     zero_status status = set_out(&x, out, error);
     if (!status) status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
     if (!status) status = choose_kind(&x, options->average, error);
@@ -372,6 +429,7 @@ zero_status weights_export(const char *checkpoint, const char *out, const struct
     }
     for (uint32_t i = 0; x.name && i < x.checkpoint.manifest.params; i++) free(x.name[i]);
     checkpoint_close(&x.checkpoint);
+    if (x.mark >= 0) close(x.mark);
     free(x.tensor);
     free(x.name);
     free(x.file_of);

@@ -43,16 +43,28 @@ static zero_status describe(const struct weights *w, struct manifest *m, struct 
     return good ? ZERO_OK : no_memory(error);
 }
 
+struct import {
+    struct weights *weights;
+    int (*stop)(void);
+};
+
+static zero_status check_stop(int (*stop)(void), struct zero_error *error) {
+    if (!stop || !stop()) return ZERO_OK;
+    return error_set(error, ZERO_E_INTERRUPTED, "interrupted: nothing is imported");
+}
+
 static zero_status read_piece(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                               float *out, struct zero_error *error) {
-    struct weights *w = user;
+    struct import *import = user;
+    struct weights *w = import->weights;
+    if (check_stop(import->stop, error)) return ZERO_E_INTERRUPTED;
     struct gpt_param p = {.dims = piece->param->dims, .count = piece->param->count};
     strcpy(p.name, piece->param->name);
     memcpy(p.shape, piece->param->shape, sizeof p.shape);
     return w->format->read(w, &p, first, count, out, error);
 }
 
-static zero_status write_shard(struct weights *w, const char *directory, struct manifest *m,
+static zero_status write_shard(struct import *import, const char *directory, struct manifest *m,
                                struct zero_error *error) {
     struct piece *pieces = calloc(m->params + 1, sizeof *pieces);
     float *block = malloc(BLOCK_BYTES);
@@ -62,14 +74,14 @@ static zero_status write_shard(struct weights *w, const char *directory, struct 
         pieces[i] = (struct piece){.param = &m->param[i], .count = m->param[i].count};
     if (!status)
         status = shard_write(storage_posix(), directory, 0, m, pieces, m->params,
-                             &(struct shard_source){read_piece, w, block}, m->file, error);
+                             &(struct shard_source){read_piece, import, block}, m->file, error);
     m->files = status ? 0 : 1;
     free(pieces);
     free(block);
     return status;
 }
 
-zero_status weights_import(struct weights *w, const char *out, struct zero_error *left,
+zero_status weights_import(struct weights *w, const char *out, int (*stop)(void), struct zero_error *left,
                            struct zero_error *error) {
     struct storage *storage = storage_posix();
     char written[STORAGE_PATH_BYTES] = "";
@@ -78,8 +90,9 @@ zero_status weights_import(struct weights *w, const char *out, struct zero_error
     if (!status) status = storage_make_parents(storage, out, error);
     if (!status) status = steps_check_none(storage, out, error);
     if (!status) status = steps_begin(storage, out, 0, written, left, error);
-    if (!status) status = write_shard(w, written, &m, error);
+    if (!status) status = write_shard(&(struct import){w, stop}, written, &m, error);
     if (!status) status = manifest_write(storage, written, &m, error);
+    if (!status) status = check_stop(stop, error);
     if (!status) status = steps_publish(storage, out, 0, written, left, error);
     if (status && *written) steps_abandon(storage, written);
     manifest_free(&m);

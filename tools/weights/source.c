@@ -74,7 +74,3 @@ zero_status source_copy(struct storage *storage, const struct manifest *manifest
         status = copy_file(storage, source, directory, files[i], error);
     return status;
 }
-
-void source_remove(struct storage *storage, const char *directory) {
-    for (size_t i = 0; files[i]; i++) storage->ops->remove_owned(storage, directory, files[i]);
-}

@@ -15,7 +15,4 @@ const char *source_token_id(const struct manifest *manifest, const char *key);
 zero_status source_copy(struct storage *storage, const struct manifest *manifest, const char *directory,
                         struct zero_error *left, struct zero_error *error);
 
-/* Removes what source_copy wrote. */
-void source_remove(struct storage *storage, const char *directory);
-
 #endif

@@ -62,9 +62,9 @@ zero_status weights_block_config(const struct manifest *manifest, const char *be
 /* Writes the weights as OUT/step_00000000, a checkpoint without optimizer state, and makes it the latest. Refuses an OUT
  * that holds checkpoints (ZERO_E_ARGUMENT): the run that saved them would go on from these weights. `left`: a
  * warning if the checkpoint cannot note the path of the weights, or if an old leftover there could not be removed; the caller clears
- * it. */
-zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,
-                           struct zero_error *error);
+ * it. `stop` is asked between blocks (NULL: never); where it is not 0, the import ends with ZERO_E_INTERRUPTED and leaves nothing. */
+zero_status weights_import(struct weights *weights, const char *out, int (*stop)(void),
+                           struct zero_error *left, struct zero_error *error);
 
 /* Calls `set` for each note with which a checkpoint remembers its source: the directory, and the ids of special tokens. */
 typedef zero_status (*weights_note_fn)(void *user, const char *key, const char *value);
@@ -74,6 +74,7 @@ struct weights_export {
     uint64_t file_bytes; /* files of at most that size, where tensors allow */
     int dtype;           /* enum dtype; DTYPES: the type in which the run computed */
     bool average;        /* the averaged weights; those of frozen parameters are their weights */
+    int (*stop)(void);   /* as in weights_import */
 };
 
 /* Writes the weights of a checkpoint into a new or empty directory `out`, whose parents it makes: model.safetensors, or

@@ -110,6 +110,40 @@ status=$?
 ((status == 138)) || fail "SIGUSR1 while saving: exit status $status, expected 138"
 expect 0 "$zero" ckpt verify early/checkpoints/step_00000003
 
+# An export and an import leave nothing. What a killed export left is taken over, while no other export writes it.
+slow=("${preload[@]}" env SLOW_DRIVE_MS=3000)
+expect 0 "$zero" ckpt export early/checkpoints/step_00000003 whole
+export_slowly() { # SIGNAL
+    "${slow[@]}" "$zero" ckpt export early/checkpoints/step_00000003 "${out:-exported}" >out 2>err &
+    await test -s "${out:-exported}.partial/model.safetensors"
+    kill -s "$1" $!
+}
+export_slowly TERM
+ends 143
+says err "zero ckpt: interrupted: nothing of exported is left"
+compgen -G "exported*" && fail "an interrupted export left something"
+export_slowly KILL
+ends 137
+: >exported.partial/model-00001-of-00002.safetensors
+expect 0 "$zero" ckpt export early/checkpoints/step_00000003 exported
+diff -r whole exported || fail "after a killed export: another export"
+[[ ! -e exported.partial ]] || fail "exported.partial stays"
+out=twice_exported export_slowly STOP
+expect 1 "$zero" ckpt export early/checkpoints/step_00000003 twice_exported
+says err "another export is writing twice_exported.partial"
+kill -s CONT $!
+ends 0
+diff -r whole twice_exported || fail "two exports at once: another export"
+mkdir mine.partial && : >mine.partial/model.safetensors
+expect 1 "$zero" ckpt export early/checkpoints/step_00000003 mine
+says err "mine.partial already exists, and is not what an export left" && [[ -e mine.partial/model.safetensors ]] || fail "it is removed"
+"${slow[@]}" "$zero" ckpt import whole imported >out 2>err &
+await test -s imported/.step_00000000.saving/rank_00000.safetensors
+kill -s INT $!
+ends 130
+says err "zero ckpt: interrupted: nothing is imported"
+[[ -z $(ls -A imported) ]] || fail "an interrupted import left $(ls -A imported)"
+
 # One rank's signal stops all; another rank's own comes while they save for it, and is no second one.
 port=$((20000 + RANDOM % 10000))
 for rank in 1 0; do

@@ -36,7 +36,7 @@ static void import(const char *path, const char *out) {
     struct weights *weights = open_weights(path);
     struct zero_error error;
     error_clear(&error);
-    if (weights && !CHECK_INT(weights_import(weights, out, NULL, &error), ZERO_OK))
+    if (weights && !CHECK_INT(weights_import(weights, out, NULL, NULL, &error), ZERO_OK))
         fprintf(stderr, "%s\n", error.message);
     weights_close(weights);
 }
