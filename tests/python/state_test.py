@@ -205,6 +205,12 @@ class State(Case):
                 with self.assertRaisesRegex(zero.ZeroError, "File too large"):
                     getattr(engine, call)()
             self.assertFalse((self.path / "full" / "latest").exists())
+        other.save_pretrained(self.path)
+        weights = (self.path / "model.safetensors").read_bytes()
+        self.train(other, range(2))
+        with self.a_small_drive(), self.assertRaises(OSError):
+            other.save_pretrained(self.path)
+        self.assertEqual((self.path / "model.safetensors").read_bytes(), weights)
 
     @contextmanager
     def a_small_drive(self):

@@ -510,9 +510,11 @@ class Engine:
         once = {id(t): (name, t) for name, t in reversed(self.model.state_dict(keep_vars=True).items())}  # a tied one goes once
         tensors = dict(reversed(once.values()))
         entries = {name: (t.shape, (t in leaves and dtype) or t.dtype) for name, t in tensors.items()}
-        path = Path(directory, "model.safetensors") if self.rank == 0 else Path(os.devnull)
+        path = Path(directory, "model.safetensors.partial") if self.rank == 0 else Path(os.devnull)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_safetensors(path, entries, (self._get(leaves[t], averages) if t in leaves else t for t in tensors.values()))
+        if self.rank == 0:
+            path.replace(path.with_suffix(""))  # until here an earlier file is whole
         if self.rank == 0 and hasattr(self.model, "config"):
             self.model.config.save_pretrained(directory)  # type: ignore[union-attr, operator]
 
