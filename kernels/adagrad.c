@@ -17,6 +17,7 @@ static void prepare(const struct optimizer_params *params, uint64_t step,
 const struct optimizer optimizer_adagrad = {
     .name = "adagrad",
     .title = "Adagrad",
+    .classes = {"CPUAdagrad", "DeepSpeedCPUAdagrad"},
     .keys = {{"lr", "0.01"}, {"eps", "1e-10"}, {"weight_decay", "0"}, {"lr_decay", "0"}},
     .state_count = 1,
     .state_names = {"sum"},

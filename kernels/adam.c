@@ -13,6 +13,7 @@ static void prepare(const struct optimizer_params *params, uint64_t step,
 const struct optimizer optimizer_adam = {
     .name = "adam",
     .title = "Adam",
+    .classes = {"FusedAdam", "CPUAdam", "DeepSpeedCPUAdam"},
     .keys = {{"lr", "0.001"},
              {"betas", "[0.9, 0.999]"},
              {"eps", "1e-8"},

@@ -49,6 +49,7 @@ static const struct optimizer direction = {.name = "lamb's direction",
 
 const struct optimizer optimizer_lamb = {.name = "lamb",
                                          .title = "Lamb",
+                                         .classes = {"FusedLamb"},
                                          .keys = {{"lr", "0.001"},
                                                   {"betas", "[0.9, 0.999]"},
                                                   {"eps", "1e-8"},

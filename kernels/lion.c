@@ -19,6 +19,7 @@ static void prepare(const struct optimizer_params *params, uint64_t step,
 const struct optimizer optimizer_lion = {
     .name = "lion",
     .title = "Lion",
+    .classes = {"FusedLion", "DeepSpeedCPULion"},
     .keys = {{"lr", "0.001"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
     .state_count = 1,
     .state_names = {"exp_avg"},

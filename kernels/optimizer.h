@@ -15,7 +15,7 @@
 #include "engine/base/dtype.h"
 #include "kernels/isa.h"
 
-enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX = 8 };
+enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX = 8, OPTIMIZER_CLASSES_MAX = 3 };
 
 struct optimizer_params;
 struct matrix_step;
@@ -106,6 +106,7 @@ struct tensor_norms {
 struct optimizer {
     const char *name;  /* in checkpoints: "adamw" */
     const char *title; /* in the configuration, as in DeepSpeed and PyTorch: "AdamW" */
+    const char *classes[OPTIMIZER_CLASSES_MAX]; /* DeepSpeed's classes: other names in the configuration */
     /* The keys that it has, in the order of keys.def. The defaults are DeepSpeed's, of SGD PyTorch's. */
     struct optimizer_key keys[OPTIMIZER_KEYS_MAX];
     const char *torch_weight_decay; /* the default of weight_decay with torch_adam; NULL: the same */

@@ -148,15 +148,11 @@ bool config_key_choice_at(const struct config_key *key, uint32_t index, struct k
     return false;
 }
 
-/* Names of DeepSpeed's classes: each is the optimizer of its "type", with the same defaults. */
+/* The title of the optimizer that has a class of this name; else the text itself. */
 static const char *optimizer_of_class(const char *text) {
-    static const char *const classes[][2] = {
-        {"FusedAdam", "Adam"},        {"CPUAdam", "Adam"},
-        {"DeepSpeedCPUAdam", "Adam"}, {"FusedLion", "Lion"},
-        {"DeepSpeedCPULion", "Lion"}, {"FusedLamb", "Lamb"},
-        {"CPUAdagrad", "Adagrad"},    {"DeepSpeedCPUAdagrad", "Adagrad"}};
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-        if (strcasecmp(classes[i][0], text) == 0) return classes[i][1];
+    for (int i = 0; optimizers[i]; i++)
+        for (int c = 0; c < OPTIMIZER_CLASSES_MAX && optimizers[i]->classes[c]; c++)
+            if (strcasecmp(optimizers[i]->classes[c], text) == 0) return optimizers[i]->title;
     return text;
 }
 
