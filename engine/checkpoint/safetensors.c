@@ -7,21 +7,20 @@
 #include "engine/checkpoint/members.h"
 #include "kernels/checksum.h"
 
-static const struct element_type {
+/* The types that the engine does not compute with. */
+static const struct {
     const char *name;
     uint64_t bytes;
-    enum dtype dtype;
-} types[] = {
-    {"F32", 4, DTYPE_F32},    {"BF16", 2, DTYPE_BF16}, {"F16", 2, DTYPE_F16},  {"U8", 1, DTYPE_U8},
-    {"BOOL", 1, DTYPES},      {"I8", 1, DTYPES},       {"F8_E5M2", 1, DTYPES}, {"F8_E4M3", 1, DTYPES},
-    {"F8_E4M3FN", 1, DTYPES}, {"I16", 2, DTYPES},      {"U16", 2, DTYPES},     {"I32", 4, DTYPES},
-    {"U32", 4, DTYPES},       {"F64", 8, DTYPES},      {"I64", 8, DTYPES},     {"U64", 8, DTYPES},
-};
+} others[] = {{"BOOL", 1}, {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E4M3FN", 1}, {"I16", 2},
+              {"U16", 2},  {"I32", 4}, {"U32", 4},     {"F64", 8},     {"I64", 8},       {"U64", 8}};
 
-static const struct element_type *type_named(const char *name) {
-    for (size_t i = 0; name && i < sizeof types / sizeof *types; i++)
-        if (strcmp(types[i].name, name) == 0) return &types[i];
-    return NULL;
+/* The bytes of an element; 0: there is no type of this name. */
+static uint64_t type_named(const char *name, enum dtype *out) {
+    for (*out = DTYPE_F32; name && *out < DTYPES; ++*out)
+        if (strcmp(dtype_rows[*out].safetensors, name) == 0) return dtype_bytes(*out);
+    for (size_t i = 0; name && i < sizeof others / sizeof *others; i++)
+        if (strcmp(others[i].name, name) == 0) return others[i].bytes;
+    return 0;
 }
 
 /* ---- reading ---- */
@@ -71,20 +70,19 @@ static bool read_shape(const struct json *shape, struct tensor *t) {
 
 static zero_status read_tensor(struct reading *r, const char *name, const struct json *value,
                                struct zero_error *error) {
-    const struct element_type *type = type_named(json_string(json_get(value, "dtype")));
     const struct json *offsets = json_get(value, "data_offsets");
     struct tensor t = {.name = name};
+    uint64_t element_bytes = type_named(json_string(json_get(value, "dtype")), &t.dtype);
     uint64_t begin, end;
-    if (!type) return bad_tensor(r, name, "has an unknown dtype", error);
+    if (!element_bytes) return bad_tensor(r, name, "has an unknown dtype", error);
     if (!read_shape(json_get(value, "shape"), &t))
         return bad_tensor(r, name, "has no shape of at most 8 dimensions", error);
     if (json_count(offsets) != 2 || !json_integer(json_at(offsets, 0), &begin) ||
         !json_integer(json_at(offsets, 1), &end) || begin > end || end > r->data_bytes)
         return bad_tensor(r, name, "points outside of the file", error);
-    t.dtype = type->dtype;
     t.offset = r->table->header_bytes + begin;
     t.bytes = end - begin;
-    if (t.bytes != t.count * type->bytes)
+    if (t.bytes != t.count * element_bytes)
         return bad_tensor(r, name, "has a number of bytes that does not match its shape", error);
     struct tensor *larger = grown(r->table->tensor, r->table->count, &r->room, sizeof t);
     if (!larger) return no_memory(r, error);
@@ -248,12 +246,6 @@ const struct tensor *safetensors_find(const struct tensor_table *table, const ch
 
 /* ---- writing ---- */
 
-static const struct element_type *type_of(enum dtype dtype) {
-    const struct element_type *type = types;
-    while (type->dtype != dtype) type++;
-    return type;
-}
-
 static void print_metadata(FILE *file, const struct tensor *tensor, uint32_t count, const char *format) {
     fputs("{\"__metadata__\":{", file);
     const char *comma = "";
@@ -268,10 +260,10 @@ static void print_metadata(FILE *file, const struct tensor *tensor, uint32_t cou
     fputc('}', file);
 }
 
-static void print_tensor(FILE *file, const struct tensor *t, const char *type, uint64_t begin) {
+static void print_tensor(FILE *file, const struct tensor *t, uint64_t begin) {
     fputc(',', file);
     json_write_string(file, t->name);
-    fprintf(file, ":{\"dtype\":\"%s\",\"shape\":[", type);
+    fprintf(file, ":{\"dtype\":\"%s\",\"shape\":[", dtype_rows[t->dtype].safetensors);
     for (uint32_t d = 0; d < t->dims; d++) fprintf(file, "%s%" PRIu64, d ? "," : "", t->shape[d]);
     fprintf(file, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + t->bytes);
 }
@@ -292,10 +284,9 @@ zero_status safetensors_print(struct tensor *tensor, uint32_t count, const char 
     uint64_t at = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct tensor *t = &tensor[i];
-        const struct element_type *type = type_of(t->dtype);
-        t->bytes = t->count * type->bytes;
+        t->bytes = t->count * dtype_bytes(t->dtype);
         t->offset = at; /* from the start of the data; finish() adds the header */
-        print_tensor(file, t, type->name, at);
+        print_tensor(file, t, at);
         at += t->bytes;
     }
     fputc('}', file);

@@ -183,6 +183,13 @@ enum config_source {
     CONFIG_COMMAND
 };
 
+/* The keys that choose a narrow type of compute: path is "<block>.enabled". */
+enum { CONFIG_TYPE_KEYS = 3 };
+extern const struct config_type_key {
+    const char *block, *path;
+    enum dtype dtype;
+} config_type_keys[CONFIG_TYPE_KEYS];
+
 /* One key's value as JSON text, and the source of the value; for `zero config`. The index is that of config_key_at. */
 struct config_entry {
     enum config_source source;

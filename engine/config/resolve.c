@@ -104,24 +104,30 @@ static zero_status resolve_gathers(struct config *config, struct zero_error *err
 
 /* ---- element types ---- */
 
+const struct config_type_key config_type_keys[CONFIG_TYPE_KEYS] = {
+    {"bf16", "bf16.enabled", DTYPE_BF16},
+    {"bfloat16", "bfloat16.enabled", DTYPE_BF16},
+    {"fp16", "fp16.enabled", DTYPE_F16}};
+
+static bool *enabled(struct config *config, const struct config_type_key *key) {
+    return (bool *)((char *)config + config_key_find(key->path)->offset);
+}
+
 /* "auto" is true if the model's config.json says that its weights have this type, and no type of compute is set to true;
  * else "auto" is false. */
 static zero_status fill_types(struct config *config, struct zero_error *error) {
-    const struct {
-        const char *path, *dtype;
-        bool *field;
-    } autos[] = {{"bf16.enabled", "\"bfloat16\"", &config->bf16},
-                 {"bfloat16.enabled", "\"bfloat16\"", &config->bfloat16},
-                 {"fp16.enabled", "\"float16\"", &config->fp16.enabled}};
+    const struct config_type_key *key = config_type_keys, *end = key + CONFIG_TYPE_KEYS;
     const char *type = config_entry(config, "model.dtype")->text;
     if (!type) type = config_entry(config, "model.torch_dtype")->text;
     zero_status status = ZERO_OK;
-    for (size_t i = 0; i < sizeof autos / sizeof *autos; i++)
-        if (config_written(config, autos[i].path) && *autos[i].field) return ZERO_OK; /* the user chose */
-    for (size_t i = 0; i < sizeof autos / sizeof *autos && type && !status; i++) {
-        if (!config_automatic(config, autos[i].path) || strcmp(type, autos[i].dtype) != 0) continue;
-        *autos[i].field = true;
-        status = config_derived(config, autos[i].path, "true", error);
+    for (; key < end; key++)
+        if (config_written(config, key->path) && *enabled(config, key)) return ZERO_OK; /* the user chose */
+    for (key = config_type_keys; key < end && type && !status; key++) {
+        char own[16]; /* in quotes, as the model's */
+        snprintf(own, sizeof own, "\"%s\"", dtype_rows[key->dtype].torch);
+        if (!config_automatic(config, key->path) || strcmp(type, own) != 0) continue;
+        *enabled(config, key) = true;
+        status = config_derived(config, key->path, "true", error);
     }
     return status;
 }

@@ -114,12 +114,11 @@ static int diff(const char *const *operand, const struct arguments *arguments) {
 
 /* DTYPES: no such type. */
 static int find_dtype(const char *name) {
-    static const char *const others[] = {"float32", "bfloat16", "float16"};
     int dtype = 0;
-    while (dtype <= DTYPE_F16 && strcmp(name, dtype_name((enum dtype)dtype)) != 0 &&
-           strcmp(name, others[dtype]) != 0)
+    while (dtype < DTYPE_U8 && strcmp(name, dtype_rows[dtype].name) != 0 &&
+           strcmp(name, dtype_rows[dtype].torch) != 0)
         dtype++;
-    return dtype <= DTYPE_F16 ? dtype : DTYPES;
+    return dtype < DTYPE_U8 ? dtype : DTYPES;
 }
 
 static int export_weights(const char *const *operand, const struct arguments *arguments) {

@@ -103,10 +103,6 @@ static struct measure_options options_of(const struct here *h, const struct meas
                                     .link = link};
 }
 
-_Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
-                   (int)ZERO_F16 == (int)DTYPE_F16,
-               "types are numbered alike");
-
 zero_status here_measure(const struct here *h, const struct measured_link *link,
                          char out_text[HERE_TEXT_BYTES], char out_note[HERE_PATH_BYTES],
                          struct zero_error *error) {

@@ -173,7 +173,7 @@ static zero_status read_config(const struct arguments *a, struct config *config,
 /* Each cell of the table changes the text. `given`: of the file; NULL: there is none. */
 static zero_status edit_config(const struct arguments *a, const struct machine *m, const char *given,
                                struct config *config, char **out_text, struct zero_error *error) {
-    char *own = given ? NULL : edit_default(default_type(m));
+    char *own = given ? NULL : edit_default(1, default_type(m));
     zero_status status = own ? config_read(own, config, error) : ZERO_OK;
     const char *text = given ? given : own;
     if (!status && text) *out_text = edit_batch(text, a->micro_batch, a->accumulate);
@@ -286,7 +286,7 @@ static char *row_config(const struct arguments *a, const struct config *config, 
     bool file = a->model && config->model.given && !shapes_find(a->model);
     char *given = s->space    ? strdup(s->config)
                   : a->config ? choice_text(a->config)
-                              : edit_default(default_type(&s->machine));
+                              : edit_default(1, default_type(&s->machine));
     char *block = file ? choice_block(a->model) : NULL, *text = NULL;
     struct edit_changes changes = {0};
     if (s->space) changes = automatic_changes(s->space, s->ranks);

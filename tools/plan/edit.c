@@ -1,5 +1,6 @@
 #include "tools/plan/edit.h"
 
+#include <inttypes.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,13 +41,13 @@ static void set_number(json_object *root, const char *name, uint64_t value) {
     if (value) json_object_object_add(root, name, json_object_new_int64((int64_t)value));
 }
 
-char *edit_default(enum dtype dtype) {
-    static const char *const types[DTYPES] = {[DTYPE_F32] = "",
-                                              [DTYPE_BF16] = ", \"bf16\": {\"enabled\": true}",
-                                              [DTYPE_F16] = ", \"fp16\": {\"enabled\": true}"};
-    char text[200];
+char *edit_default(uint32_t micro_batch, enum dtype dtype) {
+    char narrow[40] = "", text[200];
+    if (dtype != DTYPE_F32)
+        snprintf(narrow, sizeof narrow, ", \"%s\": {\"enabled\": true}", dtype_name(dtype));
     snprintf(text, sizeof text,
-             "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}%s}", types[dtype]);
+             "{\"train_micro_batch_size_per_gpu\": %" PRIu32 ", \"optimizer\": {\"type\": \"AdamW\"}%s}",
+             micro_batch, narrow);
     return strdup(text);
 }
 
@@ -189,17 +190,14 @@ static json_object *automatic_in(json_object *root, const char *name, const char
 }
 
 char *edit_open(const char *text, uint64_t train_batch, enum dtype compute) {
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-    } types[] = {{"bf16", DTYPE_BF16}, {"bfloat16", DTYPE_BF16}, {"fp16", DTYPE_F16}};
     json_object *root = json_tokener_parse(text), *block;
     if (!root) return NULL;
     block = automatic_in(root, CHECKPOINTING, "interval");
     if (block) json_object_object_del(block, "interval");
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if ((block = automatic_in(root, types[i].name, "enabled")))
-            json_object_object_add(block, "enabled", json_object_new_boolean(types[i].dtype == compute));
+    for (int i = 0; i < CONFIG_TYPE_KEYS; i++)
+        if ((block = automatic_in(root, config_type_keys[i].block, "enabled")))
+            json_object_object_add(block, "enabled",
+                                   json_object_new_boolean(config_type_keys[i].dtype == compute));
     set_number(root, "train_batch_size", train_batch);
     if (train_batch) json_object_object_del(root, "gradient_accumulation_steps");
     if (train_batch) json_object_object_del(root, "train_micro_batch_size_per_gpu");

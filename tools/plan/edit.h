@@ -10,7 +10,7 @@
  * error. */
 
 /* The planner's own configuration, if the user gives none: AdamW with this dtype. */
-char *edit_default(enum dtype dtype);
+char *edit_default(uint32_t micro_batch, enum dtype dtype);
 
 /* 0: not changed. A new micro-batch also changes train_batch_size. Removes the schedule, which belongs to a run. */
 char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_steps);

@@ -79,7 +79,7 @@ static zero_status plan(const struct literature_row *row, const struct shapes *s
 zero_status literature_bytes(const struct literature_row *row, double *out_bytes, double *out_parameters,
                              struct zero_error *error) {
     const struct shapes *shapes = shapes_find(row->model);
-    char *general = edit_default(DTYPE_BF16),
+    char *general = edit_default(1, DTYPE_BF16),
          *batched = general ? edit_batch(general, 1, row->micro_steps) : NULL;
     char *text = batched ? edit_cell(batched, &row->cell, shapes) : NULL;
     zero_runtime runtime = {.struct_size = sizeof runtime,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "tools/plan/edit.h"
 #include "tools/plan/measure.h"
 
 /* ---- threads that begin together ---- */
@@ -144,13 +145,11 @@ static void compute_failed(struct compute_task *t, const char *why) {
 }
 
 static zero_engine *open_engine(const struct compute_task *t, zero_local *alone) {
-    static const char *const types[] = {[ZERO_F32] = "",
-                                        [ZERO_BF16] = ", \"bf16\": {\"enabled\": true}",
-                                        [ZERO_F16] = ", \"fp16\": {\"enabled\": true}"};
-    char json[160];
-    snprintf(json, sizeof json, "{\"train_micro_batch_size_per_gpu\": %u%s}", t->o->batch, types[t->dtype]);
+    char *json = edit_default(t->o->batch, (enum dtype)t->dtype);
     zero_runtime runtime = {.struct_size = sizeof runtime, .threads = t->o->threads, .local = alone};
-    return zero_engine_init_with(json, &runtime);
+    zero_engine *engine = json ? zero_engine_init_with(json, &runtime) : NULL;
+    free(json);
+    return engine;
 }
 
 static void time_steps(struct measure_team *team, struct compute_task *t, uint32_t rank, zero_engine *engine,

@@ -55,11 +55,9 @@ static struct shapes_recompute recompute_of(const struct scenario *s, const zero
 
 /* Reserves the activations, as a trainer does before the engine fills budgets with state. */
 static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, struct price *p) {
-    static const enum dtype types[] = {
-        [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
     struct shapes_recompute recompute = recompute_of(s, engine, p);
     p->activation_bytes = shapes_activation_bytes(
-        &s->shapes, s->machine.device.is_host, types[zero_engine_dtype(engine)],
+        &s->shapes, s->machine.device.is_host, (enum dtype)zero_engine_dtype(engine),
         zero_engine_micro_batch(engine), s->threads, recompute, &p->activation_host_bytes);
     zero_status status = zero_engine_reserve(engine, ZERO_DEVICE,
                                              p->activation_bytes - p->activation_host_bytes, "activations");

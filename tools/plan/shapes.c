@@ -177,13 +177,10 @@ double shapes_output_flops(const struct shapes *shapes) {
     return 2 * (double)s.inner * (double)s.width;
 }
 
-static const zero_dtype types[DTYPES] = {
-    [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
-
 double shapes_attention_fill(const struct shapes *shapes, enum dtype dtype) {
     struct shapes s = complete(*shapes);
     struct gpt_config config = gpt_of(shapes, (struct shapes_recompute){0});
-    return (double)gpt_cuda_head(&config, types[dtype]) / (double)s.head_width;
+    return (double)gpt_cuda_head(&config, (zero_dtype)dtype) / (double)s.head_width;
 }
 
 /* ---- activations ---- */
@@ -191,7 +188,7 @@ double shapes_attention_fill(const struct shapes *shapes, enum dtype dtype) {
 uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
                                  struct shapes_recompute recompute) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    return gpt_checkpoint_bytes(&config, (uint32_t)batch, types[dtype]);
+    return gpt_checkpoint_bytes(&config, (uint32_t)batch, (zero_dtype)dtype);
 }
 
 uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_recompute recompute) {
@@ -202,7 +199,7 @@ uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_reco
 uint32_t shapes_spares(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
                        struct shapes_recompute recompute, struct gpt_spare out[GPT_OUTPUT_KINDS]) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    return gpt_cuda_spares(&config, (uint32_t)batch, types[dtype], out);
+    return gpt_cuda_spares(&config, (uint32_t)batch, (zero_dtype)dtype, out);
 }
 
 bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute, uint32_t unit,
@@ -215,6 +212,6 @@ bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, types[dtype], out_host)
-                : gpt_cuda_activation_bytes(&config, (uint32_t)batch, types[dtype], out_host);
+    return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, (zero_dtype)dtype, out_host)
+                : gpt_cuda_activation_bytes(&config, (uint32_t)batch, (zero_dtype)dtype, out_host);
 }

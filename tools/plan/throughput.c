@@ -56,7 +56,7 @@ const struct throughput_row *throughput_at(uint32_t index) {
 
 zero_status throughput_plan(const struct throughput_row *row, double *out, struct zero_error *error) {
     static const struct cell cell = {.stage = 3};
-    char *general = edit_default(DTYPE_BF16),
+    char *general = edit_default(1, DTYPE_BF16),
          *config = general ? edit_batch(general, row->micro_batch, row->micro_steps) : NULL;
     struct scenario s = {.shapes = *shapes_find(row->model),
                          .config = config,

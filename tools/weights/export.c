@@ -248,11 +248,6 @@ static bool exported(const struct manifest *m, const char *key) {
     return !starts(key, "model.rope_scaling.") || (rope && strcmp(rope, "\"default\"") != 0);
 }
 
-/* transformers' name of the type */
-static const char *torch_name(enum dtype dtype) {
-    return dtype == DTYPE_BF16 ? "bfloat16" : dtype == DTYPE_F16 ? "float16" : "float32";
-}
-
 static void print_token_ids(const struct export *x, FILE *f) {
     const struct manifest *m = &x->checkpoint.manifest;
     bool own = strcmp(manifest_config(m, "model.vocab_size"), x->family->vocabulary) == 0, noted = false;
@@ -277,7 +272,7 @@ static zero_status write_config(struct export *x, struct zero_error *left, struc
     FILE *f = x->configured ? open_memstream(&text, &length) : NULL;
     if (!f) return ZERO_OK;
     fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"dtype\": \"%s\"%s", x->family->class,
-            torch_name(x->dtype), x->family->more);
+            dtype_rows[x->dtype].torch, x->family->more);
     print_token_ids(x, f);
     weights_print_model(f, m, false, "\n  ", exported);
     fputs("\n}\n", f);
@@ -359,13 +354,9 @@ static zero_status publish(struct export *x, struct zero_error *error) {
 
 /* The type in which the checkpoint's run computed. */
 static enum dtype compute_dtype(const struct manifest *m) {
-    static const struct {
-        const char *key;
-        enum dtype dtype;
-    } types[] = {{"bf16.enabled", DTYPE_BF16}, {"bfloat16.enabled", DTYPE_BF16}, {"fp16.enabled", DTYPE_F16}};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        const char *enabled = manifest_config(m, types[i].key);
-        if (enabled && strcmp(enabled, "true") == 0) return types[i].dtype;
+    for (int i = 0; i < CONFIG_TYPE_KEYS; i++) {
+        const char *enabled = manifest_config(m, config_type_keys[i].path);
+        if (enabled && strcmp(enabled, "true") == 0) return config_type_keys[i].dtype;
     }
     return DTYPE_F32;
 }
