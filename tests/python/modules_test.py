@@ -1,6 +1,7 @@
 """What PyTorch programs do with a model beside the plain loop: every case trains as plain PyTorch does."""
 
 import copy
+import itertools
 import os
 import random
 import shutil
@@ -186,6 +187,48 @@ class Passes(Case):
                         if not step and accumulation == 2:  # the mean of it and of zero
                             plain.backward(loss_of_vectors(plain.model, 0))
                             self.assertAlmostEqual(2 * norm, plain.step().grad_norm, delta=1e-6)
+
+    def test_gradients_of_inputs(self):
+        """Those of torch.autograd.grad are an evaluation: no micro-step, and the pass may still have its backward."""
+
+        class Recomputed(MLP):
+            def forward(self, x):
+                for block in self.blocks:
+                    x = checkpoint(block, x, use_reentrant=False)
+                return self.head(x)
+
+        kinds = {"mlp": MLP, "own_parameter": KINDS["own_parameter"].make, "recomputed": Recomputed}
+        for (name, make), free, accumulation in itertools.product(kinds.items(), (False, True), (1, 2)):
+            with self.subTest(name, free=free, accumulation=accumulation):
+                torch.manual_seed(0)
+                plain = make()
+                torch.manual_seed(0)
+                engine = self.engine(make(), free_order=free, gradient_accumulation_steps=accumulation)
+                optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+                for step in range(2 * STEPS):
+                    seen = []
+                    for model in (plain, engine.model):
+                        x, y = vectors(step)
+                        x.requires_grad_()
+                        loss = F.cross_entropy(model(x), y)
+                        grads = torch.autograd.grad(loss, (x, *model.parameters()), retain_graph=step % 4 == 0)
+                        if step % 4:
+                            loss = F.cross_entropy(model((x + 0.1 * grads[0].sign()).detach()), y)
+                        seen.append((loss.detach(), *grads))
+                        engine.backward(loss) if model is engine.model else (loss / accumulation).backward()
+                    torch.testing.assert_close(*seen, rtol=1e-5, atol=2e-6)
+                    self.assertEqual(engine.step().updated, (step + 1) % accumulation == 0)
+                    if (step + 1) % accumulation == 0:
+                        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+                        optimizer.step()
+                        optimizer.zero_grad()
+        engine = self.mlp()
+        x = vectors(0)[0].requires_grad_()
+        fail = engine.model.blocks[1].b.register_full_backward_hook(lambda *_: (_ for _ in ()).throw(ValueError("bad gradient")))
+        with self.assertRaises(ValueError):
+            torch.autograd.grad(engine.model(x).sum(), x)
+        fail.remove()
+        self.assertLosses(self.train(engine), self.expected)
 
     def test_a_step_without_a_backward(self):
         """It is refused, and the backward may still come."""
@@ -683,6 +726,16 @@ class Mistakes(Case):
         with torch.inference_mode():
             engine.model(torch.ones(4, 96))
         self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+
+    def test_gradients_inside_of_the_forward(self):
+        class Forces(MLP):
+            def forward(self, x):
+                x = x.requires_grad_()
+                return torch.autograd.grad(super().forward(x).sum(), x)[0]
+
+        torch.manual_seed(0)
+        with self.assertRaisesRegex(zero.ZeroError, "autograd.grad is called inside of the model's forward"):
+            self.train(self.engine(Forces()))
 
     def test_a_second_backward(self):
         engine = self.mlp()

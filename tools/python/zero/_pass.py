@@ -5,6 +5,8 @@ A unit's parameters are gathered while its module runs forward, and while autogr
     no pass --forward of the model--> TRAIN --it returns--> TRAIN, waiting --first gradient--> backward --its end--> no pass
                     |                                         |
                     an exception: the next pass cancels it    a forward without gradients: EVAL; the backward resumes
+
+A backward that gives parameters no gradients, as torch.autograd.grad of an input, is an EVAL: the pass waits as before.
 """
 
 import weakref
@@ -46,6 +48,15 @@ class Pass:
     def __init__(self) -> None:
         self.position = 0  # the least index of the next use
         self.calls: list[Call] = []
+        self.read = False  # by torch.autograd.grad: its backward may never come
+
+
+def _gets_gradient(parameter: nn.Parameter) -> bool:
+    """In the present backward; torch.autograd.grad returns it instead, which torch says by an exception."""
+    try:
+        return bool(_torch._C._will_engine_execute_node(_torch.autograd.graph.get_gradient_edge(parameter).node))
+    except RuntimeError:
+        return False
 
 
 @dataclass(eq=False, slots=True)
@@ -85,6 +96,7 @@ class Passes:
         self.calls: list[Call] = []  # of the training pass
         self.waiting = False  # it waits for its backward
         self.in_root = self.in_backward = False
+        self.reads = False  # the backward gives parameters no gradients
         self.ignored = False  # forwards that the engine ignores
         self.last = _FIRST  # the index of the use whose backward has begun
         self.open: list[tuple[Call, bool]] = []  # calls, and whether they are backward
@@ -110,12 +122,15 @@ class Passes:
         self.settle()
         if self.waiting and mode == TRAIN:
             before = self.training()
-            if not self.free:
+            if before and before.read and not self.free:
+                self.training = lambda: None
+                self.settle()
+            elif not self.free:
                 raise ZeroError(
                     "zero: a forward with gradients comes before the backward of the one before: call backward first, evaluate "
                     "under torch.no_grad(), or give fully_shard free_order=True for two forwards and one backward"
                 )
-            if before:  # both forwards are one pass
+            elif before:  # both forwards are one pass
                 self._resume()
                 self.current = before
                 return before
@@ -168,12 +183,12 @@ class Passes:
         lib.zero_micro_cancel(self.handle)
         self.hide_all()
         self.open.clear()
-        self.in_root, self.current = False, None
+        self.in_root, self.in_backward, self.reads, self.current = False, False, False, None
         if self.mode == EVAL:
             self.mode = None
             return
         self.micro = self.micro - 1 if self.waiting else 0
-        self.mode, self.waiting, self.in_backward = None, False, False
+        self.mode, self.waiting = None, False
         self._clear_grads()
 
     def restart(self) -> None:
@@ -280,9 +295,18 @@ class Passes:
                 "zero: a backward comes after that of its pass, or after a later pass: give fully_shard free_order=True "
                 "for several backwards of one forward"
             )
-        self._resume()
-        self.current, self.in_backward, self.waiting, self.last = owner, True, False, _FIRST
-        self._clear_grads()
+        # A backward to chosen inputs, of which none is a parameter. Torch allows no reentrant checkpoint in it, which hides parameters.
+        reads = not _torch.autograd._is_checkpoint_valid() and not any(_gets_gradient(leaf.parameter) for leaf in self.leaves)
+        if reads and self.in_root:
+            raise ZeroError("zero: torch.autograd.grad is called inside of the model's forward: call it on what the model returns")
+        if reads:
+            self._begin(EVAL)
+            owner.read = self.reads = True
+        else:
+            self._resume()
+            self.waiting = False
+            self._clear_grads()
+        self.current, self.in_backward, self.last = owner, True, _FIRST
         _torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _fire(self, call: Call, owner: Pass | None) -> None:
@@ -319,6 +343,12 @@ class Passes:
         """Autograd has ended."""
         while self.open:
             self._end()
+        for call in self.current.calls if (self.free or self.reads) and self.current else ():  # another backward may come
+            call.begun = False
+        if self.reads:
+            self.hide_all()
+            self.in_backward, self.reads, self.current = False, False, None
+            return
         if self.root and self.held:
             lib.zero_backward_begin(self.root.handle)
             self._give(self.held)
@@ -326,8 +356,6 @@ class Passes:
             self.hide_all()
         if not self.free:
             self.mode = None
-        for call in self.current.calls if self.free and self.current else ():  # another backward may come
-            call.begun = False
         self.in_backward, self.current = False, None
         for leaf in self.leaves:
             if leaf.parameter.grad is not None:
@@ -357,14 +385,17 @@ class Passes:
     # ---- begin and end of a unit ----
 
     def _open(self, call: Call, backward: bool) -> None:
-        (lib.zero_backward_begin if backward else lib.zero_forward_begin)(call.use.handle)
+        if self.reads and not self.free:  # an evaluation has its order, too
+            lib.zero_micro_begin(self.handle, EVAL)
+            self._bring_held(self.root)
+        (lib.zero_backward_begin if backward and not self.reads else lib.zero_forward_begin)(call.use.handle)
         self.open.append((call, backward))
         for leaf in call.use.leaves:
             leaf.show()
 
     def _end(self) -> None:
         call, backward = self.open.pop()
-        if backward:
+        if backward and not self.reads:
             self._give(call.use)
             lib.zero_backward_end(call.use.handle)
         else:
