@@ -230,6 +230,51 @@ class Passes(Case):
         fail.remove()
         self.assertLosses(self.train(engine), self.expected)
 
+    def test_zero_grad(self):
+        """After a backward and before a call of step it drops the step, as in PyTorch; after each call of step it changes nothing."""
+        ways = (lambda e: e.optimizer.zero_grad(), lambda e: e.optimizer.zero_grad(False), lambda e: e.model.zero_grad())
+        for zero_grad, free, bad in itertools.product(ways, (False, True), (1, 2)):
+            with self.subTest(free=free, bad=bad):
+                engine = self.mlp(free_order=free, gradient_accumulation_steps=2)
+                losses = []
+                for step in range(2 * STEPS):
+                    for micro in range(bad if step == 2 else 0):
+                        engine.backward(loss_of_vectors(engine.model, 90 + micro))
+                    if step == 2:
+                        zero_grad(engine)
+                    with torch.no_grad():
+                        loss_of_vectors(engine.model, 9)
+                    losses += self.train(engine, [step])
+                    zero_grad(engine)
+                self.assertLosses(losses, sum(plain_losses("mlp", STEPS, micro=2), []))
+                engine.backward(loss_of_vectors(engine.model, 0))
+                loss = loss_of_vectors(engine.model, 1)
+                zero_grad(engine)
+                with self.assertRaisesRegex(zero.ZeroError, r"between a forward and its backward: call zero_grad\(\) before"):
+                    engine.backward(loss)
+
+    def test_a_generator_and_its_critic(self):
+        """Two engines: the generator's backward leads through the critic, whose gradients the program drops."""
+        plain, losses = (made("mlp"), made("mlp")), ([], [])
+        engines = self.mlp(), self.mlp()
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1) for m in plain]
+        for step in range(STEPS):
+            x = vectors(step)[0]
+            for models, own, seen in ((plain, optimizers, losses[0]), ([e.model for e in engines], [e.optimizer for e in engines], losses[1])):
+                made_up = models[0](x).repeat(1, 10)[:, :96]
+                for turn in (1, 0):
+                    own[turn].zero_grad()
+                    loss = models[1](made_up if turn == 0 else made_up.detach()).square().mean() * (-1) ** turn
+                    engines[turn].backward(loss) if models is not plain else loss.backward()
+                    if models is plain:
+                        torch.nn.utils.clip_grad_norm_(models[turn].parameters(), 1.0)
+                    own[turn].step()
+                    seen.append(loss.item())
+        self.assertLosses(losses[1], losses[0])
+        for text in ("call engine.step", "engine.optimizer.zero_grad"):
+            with self.assertRaisesRegex(zero.ZeroError, text):
+                engines[1].model(vectors(0)[0])
+
     def test_a_step_without_a_backward(self):
         """It is refused, and the backward may still come."""
         engine = self.mlp()

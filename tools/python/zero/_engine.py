@@ -86,7 +86,9 @@ class Optimizer(torch.optim.Optimizer):
         self.engine.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The engine clears gradients by itself."""
+        """Before the step of the last backward: drops all micro-steps of this step, at the next forward. The engine clears gradients
+        after a step by itself."""
+        super().zero_grad()
 
     def update(self, handle: int) -> Any:
         """A step at the rates of the groups, which a scheduler may have changed; a schedule in the configuration sets them."""
@@ -216,6 +218,7 @@ class Engine:
             lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
         self._passes = Passes(model, handle, bool(free_order), self._prepare)
+        self._passes.limit = self.accumulation_steps
         if index >= 0:
             self._passes.device, self._passes.stream = self.device, gpu.get("cuda_stream") or 0
         if self.dtype != torch.float32:
@@ -340,6 +343,7 @@ class Engine:
         passes = self._passes
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
+        passes.unseen = False
         if passes.settle():
             dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
             raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")

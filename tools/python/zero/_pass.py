@@ -91,6 +91,8 @@ class Passes:
         self.root: Use | None = None  # a unit without parameters: its begin brings the held units
         self.mode: int | None = None  # of the engine's open pass
         self.micro = 0  # training passes of this step
+        self.limit = 0  # of micro
+        self.unseen = False  # a backward has ended since the last call of step
         self.current: Pass | None = None
         self.training: Callable[[], Pass | None] = lambda: None
         self.calls: list[Call] = []  # of the training pass
@@ -134,6 +136,13 @@ class Passes:
                 self._resume()
                 self.current = before
                 return before
+        if mode == TRAIN and self._cleared():
+            self.restart()
+        if mode == TRAIN and self.micro == self.limit:
+            raise ZeroError(
+                "zero: a forward comes after the last backward of a step: call engine.step() before it, or "
+                "engine.optimizer.zero_grad() to drop what the step has"
+            )
         lib.zero_micro_begin(self.handle, mode)
         torch.clear_autocast_cache()  # its copies of weights have nodes of an earlier pass, or old values
         self.mode = mode
@@ -142,7 +151,6 @@ class Passes:
             self.micro += 1
             self.waiting = True
             self.training, self.calls = weakref.ref(begun), begun.calls
-            self._clear_grads()
         self._bring_held(self.root)
         return begun
 
@@ -188,7 +196,7 @@ class Passes:
             self.mode = None
             return
         self.micro = self.micro - 1 if self.waiting else 0
-        self.mode, self.waiting = None, False
+        self.mode, self.waiting, self.unseen = None, False, False
         self._clear_grads()
 
     def restart(self) -> None:
@@ -196,6 +204,11 @@ class Passes:
         self.settle()
         while self.micro:
             self.cancel()
+
+    def _cleared(self) -> bool:
+        """Whether the program has cleared the gradients of a step that has begun, as zero_grad does: they are to be dropped. A loop that
+        calls step after each backward may clear them then: step keeps them."""
+        return self.unseen and all(leaf.parameter.grad is None for leaf in self.leaves)
 
     def _clear_grads(self) -> None:
         for leaf in self.leaves:
@@ -303,6 +316,8 @@ class Passes:
             self._begin(EVAL)
             owner.read = self.reads = True
         else:
+            if self._cleared():
+                raise ZeroError("zero: gradients are cleared between a forward and its backward: call zero_grad() before the forward")
             self._resume()
             self.waiting = False
             self._clear_grads()
@@ -362,6 +377,7 @@ class Passes:
                 where = f"outside of the backward of its unit {leaf.unit}; give fully_shard units in which it is used"
                 raise ZeroError(f"zero: a gradient came to parameter {leaf.name} {where}")
             leaf.parameter.grad = leaf.no_grad
+        self.unseen = any(leaf.trains for leaf in self.leaves)
 
     def empty(self) -> None:
         """A training pass that uses nothing."""
@@ -377,6 +393,7 @@ class Passes:
             elif self.mode == EVAL:
                 self._take_up()
             self.waiting = False
+            self._clear_grads()
             for call in reversed([call for call in self.calls if call.use.trains]):
                 self._open(call, True)
                 self._end()
