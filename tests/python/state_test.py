@@ -83,7 +83,10 @@ class State(Case):
         self.assertLosses(losses, [row[0] for row in plain_losses("mlp", len(losses))], 5e-3)
         engine = self.engine(made("mlp"), fp16={"enabled": True, "initial_scale_power": 24})
         loss = loss_of_vectors(engine.model, 0)
-        engine.backward(loss)
+        with self.assertRaisesRegex(zero.ZeroError, r"lacks the loss scale of fp16: call engine.backward\(loss\)"):
+            loss.backward()
+        del loss
+        engine.backward(loss_of_vectors(engine.model, 0))
         self.assertTrue(engine.step().skipped)
 
     def test_updates_in_the_backward(self):

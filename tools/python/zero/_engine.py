@@ -334,7 +334,11 @@ class Engine:
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """loss.backward(), times the loss scale of fp16. The engine takes the mean over micro-steps and ranks."""
         scale = lib.zero_engine_loss_scale(self._handle)
-        (loss * scale if scale != 1 else loss).backward(**options)
+        Passes.scaled = True
+        try:
+            (loss * scale if scale != 1 else loss).backward(**options)
+        finally:
+            Passes.scaled = False
         self._passes.finish()
 
     def step(self, *, last: bool = False) -> StepInfo:

@@ -80,6 +80,8 @@ def tensors_in(output: Any) -> list[Any]:
 class Passes:
     """The state of the present pass, and the hooks."""
 
+    scaled = False  # an engine's backward is at work, which has scaled its loss
+
     def __init__(self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None]) -> None:
         self.model, self.handle, self.free, self.prepare = model, handle, free, prepare
         self.dtype: torch.dtype | None = None  # to which floating-point inputs are cast
@@ -316,6 +318,8 @@ class Passes:
             self._begin(EVAL)
             owner.read = self.reads = True
         else:
+            if not Passes.scaled and lib.zero_engine_loss_scale(self.handle) != 1:
+                raise ZeroError("zero: loss.backward() lacks the loss scale of fp16: call engine.backward(loss)")
             if self._cleared():
                 raise ZeroError("zero: gradients are cleared between a forward and its backward: call zero_grad() before the forward")
             self._resume()
