@@ -737,6 +737,16 @@ class Mistakes(Case):
         model.phase = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
         with self.assertRaisesRegex(ValueError, "phase is complex64"):
             self.engine(model).commit()
+        for forward in (
+            lambda module, args: F.embedding(torch.arange(10), module.weight, max_norm=0.1),
+            lambda module, args: module.weight.data.fill_(1.0),
+            lambda module, args: module.bias.detach().view(2, -1).add_(args[0].sum().item()),  # by the data
+        ):
+            for frozen in (False, True):
+                model = made("mlp").requires_grad_(not frozen)
+                model.head.register_forward_pre_hook(lambda module, args: (torch.no_grad()(forward)(module, args), None)[1])
+                with self.assertRaisesRegex(ValueError, r"forward changes parameter head\.(weight|bias) in place, by aten"):
+                    self.engine(model).model(vectors(0)[0])
         engine = self.mlp()
         with self.assertRaisesRegex(ValueError, "on an engine already"):
             self.engine(engine.model)

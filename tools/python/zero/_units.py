@@ -77,12 +77,24 @@ def _same_numbers() -> Iterator[None]:
             numpy.random.set_state(of_numpy)
 
 
-class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records one forward: the modules that it calls, and for each use of a parameter the modules around it."""
+def _storage(tensor: Any) -> int:
+    """Which memory a tensor has; 0: none of its own."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return 0
 
-    def __init__(self, parameters: dict[int, nn.Parameter]) -> None:
+
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records one forward: the modules that it calls, for each use of a parameter the modules around it, and the parameters that the
+    forward changes."""
+
+    def __init__(self, parameters: dict[nn.Parameter, torch.Tensor]) -> None:
+        """`parameters`: with each, the tensor that stands for it in this forward."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.parameters = parameters
+        self.parameters = {id(t): p for p, t in parameters.items()}
+        self.storages = {_storage(t): p for p, t in parameters.items()}
+        self.changed: dict[nn.Parameter, str] = {}  # by which operation
         self.stack: list[nn.Module] = []
         self.calls: list[nn.Module] = []
         self.uses: dict[nn.Parameter, list[set[nn.Module]]] = {}
@@ -91,6 +103,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in pytree.tree_leaves((args, kwargs)):
             if id(tensor) in self.parameters:
                 self.uses.setdefault(self.parameters[id(tensor)], []).append(set(self.stack))
+        for i, argument in enumerate(func._schema.arguments):
+            if argument.alias_info and argument.alias_info.is_write:
+                written = args[i] if i < len(args) else (kwargs or {}).get(argument.name)
+                changed = (self.storages.get(_storage(t)) for t in pytree.tree_leaves(written))
+                self.changed |= {p: str(func) for p in changed if p is not None}
         return func(*args, **(kwargs or {}))
 
     @contextlib.contextmanager
@@ -135,7 +152,7 @@ def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Tra
             k: torch.empty(t.shape, dtype=t.dtype, device=device, requires_grad=t.requires_grad) for k, t in (names | buffers).items()
         }
         fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
-    record = Trace({id(fake[k]): p for k, p in names.items()})
+    record = Trace({p: fake[k] for k, p in names.items()})
     try:
         with mode, record.watching(), _unchanged(model):
             torch.func.functional_call(model, fake, fake_args, fake_kwargs)
@@ -147,7 +164,7 @@ def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Tra
     if torch.device("meta") not in places:
         if device not in places:
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(next(iter(places))), (args, kwargs))
-        record = Trace({id(p): p for p in names.values()})
+        record = Trace({p: p for p in names.values()})
         try:
             with record.watching(), _unchanged(model):
                 torch.func.functional_call(model, {k: b.clone() for k, b in buffers.items()}, args, kwargs)
@@ -189,6 +206,12 @@ def lay_out(model: nn.Module, units: UnitSpec | None, record: Trace | None) -> t
         if p.requires_grad and not p.is_floating_point():
             kind = str(p.dtype).removeprefix("torch.")
             raise ValueError(f"zero: parameter {name} is {kind}, and only real numbers are trained: keep torch.view_as_real of it")
+    for p, operation in record.changed.items() if record else ():
+        if p in names:
+            raise ValueError(
+                f"zero: the forward changes parameter {names[p]} in place, by {operation}, and the engine keeps no such change: leave it out, "
+                "or make it before fully_shard, or between steps in engine.full_parameters(writeback=True)"
+            )
     owners: dict[nn.Parameter, set[nn.Module]] = {p: set() for p in names}
     for group in groups:
         for p in group.parameters.values() if group.whole else ():
