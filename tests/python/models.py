@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import torch
@@ -101,21 +102,21 @@ class ByData(nn.Module):
 
 class DictBlock(Block):
     def forward(self, d):
-        return {"x": super().forward(d["x"]), "n": 3}
+        return {"x": SimpleNamespace(value=super().forward(d["x"].value)), "n": 3}
 
 
 class Dicts(MLP):
-    """Blocks that take and return dictionaries."""
+    """Blocks that take and return dictionaries of objects."""
 
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(DictBlock(96) for _ in range(3))
 
     def forward(self, x):
-        d = {"x": x}
+        d = {"x": SimpleNamespace(value=x)}
         for block in self.blocks:
             d = block(d)
-        return self.head(d["x"])
+        return self.head(d["x"].value)
 
 
 class InPlace(MLP):

@@ -72,8 +72,8 @@ def tensors_in(output: Any) -> list[Any]:
     if isinstance(output, torch.Tensor):
         return [output] if output.requires_grad else []
     leaves = pytree.tree_leaves(output)
-    if len(leaves) == 1 and hasattr(leaves[0], "__dict__") and not isinstance(leaves[0], torch.Tensor):
-        leaves = pytree.tree_leaves(vars(leaves[0]))  # an object of a class of the model's own
+    for leaf in [leaf for leaf in leaves if hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor)]:
+        leaves += pytree.tree_leaves(vars(leaf))  # an object of a class of the model's own
     return [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
