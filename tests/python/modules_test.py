@@ -698,8 +698,15 @@ class Mistakes(Case):
     def test_clip_grad_norm(self):
         engine = self.mlp()
         engine.backward(loss_of_vectors(engine.model, 0))
-        with self.assertRaisesRegex(RuntimeError, "gradient_clipping"):
-            torch.nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
+        for look in (
+            lambda: torch.nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0),
+            lambda: torch.nn.utils.clip_grad_value_(engine.model.parameters(), 1.0),
+            lambda: scaler.unscale_(engine.optimizer),
+        ):
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(torch.ones(()))
+            with self.assertRaisesRegex(RuntimeError, "gradient_clipping"):
+                look()
         engine.step()
 
     def test_called_more_often(self):
@@ -737,6 +744,11 @@ class Mistakes(Case):
         model.phase = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
         with self.assertRaisesRegex(ValueError, "phase is complex64"):
             self.engine(model).commit()
+        for frozen in (False, True):
+            model = made("mlp")
+            model.scale = nn.Parameter(torch.ones(3, dtype=torch.float64), requires_grad=not frozen)
+            with self.assertRaisesRegex(ValueError, r"scale is float64, .* call model\.float\(\) before"):
+                self.engine(model).commit()
         for forward in (
             lambda module, args: F.embedding(torch.arange(10), module.weight, max_norm=0.1),
             lambda module, args: module.weight.data.fill_(1.0),
@@ -757,6 +769,7 @@ class Mistakes(Case):
             (lambda m: m.blocks.append(Block(96)), r"blocks\.3\.a\.weight is new"),
             (lambda m: setattr(m.head, "bias", nn.Parameter(torch.zeros(10))), r"head\.bias is new"),
             (lambda m: m.head.requires_grad_(False), r"requires_grad of parameter head\.weight has changed"),
+            (lambda m: setattr(m.head.bias, "data", torch.zeros(10)), r"the data of parameter head\.bias are others"),
         ):
             engine = self.mlp()
             self.train(engine, range(1))

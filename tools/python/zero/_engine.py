@@ -368,11 +368,15 @@ class Engine:
 
     def _check_model(self) -> None:
         """The engine trains the parameters that it knows, as it knows them."""
-        trains = {leaf.parameter: leaf.trains for leaf in self._passes.leaves}
+        leaves = {leaf.parameter: leaf for leaf in self._passes.leaves}
         for name, p in self.model.named_parameters():
-            if trains.get(p, False) == p.requires_grad or not p.numel():
+            leaf = leaves.get(p)
+            if leaf and leaf.storage != p.untyped_storage()._cdata:
+                change = f"the data of parameter {name} are others"
+            elif (leaf is not None and leaf.trains) == p.requires_grad or not p.numel():
                 continue
-            change = f"requires_grad of parameter {name} has changed" if p in trains else f"parameter {name} is new"
+            else:
+                change = f"requires_grad of parameter {name} has changed" if leaf else f"parameter {name} is new"
             raise ZeroError(f"zero: {change} since the model's first forward; change a model before it, or make another engine")
 
     def _warn_unused(self) -> None:

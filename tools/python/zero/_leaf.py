@@ -45,11 +45,10 @@ class Leaf:
         if not self.trains:
             p.requires_grad_(False)
         else:
-            one = torch.empty((1,) * p.dim(), dtype=dtype, device=device)
-            self.no_grad = one.expand(p.shape)
+            self.no_grad = self.at(slot.param, dtype, device)  # the address is not used
             _guard(
-                one.untyped_storage()._cdata,
-                "zero: gradients are in the engine: gradient_clipping in the configuration clips them, and the result of "
+                self.no_grad.untyped_storage()._cdata,
+                "zero: gradients are in the engine: gradient_clipping in the configuration clips them, fp16 scales losses, and the result of "
                 "engine.step() has their norm",
             )
         self.storage = self.tensor.untyped_storage()._cdata

@@ -203,8 +203,10 @@ def lay_out(model: nn.Module, units: UnitSpec | None, record: Trace | None) -> t
     groups = _partition(model, chosen_modules(model, units), set(order))
     names = {p: name for name, p in model.named_parameters() if p.is_floating_point() and p.numel()}
     for name, p in model.named_parameters():
+        kind = str(p.dtype).removeprefix("torch.")
+        if p.dtype == torch.float64:
+            raise ValueError(f"zero: parameter {name} is {kind}, and the engine has none wider than float32: call model.float() before")
         if p.requires_grad and not p.is_floating_point():
-            kind = str(p.dtype).removeprefix("torch.")
             raise ValueError(f"zero: parameter {name} is {kind}, and only real numbers are trained: keep torch.view_as_real of it")
     for p, operation in record.changed.items() if record else ():
         if p in names:
