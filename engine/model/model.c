@@ -123,12 +123,12 @@ static zero_status find_owner(const struct model *model, const struct zero_unit 
                          "parameter \"%s\" is tied to \"%s\" and has other flags; leave its flags at 0: the "
                          "owner's flags apply",
                          param->name, param->tied_to);
-    for (uint32_t i = unit->first_param; i < model->params; i++)
-        if (model->param[i].owner == owner->owner)
-            return error_set(
-                error, ZERO_E_ARGUMENT,
-                "parameters \"%s\" and \"%s\" of unit \"%s\" are tied to the same one; use one of them",
-                model->param[i].name, param->name, unit->name);
+    uint32_t last = model->param[owner->owner].last_tied;
+    if (last && model->param[last].unit == unit->index)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "parameters \"%s\" and \"%s\" of unit \"%s\" are tied to the same one; use one of them",
+            model->param[last].name, param->name, unit->name);
     *out_owner = owner->owner;
     return ZERO_OK;
 }
@@ -255,6 +255,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
     if (status) return free_param(p), status;
     if (p->slot) *p->slot = (zero_slot){0};
+    if (owner != model->params) model->param[owner].last_tied = model->params;
     model->params++;
     unit->params++;
     return ZERO_OK;
@@ -414,7 +415,7 @@ void model_free(struct model *m) {
     free(m->unit);
     for (uint32_t i = 0; i < m->params; i++) free_param(&m->param[i]);
     free(m->param);
-    free(m->cut);
+    name_index_free(&m->cut_index);
     name_index_free(&m->unit_index);
     name_index_free(&m->param_index);
     free(m->region);

@@ -31,12 +31,14 @@ struct zero_handle {
 struct model_param {
     struct zero_handle *handle; /* owned */
     const char *name;           /* the handle's */
-    /* See tensor.h: the tensor's name (`name` if the parameter is a whole tensor); the tensor's first part; the part after this one
-     * (0: none); the number of the tensor's elements before this parameter. */
+    /* See tensor.h: the tensor's name (`name` if the parameter is a whole tensor); the tensor's first part, and, in that part, its
+     * last one; the part after this one (0: none); the number of parts before it. */
     const char *tensor;
-    uint32_t tensor_head, tensor_next, tensor_part; /* tensor_part: the number of parts before it */
-    uint64_t tensor_first, tensor_rows;             /* tensor_rows: of the whole tensor, if given; else 0 */
+    uint32_t tensor_head, tensor_tail, tensor_next, tensor_part;
+    uint64_t tensor_first,
+        tensor_rows;         /* the tensor's elements before this parameter; its rows, if given, else 0 */
     uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
+    uint32_t last_tied;      /* of an owner: the index of the last parameter that is tied to it; 0: none */
     uint32_t flags, scalars; /* scalars: index of its scalars in a step's list, see model_scalars */
     uint32_t dims;
     uint64_t shape[ZERO_DIMS_MAX], count;
@@ -90,7 +92,7 @@ struct model {
     bool free_order;                           /* declared: passes use units in any order, */
     uint32_t bound;                            /* at most so many at once; 0: any number */
     struct name_index unit_index, param_index; /* by name */
-    uint32_t *cut, cuts;                       /* the first parts of tensors that are cut */
+    struct name_index cut_index; /* the first parts of tensors that are cut, by the tensor's name */
     /* The type of parameters that are not kept in fp32: set by the owner, fp32 by default. It decides how many
      * elements fill a cache line. */
     enum dtype dtype;

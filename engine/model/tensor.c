@@ -4,11 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *tensor_name(const void *model, uint32_t i) {
+    return ((const struct model *)model)->param[i].tensor;
+}
+
 /* The first part of a tensor that is cut; NULL: none has this name. */
-static const struct model_param *find_cut(const struct model *model, const char *name) {
-    for (uint32_t i = 0; i < model->cuts; i++)
-        if (strcmp(model->param[model->cut[i]].tensor, name) == 0) return &model->param[model->cut[i]];
-    return NULL;
+static struct model_param *find_cut(const struct model *model, const char *name) {
+    uint32_t i = name_index_find(&model->cut_index, name, tensor_name, model);
+    return i == UINT32_MAX ? NULL : &model->param[i];
 }
 
 const struct model_param *tensor_find(const struct model *model, const char *name) {
@@ -17,11 +20,8 @@ const struct model_param *tensor_find(const struct model *model, const char *nam
 }
 
 static zero_status begin_cut(struct model *model, const struct model_param *p, struct zero_error *error) {
-    uint32_t *list = realloc(model->cut, (model->cuts + 1) * sizeof *list);
-    if (!list) return error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
-    model->cut = list;
-    list[model->cuts++] = model->params;
-    return ZERO_OK;
+    if (name_index_add(&model->cut_index, model->params, tensor_name, model)) return ZERO_OK;
+    return error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
 }
 
 static zero_status check_alike(const struct model_param *first, const struct model_param *p,
@@ -71,7 +71,7 @@ static zero_status join_after(const struct model_param *last, struct model_param
 
 zero_status tensor_join(struct model *model, struct model_param *p, uint64_t row, uint64_t rows,
                         struct zero_error *error) {
-    p->tensor_head = model->params;
+    p->tensor_head = p->tensor_tail = model->params;
     zero_status status = check_rows(p, row, rows, error);
     if (status) return status;
     p->tensor_rows = rows;
@@ -87,15 +87,14 @@ zero_status tensor_join(struct model *model, struct model_param *p, uint64_t row
             "parameter \"%s\" is tied and a part of tensor \"%s\": leave tensor NULL, the owner's "
             "applies",
             p->name, p->tensor);
-    const struct model_param *first = find_cut(model, p->tensor);
+    struct model_param *first = find_cut(model, p->tensor);
     if (!first) return begin_cut(model, p, error);
     status = check_alike(first, p, error);
     if (status) return status;
-    struct model_param *last = &model->param[first->tensor_head];
-    while (last->tensor_next) last = &model->param[last->tensor_next];
+    struct model_param *last = &model->param[first->tensor_tail];
     status = join_after(last, p, error);
     if (status) return status;
-    last->tensor_next = model->params;
+    last->tensor_next = first->tensor_tail = model->params;
     p->tensor_head = first->tensor_head;
     p->tensor_part = last->tensor_part + 1;
     return ZERO_OK;
