@@ -53,6 +53,8 @@ static void structs_without_size_are_refused(zero_engine *engine, uint32_t rank,
     zero_optimizer optimizer = {.name = "mine"};
     zero_plan plan = {0};
     zero_counters counters = {0};
+    zero_memory_row row = {0};
+    zero_memory_owner owner = {0};
     CHECK_INT(zero_engine_add_unit(engine, "u", &unit), ZERO_OK);
     CHECK_INT(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(zero_last_error(), "zero_param.struct_size is 0");
@@ -64,6 +66,10 @@ static void structs_without_size_are_refused(zero_engine *engine, uint32_t rank,
     CHECK_CONTAINS(zero_last_error(), "zero_plan.struct_size is 0");
     CHECK_INT(zero_engine_counters(engine, &counters), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(zero_last_error(), "zero_counters.struct_size is 0");
+    CHECK_INT(zero_engine_memory(engine, 0, &row), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "zero_memory_row.struct_size is 0");
+    CHECK_INT(zero_engine_memory_owner(engine, 0, &owner), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "zero_memory_owner.struct_size is 0");
 }
 
 static void a_larger_result_ends_in_zeros(zero_engine *engine, uint32_t rank, void *user) {
