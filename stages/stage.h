@@ -39,7 +39,7 @@ static inline bool stage_shards_params(const struct stage *stage) {
 static inline bool stage_shards_grads(const struct stage *stage) {
     return !placement_is(stage->grad_step, REPLICATE, REPLICATE);
 }
-/* The number of the first row that does one of these. */
+/* The number of the first row for which `shards`, one of these, is true; if there is none, of the last row. */
 uint32_t stage_first(bool (*shards)(const struct stage *stage));
 
 extern const struct stage stage_zero0, stage_zero1, stage_zero2, stage_zero3, stage_zero3_keep, stage_hpz;
