@@ -330,11 +330,15 @@ static zero_status take_partial(struct export *x, struct zero_error *error) {
     if (found.others && !found.marked)
         return error_set(error, ZERO_E_IO, "%s already exists, and is not what an export left: move it away",
                          x->partial);
-    x->mark = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    x->mark = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | (found.marked ? 0 : O_CREAT | O_EXCL), 0666);
     if (x->mark < 0) return storage_check(-errno, "create", path, error);
-    if (flock(x->mark, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return error_set(error, ZERO_E_IO, "another export is writing %s: wait for it, or give another name",
-                         x->partial);
+    if (flock(x->mark, LOCK_EX | LOCK_NB) != 0 &&
+        (found.marked || errno == EWOULDBLOCK)) /* or there are no locks */
+        return error_set(
+            error, ZERO_E_IO,
+            "%s is another export's: wait for it, give another name, or remove the directory if no "
+            "export is at work",
+            x->partial);
     x->storage->ops->list_owned(x->storage, x->partial, remove_entry, x);
     status = look(x, &found, error);
     if (status || !found.others) return status;
@@ -367,7 +371,7 @@ static zero_status set_out(struct export *x, const char *out, struct zero_error 
     snprintf(x->out, sizeof x->out, "%.*s", (int)length, out);
     if (snprintf(x->partial, sizeof x->partial, "%.*s.partial", (int)length, out) < (int)sizeof x->partial)
         return ZERO_OK;
-    return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
+    return error_set(error, ZERO_E_ARGUMENT, "the path %s is too long", out);
 }
 
 /* The last step is a rename, which can replace an empty directory, but not the current one. */

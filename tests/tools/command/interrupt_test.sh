@@ -130,7 +130,7 @@ diff -r whole exported || fail "after a killed export: another export"
 [[ ! -e exported.partial ]] || fail "exported.partial stays"
 out=twice_exported export_slowly STOP
 expect 1 "$zero" ckpt export early/checkpoints/step_00000003 twice_exported
-says err "another export is writing twice_exported.partial"
+says err "twice_exported.partial is another export's: wait for it"
 kill -s CONT $!
 ends 0
 diff -r whole twice_exported || fail "two exports at once: another export"
