@@ -180,7 +180,12 @@ zero_status manifest_write(struct storage *storage, const char *directory, const
     if (status) return status;
     char *text = manifest_print(m, &bytes);
     if (!text) return error_set(error, ZERO_E_MEMORY, "no memory for the text of %s", path);
-    status = storage_write_text(storage, path, text, bytes, error);
+    status =
+        bytes > MANIFEST_BYTES_MAX
+            ? error_set(error, ZERO_E_UNSUPPORTED,
+                        "%s would have %zu bytes, and may have %d: use fewer parameters, or shorter names",
+                        path, bytes, MANIFEST_BYTES_MAX)
+            : storage_write_text(storage, path, text, bytes, error);
     free(text);
     return status;
 }

@@ -182,6 +182,25 @@ static void damaged_files(void) {
     disk_free(d);
 }
 
+/* A manifest that readers would refuse is not written. */
+static void large_manifest(void) {
+    struct disk *d = saved_by(2);
+    struct storage *s = disk_storage(d);
+    struct manifest m = {.optimizer = "", .ranks = 2};
+    struct zero_error error;
+    char *name = malloc(MANIFEST_BYTES_MAX + 1);
+    memset(name, 'n', MANIFEST_BYTES_MAX), name[MANIFEST_BYTES_MAX] = 0;
+    manifest_add_param(&m, &(struct manifest_param){.name = name, .dims = 1, .shape = {1}, .count = 1});
+    s->ops->remove(s, path_of("manifest.json"));
+    error_clear(&error);
+    CHECK_INT(manifest_write(s, "/run/step_00000003", &m, &error), ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(error.message, "manifest.json would have");
+    CHECK_INT(s->ops->open(s, path_of("manifest.json")), -2);
+    manifest_free(&m);
+    free(name);
+    disk_free(d);
+}
+
 /* ---- checkpoints that are well made, but not right ---- */
 
 static zero_status count_up(void *user, const struct piece *piece, uint64_t first, uint64_t count, float *out,
@@ -571,6 +590,7 @@ int main(void) {
     every_bit_counts();
     other_models();
     damaged_files();
+    large_manifest();
     wrong_pieces();
     wrong_manifests();
     doomed_saves();
