@@ -29,7 +29,8 @@ static inline size_t utf8_length(const char *at, const char *end) {
 /* The number of bytes, up to `bytes`, in whole sequences before the first that is none. */
 static inline size_t utf8_prefix(const char *text, size_t bytes) {
     const char *at = text, *end = text + bytes;
-    for (size_t length; at < end && (length = utf8_length(at, end)); at += length) {}
+    for (size_t length; at < end && (length = utf8_length(at, end)); at += length) {
+    }
     return (size_t)(at - text);
 }
 
@@ -39,11 +40,16 @@ static inline size_t utf8_cut(const char *text, size_t at) {
     return at;
 }
 
+/* The bytes of the characters that fit in `bytes`: for "%.*s". */
+static inline int utf8_fit(const char *text, size_t bytes) {
+    size_t length = strlen(text);
+    return (int)(length > bytes ? utf8_cut(text, bytes) : length);
+}
+
 /* Copies the text, or the characters of it that fit. */
 static inline void utf8_copy(char *out, size_t capacity, const char *text) {
-    size_t bytes = strlen(text);
-    if (bytes >= capacity) bytes = utf8_cut(text, capacity - 1);
-    memcpy(out, text, bytes);
+    int bytes = utf8_fit(text, capacity - 1);
+    memcpy(out, text, (size_t)bytes);
     out[bytes] = 0;
 }
 

@@ -53,8 +53,8 @@ static zero_status no_memory(const struct reading *r, struct zero_error *error) 
 
 static zero_status bad_tensor(const struct reading *r, const char *name, const char *what,
                               struct zero_error *error) {
-    return error_set(error, ZERO_E_IO, "%s: the header's entry of \"%.100s\" %s; the file is damaged",
-                     r->path, name, what);
+    return error_set(error, ZERO_E_IO, "%s: the header's entry of \"%s\" %s; the file is damaged", r->path,
+                     name, what);
 }
 
 static bool read_shape(const struct json *shape, struct tensor *t) {

@@ -191,8 +191,8 @@ zero_status shard_write(struct storage *storage, const char *directory, uint32_t
 
 static zero_status damaged(const struct shard *s, const char *tensor, const char *what,
                            struct zero_error *error) {
-    return error_set(error, ZERO_E_IO, "%s: the piece \"%.150s\" %s; the file is damaged", s->file.path,
-                     tensor, what);
+    return error_set(error, ZERO_E_IO, "%s: the piece \"%s\" %s; the file is damaged", s->file.path, tensor,
+                     what);
 }
 
 static const char *param_name(const void *manifest, uint32_t i) {
@@ -316,7 +316,7 @@ static zero_status read_block(struct shard *s, uint32_t index, uint64_t b, uint6
         return ZERO_OK;
     return error_set(error, ZERO_E_IO,
                      "%s: bytes %" PRIu64 " to %" PRIu64
-                     ", of \"%.150s\", do not match their checksum; the file is damaged",
+                     ", of \"%s\", do not match their checksum; the file is damaged",
                      s->file.path, offset, offset + count * sizeof *block, t->name);
 }
 

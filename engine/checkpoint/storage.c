@@ -16,9 +16,8 @@ zero_status storage_join(const char *directory, const char *name, char out[STORA
                          struct zero_error *error) {
     int length = snprintf(out, STORAGE_PATH_BYTES, "%s/%s", directory, name);
     if (length > 0 && length < STORAGE_PATH_BYTES) return ZERO_OK;
-    return error_set(error, ZERO_E_ARGUMENT,
-                     "the path %.80s.../%s is longer than %d bytes; use a shorter one", directory, name,
-                     STORAGE_PATH_BYTES - 1);
+    return error_set(error, ZERO_E_ARGUMENT, "the path %s/%s is longer than %d bytes; use a shorter one",
+                     directory, name, STORAGE_PATH_BYTES - 1);
 }
 
 /* ---- files ---- */
@@ -141,8 +140,7 @@ zero_status storage_write_text(struct storage *storage, const char *path, const 
 zero_status storage_make_parents(struct storage *storage, const char *path, struct zero_error *error) {
     char parent[STORAGE_PATH_BYTES];
     size_t length = strlen(path);
-    if (length >= sizeof parent)
-        return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", path);
+    if (length >= sizeof parent) return error_set(error, ZERO_E_ARGUMENT, "the path %s is too long", path);
     strcpy(parent, path);
     while (length > 1 && parent[length - 1] == '/') parent[--length] = 0;
     for (char *at = parent + 1; (at = strchr(at, '/')); at++) {

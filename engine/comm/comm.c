@@ -49,8 +49,8 @@ void comm_fail(struct comm *comm, const struct zero_error *error) {
         comm->error = *error;
         if (comm->error.code == ZERO_OK) comm->error.code = ZERO_E_PEER;
     }
-    struct zero_error told = {.code = ZERO_E_PEER, .rank = (int32_t)comm->rank, .step = error->step};
-    snprintf(told.message, sizeof told.message, "rank %u failed: %.900s", comm->rank, error->message);
+    struct zero_error told = {.rank = (int32_t)comm->rank, .step = error->step};
+    error_set(&told, ZERO_E_PEER, "rank %u failed: %s", comm->rank, error->message);
     comm_raise_error(comm, &told, false);
 }
 

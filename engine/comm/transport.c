@@ -12,10 +12,10 @@ zero_status comm_raise_error(struct comm *comm, const struct zero_error *error, 
 
 zero_status comm_raise(struct comm *comm, zero_status code, int32_t rank, bool waits, const char *format,
                        ...) {
-    struct zero_error error = {.code = code, .rank = rank};
+    struct zero_error error = {.rank = rank};
     va_list args;
     va_start(args, format);
-    vsnprintf(error.message, sizeof error.message, format, args);
+    error_set_v(&error, code, format, args);
     va_end(args);
     return comm_raise_error(comm, &error, waits);
 }

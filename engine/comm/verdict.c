@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/utf8.h"
 
 bool sealed_send(int socket, struct seal *seal, const void *data, size_t bytes, struct patience patience) {
     struct tag tag = seal_next(seal, &(struct text){data, bytes}, 1);
@@ -22,7 +23,7 @@ bool sealed_receive(int socket, struct seal *seal, void *data, size_t bytes, str
 
 struct verdict verdict_make(uint64_t key, zero_status status, const struct zero_error *error) {
     struct verdict verdict = {.key = key, .code = (uint32_t)status, .rank = error->rank};
-    if (status) snprintf(verdict.message, sizeof verdict.message, "%.990s", error->message);
+    if (status) utf8_copy(verdict.message, sizeof verdict.message, error->message);
     return verdict;
 }
 

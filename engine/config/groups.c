@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/config/key.h"
 #include "engine/config/suggest.h"
 #include "kernels/optimizer.h"
@@ -17,8 +18,8 @@ struct reading {
 
 static zero_status wrong(const struct reading *r, const char *member, const char *text,
                          const char *expected) {
-    return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%s: %.70s stands where %s is expected", r->path,
-                     r->index, member, text, expected);
+    return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%s: %.*s stands where %s is expected", r->path,
+                     r->index, member, utf8_fit(text, 70), text, expected);
 }
 
 static zero_status no_memory(struct zero_error *error) {
@@ -119,7 +120,8 @@ static zero_status read_member(struct reading *r, const struct config_value *v) 
         if (strcmp(members[i].name, v->name) == 0) return members[i].read(r, v);
     char near[72];
     suggest_choice(&member_names, v->name, near, sizeof near);
-    return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%.60s: unknown key: %s%s%s", r->path, r->index, v->name,
+    return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%.*s: unknown key: %s%s%s", r->path, r->index,
+                     utf8_fit(v->name, 60), v->name,
                      *near ? "did you mean \""
                            : "a group has match, lr, weight_decay, frozen, dtype, optimizer, betas and "
                              "zero_quantized_weights",
@@ -130,8 +132,8 @@ static zero_status read_group(struct reading *r, const struct config_value *v) {
     zero_status status = ZERO_OK;
     *r->group = (struct config_group){.lr = -1, .weight_decay = -1, .betas = {-1, -1}, .weight_code = -1};
     if (v->kind != VALUE_OBJECT)
-        return error_set(r->error, ZERO_E_CONFIG, "%s[%u]: %.70s stands where an object is expected", r->path,
-                         r->index, v->text);
+        return error_set(r->error, ZERO_E_CONFIG, "%s[%u]: %.*s stands where an object is expected", r->path,
+                         r->index, utf8_fit(v->text, 70), v->text);
     for (uint64_t i = 0; i < v->count && !status; i++) status = read_member(r, &v->items[i]);
     if (!status && r->group->betas[0] >= 0 && !r->group->optimizer)
         return error_set(

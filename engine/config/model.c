@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/config/architecture.h"
 #include "engine/config/config.h"
 #include "engine/config/given.h"
@@ -228,7 +229,8 @@ static zero_status read_layer_types(const struct config_model *m, const char *te
         if (!slides && strncmp(at, full, sizeof full - 1) != 0)
             return error_set(
                 error, ZERO_E_CONFIG,
-                "%s: %.40s is neither full_attention nor sliding_attention: take a model of these", path, at);
+                "%s: %.*s is neither full_attention nor sliding_attention: take a model of these", path,
+                utf8_fit(at, 40), at);
         if (slides && *out_from == m->layers) *out_from = count;
         if (!slides && *out_from < m->layers)
             return error_set(

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/config/read.h"
 #include "engine/config/scan.h"
 #include "engine/config/suggest.h"
@@ -72,8 +73,8 @@ static zero_status walk_member(struct walk *walk, const char *parent, const char
     if (member.key && strcmp(text, "\"auto\"") == 0)
         return config_tree_value(json, store_member, &member, walk->error);
     return error_set(walk->error, ZERO_E_CONFIG,
-                     "%s: %.60s stands where an object%s is expected: see zero config --help", path, text,
-                     member.key ? " or \"auto\"" : "");
+                     "%s: %.*s stands where an object%s is expected: see zero config --help", path,
+                     utf8_fit(text, 60), text, member.key ? " or \"auto\"" : "");
 }
 
 /* Members that decide the meaning of other members are stored first. Then the error names an unsupported choice, and

@@ -44,7 +44,7 @@ static zero_status read_file(const char *path, bool held, char **out_text, size_
     FILE *file = held ? regular_file_open(path) : fopen(path, "re");
     if (!file)
         return error_set(error, ZERO_E_IO,
-                         "%.200s: cannot be opened: %s; give a file, or JSON that starts with {", path,
+                         "%s: cannot be opened: %s; give a file, or JSON that starts with {", path,
                          regular_file_why());
     zero_status status = read_stream(file, path, out_text, out_length, error);
     fclose(file);
@@ -117,8 +117,8 @@ static zero_status name_file(zero_status status, const char *path, struct zero_e
     char message[sizeof error->message];
     if (status == ZERO_OK || strncmp(error->message, path, strlen(path)) == 0) return status;
     memcpy(message, error->message, sizeof message);
-    snprintf(error->message, sizeof error->message, "%.200s: %.800s", path, message);
-    return status;
+    error->code = ZERO_OK;
+    return error_set(error, status, "%s: %s", path, message);
 }
 
 static const char unnamed[] = "configuration";
@@ -169,7 +169,7 @@ zero_status config_read_model(struct config *config, const char *path, struct ze
 static zero_status find_key(const char *path, const struct config_key **out, struct zero_error *error) {
     *out = config_key_find(path);
     return *out ? ZERO_OK
-                : error_set(error, ZERO_E_ARGUMENT, "%.200s: unknown key: zero config --help lists all keys",
+                : error_set(error, ZERO_E_ARGUMENT, "%s: unknown key: zero config --help lists all keys",
                             path);
 }
 

@@ -203,7 +203,8 @@ static zero_status member(struct scan *s, size_t first) {
     if (status) return status;
     if (duplicate(s, first, at)) {
         char what[160];
-        snprintf(what, sizeof what, "key \"%.80s\" stands twice in one object: remove one", s->keys + at);
+        snprintf(what, sizeof what, "key \"%.*s\" stands twice in one object: remove one",
+                 utf8_fit(s->keys + at, 80), s->keys + at);
         return fail(s, start, what);
     }
     space(s);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/config/scan.h"
 
 static enum value_kind kind_of(json_object *json) {
@@ -109,7 +110,7 @@ zero_status config_tree_parse(const char *text, size_t length, zero_status refus
     enum json_tokener_error code = json_tokener_get_error(tokener);
     json_tokener_free(tokener);
     if (code == json_tokener_success) return ZERO_OK;
-    return error_set(error, refusal, "the JSON parser refuses %.60s: %s", text,
+    return error_set(error, refusal, "the JSON parser refuses %.*s: %s", utf8_fit(text, 60), text,
                      json_tokener_error_desc(code));
 }
 

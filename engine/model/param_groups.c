@@ -120,7 +120,7 @@ static zero_status unmatched(const struct param_groups *groups, const struct mod
     }
     return error_set(error, ZERO_E_CONFIG,
                      "param_groups[%" PRIu32
-                     "].match: no parameter's name matches \"%.200s\"; the nearest is \"%s\"",
+                     "].match: no parameter's name matches \"%s\"; the nearest is \"%s\"",
                      g, pattern, nearest);
 }
 

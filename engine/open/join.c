@@ -202,7 +202,7 @@ static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status co
     if (status) return status;
     if (rank == j->ranks->rank) return error_pass(error, mine);
     message[sizeof mine->message - 1] = 0; /* it came from another rank */
-    return error_set(error, code, "rank %" PRIu32 ": %.900s", rank, message);
+    return error_set(error, code, "rank %" PRIu32 ": %s", rank, message);
 }
 
 static const char *device_word(bool discrete) { return discrete ? "a GPU" : "the CPU"; }

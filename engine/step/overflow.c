@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "engine/base/utf8.h"
 #include "engine/peers/peers.h"
 #include "engine/ranks/model_ranks.h"
 #include "kernels/quantize.h"
@@ -39,13 +40,14 @@ static bool find(struct state *state, uint32_t unit, struct spot *out) {
 /* In codes, one element that is not finite makes its whole block so. */
 static void describe(const struct step *step, const struct spot *spot, size_t capacity, char *out) {
     const char *name = spot->param->name;
+    int shown = utf8_fit(name, 200);
     if (step->blueprint->o.config->quantized_gradients)
         snprintf(out, capacity,
-                 ", the first in parameter \"%.200s\" among the %d elements from %" PRIu64
+                 ", the first in parameter \"%.*s\" among the %d elements from %" PRIu64
                  " on, which zero_quantized_gradients codes together",
-                 name, (int)QUANTIZE_BLOCK, spot->element);
+                 shown, name, (int)QUANTIZE_BLOCK, spot->element);
     else
-        snprintf(out, capacity, ", the first in parameter \"%.200s\" at element %" PRIu64, name,
+        snprintf(out, capacity, ", the first in parameter \"%.*s\" at element %" PRIu64, shown, name,
                  spot->element);
 }
 

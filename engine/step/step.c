@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/base/utf8.h"
 #include "engine/ranks/failure.h"
 #include "engine/ranks/model_ranks.h"
 #include "engine/run/progress.h"
@@ -103,8 +104,8 @@ static zero_status check_updated(struct step *step, const struct agreement *all)
     error_clear(&error);
     overflow_report(step, all, &overflow);
     if (overflow.unit)
-        snprintf(where, sizeof where, "on rank %" PRIu32 ", gradients of unit \"%.120s\" are inf or NaN",
-                 overflow.rank, overflow.unit);
+        snprintf(where, sizeof where, "on rank %" PRIu32 ", gradients of unit \"%.*s\" are inf or NaN",
+                 overflow.rank, utf8_fit(overflow.unit, 120), overflow.unit);
     error_set(&error, ZERO_E_OVERFLOW,
               "step %" PRIu64
               ": %s, and zero_optimization.update_in_backward has updated weights with them: go on from the "

@@ -1,4 +1,5 @@
 /* The messages that a user reads: exact texts, suggestions, sizes. */
+#include "engine/base/utf8.h"
 #include "engine/config/config.h"
 #include "engine/config/key.h"
 #include "engine/config/suggest.h"
@@ -245,6 +246,28 @@ static void hostile_keys(void) {
     config_free(&config);
 }
 
+/* Wherever a long text is cut, the message is UTF-8. */
+static void long_texts(void) {
+    static const char *const texts[] = {"{\"aio\": \"%s\"}",
+                                        "{\"param_groups\": [\"%s\"]}",
+                                        "{\"param_groups\": [{\"match\": \"a\", \"%s\": 1}]}",
+                                        "{\"param_groups\": [{\"match\": \"a\", \"lr\": \"%s\"}]}",
+                                        "{\"%s\": 1, \"%s\": 2}",
+                                        "/nowhere/%s"};
+    struct config config;
+    struct zero_error error;
+    char name[403] = "", json[1000];
+    for (int i = 0; i < 200; i++) strcat(name, "\xc3\xa9");
+    for (int shift = 0; shift < 2; shift++, memmove(name + 1, name, sizeof name - 1), *name = 'e')
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+            snprintf(json, sizeof json, texts[i], name, name);
+            error_clear(&error);
+            CHECK(config_read(json, &config, &error) != ZERO_OK);
+            if (!CHECK(utf8_is(error.message))) fprintf(stderr, "%s: %s\n", texts[i], error.message);
+            config_free(&config);
+        }
+}
+
 static void distances(void) {
     CHECK_INT(suggest_distance("stage", "stage", 5), 0);
     CHECK_INT(suggest_distance("Stage", "sTAGE", 5), 0);
@@ -283,6 +306,7 @@ int main(void) {
     messages();
     auto_is_named();
     hostile_keys();
+    long_texts();
     distances();
     sizes();
     return check_end();

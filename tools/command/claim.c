@@ -27,8 +27,8 @@ struct found {
 
 static void describe(struct found *f) {
     const struct config_paths *paths = config_drive_paths(&f->claim->job->config);
-    snprintf(f->path, sizeof f->path, "%.250s%s", paths->count ? paths->items[0] : "nvme_path",
-             paths->count > 1 ? ", ..." : "");
+    const char *path = paths->count ? paths->items[0] : "nvme_path";
+    snprintf(f->path, sizeof f->path, "%.*s%s", utf8_fit(path, 250), path, paths->count > 1 ? ", ..." : "");
     if (!*f->of.id)
         snprintf(f->title, sizeof f->title, "a run that left no id");
     else
@@ -263,7 +263,8 @@ zero_status claim_same(const struct claim *claim, struct zero_error *error) {
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error) {
     struct identity noted, *own = &claim->own;
     identity_noted(claim->engine, zero_engine_note, &noted);
-    bool kept = claim->way == CLAIM_RESUME && *claim->previous.id && !*noted.id; /* an imported checkpoint has no run */
+    bool kept = claim->way == CLAIM_RESUME && *claim->previous.id &&
+                !*noted.id; /* an imported checkpoint has no run */
     const struct identity *from = kept ? &claim->previous : &noted;
     identity_begin(own);
     if (claim->way != CLAIM_ANEW && *from->id) strcpy(own->id, from->id), strcpy(own->begun, from->begun);

@@ -29,7 +29,7 @@ static zero_status write_with(const char *path, const char *text, const char *su
     char fresh[4096 + 64];
     int length = snprintf(fresh, sizeof fresh, "%s%s", path, suffix), number = 0;
     if (length >= (int)sizeof fresh)
-        return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", path);
+        return error_set(error, ZERO_E_ARGUMENT, "the path %s is too long", path);
     unlink(fresh); /* left by a run that was killed here */
     int handle = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (handle < 0) return error_set(error, ZERO_E_IO, "cannot write %s: %s", fresh, strerror(errno));

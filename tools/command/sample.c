@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "tools/command/command.h"
 #include "tools/command/generate.h"
 #include "tools/command/interrupt.h"
@@ -62,7 +63,8 @@ static zero_status read_ids(const char *text, uint32_t vocab, int32_t **out, uin
             ids[(*out_count)++] = (int32_t)id;
         } else if (*at != ',' && !isspace((unsigned char)*at)) {
             return error_set(error, ZERO_E_ARGUMENT,
-                             "--prompt-ids: \"%.20s\" is no number: write them as 1,2,3", at);
+                             "--prompt-ids: \"%.*s\" is no number: write them as 1,2,3", utf8_fit(at, 20),
+                             at);
         }
         at = end;
     }

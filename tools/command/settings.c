@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/config/key.h"
 #include "engine/config/scan.h"
 
@@ -38,7 +39,8 @@ static zero_status apply_one(struct json_object *root, const char *setting, bool
     char key[KEY_BYTES], *at = key;
     if (!length || length >= sizeof key)
         return error_set(error, ZERO_E_ARGUMENT,
-                         "--set %.100s: write KEY=VALUE, as in --set optimizer.params.lr=1e-4", setting);
+                         "--set %.*s: write KEY=VALUE, as in --set optimizer.params.lr=1e-4",
+                         utf8_fit(setting, 100), setting);
     memcpy(key, setting, length);
     key[length] = 0;
     if (other_model && strncmp(key, "model.", 6) == 0)

@@ -68,8 +68,8 @@ static zero_status open_part(struct huggingface *h, const char *name, struct zer
     for (uint32_t i = 0; i < h->parts; i++)
         if (strcmp(h->part[i].name, name) == 0) return ZERO_OK;
     if (!*name || strchr(name, '/') || strlen(name) >= sizeof h->part->name || h->parts == FILES_MAX)
-        return error_set(error, ZERO_E_IO,
-                         "%s/" INDEX " names \"%.100s\", which is no file of that directory", h->path, name);
+        return error_set(error, ZERO_E_IO, "%s/" INDEX " names \"%s\", which is no file of that directory",
+                         h->path, name);
     struct part *list = realloc(h->part, (h->parts + 1) * sizeof *list);
     if (!list) return error_set(error, ZERO_E_MEMORY, "no memory for the files of %s", h->path);
     h->part = list;
@@ -168,7 +168,7 @@ static zero_status check_unused(const struct huggingface *h, const struct part *
         if (part->used[i] || is_no_parameter(h, name)) continue;
         return error_set(
             error, ZERO_E_IO,
-            "%s/%s has a tensor \"%.200s\" that config.json's model does not have: is it from another model?",
+            "%s/%s has a tensor \"%s\" that config.json's model does not have: is it from another model?",
             h->path, part->name, name);
     }
     return ZERO_OK;
