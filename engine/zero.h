@@ -639,9 +639,10 @@ zero_status zero_micro_resume(zero_engine *engine);
  * of the pass, only the pass is dropped: it is not counted, and adds to no gradient. After the first backward, and between the
  * micro-steps of a step where no pass is open, all micro-steps of this step are dropped, and the step begins anew. An evaluation is
  * dropped alone; a training pass that it has interrupted stays, for zero_micro_resume or another zero_micro_cancel. All ranks call
- * it at the same place of the pass. ZERO_E_ORDER, and nothing is dropped: the ranks are at different places, or there is nothing to
- * drop. A rank that waits in begin for a rank which cancels does not return before its deadline. With
- * zero_optimization.update_in_backward ZERO_E_ORDER from the first backward of a step's last micro-step on. Collective. */
+ * it at the same place of the pass. Model ranks may be at different places, and a backward that has begun on one of them counts on
+ * all. ZERO_E_ORDER, and nothing is dropped: the ranks are at different places, or there is nothing to drop. A rank that waits in
+ * begin for a rank which cancels does not return before its deadline. With zero_optimization.update_in_backward ZERO_E_ORDER from
+ * the first backward of a step's last micro-step on. Collective. */
 zero_status zero_micro_cancel(zero_engine *engine);
 
 zero_status zero_forward_begin(zero_unit *unit);

@@ -61,20 +61,32 @@ static uint64_t place_of(const struct pass *pass) {
     return (uint64_t)pass->made << 32 | (pass->blueprint->policy.cursor + moves);
 }
 
-static uint64_t kind_of(const struct pass *pass) {
-    uint64_t within = pass->phase == PHASE_USE ? pass->use_micro : 0;
-    return within << 36 | (uint64_t)pass->micro << 4 | (uint64_t)(pass->phase == PHASE_READY) << 2 |
-           (uint64_t)pass->suspended << 1 | (pass->mode == ZERO_EVAL);
+/* Micro-steps that are done are cancelled, or a backward has begun. A training pass that an evaluation has interrupted has none. */
+static bool drops_step(const struct pass *pass) {
+    return pass->phase == PHASE_READY ? !pass->suspended
+                                      : pass->mode == ZERO_TRAIN && pass->backwards > pass->made_before;
 }
 
-/* Runs before anything moves, so that a refusal changes nothing. */
-static zero_status agree_place(struct pass *pass) {
+enum { KIND_STEP = 8 };
+
+static uint64_t kind_of(const struct pass *pass) {
+    uint64_t within = pass->phase == PHASE_USE ? pass->use_micro : 0;
+    return within << 36 | (uint64_t)pass->micro << 4 | (drops_step(pass) ? KIND_STEP : 0) |
+           (uint64_t)(pass->phase == PHASE_READY) << 2 | (uint64_t)pass->suspended << 1 |
+           (pass->mode == ZERO_EVAL);
+}
+
+/* Runs before anything moves, so that a refusal changes nothing. *out_step: a rank drops the step, and so all ranks do. The stages
+ * of a pipeline begin their backwards at different times. */
+static zero_status agree_place(struct pass *pass, bool *out_step) {
     const struct rank_report *all;
     const struct zero_error none = {.rank = -1};
     uint64_t word[2] = {place_of(pass), kind_of(pass)};
     zero_status status = ranks_agree(pass->run->ranks, &none, word, "zero_micro_cancel", &all);
-    for (uint32_t r = 1; r < pass->run->ranks->size && !status; r++) {
+    *out_step = false;
+    for (uint32_t r = 0; r < pass->run->ranks->size && !status; r++) {
         uint32_t first = model_ranks_first(pass->run->ranks, r);
+        *out_step |= (all[r].word[1] & KIND_STEP) != 0;
         if (all[r].word[0] != all[first].word[0] || all[r].word[1] != all[first].word[1])
             status = refuse(ZERO_E_ORDER,
                             "zero_micro_cancel: rank %" PRIu32
@@ -88,7 +100,7 @@ static zero_status agree_place(struct pass *pass) {
 /* Resets the state to that before the pass, or (`step`: after a backward) to that before the step. */
 static void forget(struct pass *pass, bool step) {
     bool trains = pass->mode == ZERO_TRAIN;
-    if (step) pass->micro = 0, pass->backwards = 0;
+    if (step) pass->micro = 0, pass->backwards = 0, pass->suspended = false;
     if (trains && !step) pass->micro--; /* of an open pass */
     slots_clear_held(pass);
     pass->recompute_next = NULL;
@@ -107,14 +119,12 @@ static zero_status check_cancel(const struct pass *pass) {
 
 zero_status pass_cancel(struct pass *pass) {
     zero_status status = check_cancel(pass);
-    if (!status) status = agree_place(pass);
+    bool step;
+    if (!status) status = agree_place(pass, &step);
     if (!status) status = abandon_use(pass);
     if (status) return status;
-    /* The evaluation is cancelled already; cancels the training pass that it interrupted, or micro-steps that are
-     * done. */
-    bool done = pass->phase == PHASE_READY && !pass->suspended;
+    /* If an evaluation that was cancelled before had interrupted a training pass, this call cancels the training pass. */
     if (pass->phase == PHASE_READY && pass->suspended) take_up(pass);
-    bool step = done || (pass->mode == ZERO_TRAIN && pass->backwards > pass->made_before);
     pass->run->moves.pass.event = step ? PASS_STEP_CANCELLED : PASS_CANCELLED;
     status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) forget(pass, step);

@@ -446,6 +446,32 @@ static void cancel(struct cut_model *m, void *user) {
     step(m);
 }
 
+/* A micro-step of one block, without a gradient; up to the begin of the backward, or to the end of the forward. */
+enum until { FORWARD_ENDS, BACKWARD_BEGINS, PASS_ENDS };
+
+static void micro_step(struct cut_model *m, enum until until) {
+    zero_unit *block = m->block[m->first_block];
+    const void *none[CUT_PARAMS] = {NULL};
+    ok(zero_micro_begin(m->engine, ZERO_TRAIN));
+    ok(zero_forward_begin(block));
+    ok(zero_forward_end(block));
+    if (until == FORWARD_ENDS) return;
+    ok(zero_backward_begin(block));
+    if (until == BACKWARD_BEGINS) return;
+    ok(zero_unit_give_grads(block, none));
+    ok(zero_backward_end(block));
+}
+
+/* Only the last stage has begun the backward of the second micro-step: all stages begin the step anew. */
+static void cancel_a_step(struct cut_model *m, void *user) {
+    if (!start(m)) return;
+    micro_step(m, PASS_ENDS);
+    micro_step(m, m->stage + 1 == m->cut->stages ? BACKWARD_BEGINS : FORWARD_ENDS);
+    ok(zero_micro_cancel(m->engine));
+    for (int i = 0; i < 2; i++) micro_step(m, PASS_ENDS);
+    ok(zero_engine_step(m->engine, NULL));
+}
+
 /* ---- debug.compare_every ---- */
 
 static void train_drifting(struct cut_model *m, void *user) {
@@ -660,6 +686,8 @@ int main(void) {
     test_overflow();
     test_failures();
     cut_run(&pipeline, config("\"stage\": 3", 0, ""), cancel, NULL);
+    cut_run(&pipeline, config("\"stage\": 3", 0, ", \"gradient_accumulation_steps\": 2"), cancel_a_step,
+            NULL);
     test_compare();
     test_checkpoints();
     test_own_names();
