@@ -117,6 +117,10 @@ static zero_status read_torchrun(const struct reader *reader, struct launch *out
             "program with torchrun, which sets them all, or with mpirun -n %u",
             launch.size, launch.size);
     launch.master_port += port_taken(reader);
+    if (launch.master_port > UINT16_MAX)
+        return error_set(reader->error, ZERO_E_ARGUMENT,
+                         "launch: the ranks would meet on port %u: set MASTER_PORT to a lower one",
+                         launch.master_port);
     *out_launch = launch;
     return ZERO_OK;
 }
