@@ -26,14 +26,16 @@
  *
  * All ranks call a collective function in the same order, with the same arguments. The other functions are local. (Where the host
  * cuts its model, "the same" of units and parameters is the same on the ranks of one model rank: see "pieces of a model" below.)
- * Threads: one thread at a time calls an engine. Several engines can live in one process. The library never exits the process and
- * prints nothing: its lines go to the log callback. A failure of the engine is sticky: every later call that would change or move
- * anything returns the same failure. Functions that only read what this rank knows (rank, size, steps, note, memory, counters,
- * loss_scale) still answer. A refused call (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed. Two
- * refusals are failures of the engine, whatever their status: of a declared model, by _commit or _plan, and of the values of a
- * host's schedule, by a step. After any status but ZERO_OK, zero_last_error() is a sentence that says what went wrong, where, and
- * what to do instead. Structs begin with struct_size, which the caller sets to sizeof the struct. 0 is refused. A larger struct, of
- * a newer header, is accepted while the part that this library does not know is zero, as in openat2(2). */
+ * Threads: one thread at a time calls an engine. Several engines can live in one process. A function of the host that the engine
+ * calls may call the functions that only read what this rank knows. `log` and `interrupted`, which any thread of the engine calls,
+ * must call no function of the engine. The library never exits the process and prints nothing: its lines go to the log callback.
+ * A failure of the engine is sticky: every later call that would change or move anything returns the same failure. Functions that
+ * only read what this rank knows (rank, size, steps, note, memory, counters, loss_scale) still answer. A refused call
+ * (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed. Two refusals are failures of the engine,
+ * whatever their status: of a declared model, by _commit or _plan, and of the values of a host's schedule, by a step. After any
+ * status but ZERO_OK, zero_last_error() is a sentence that says what went wrong, where, and what to do instead. Structs begin with
+ * struct_size, which the caller sets to sizeof the struct. 0 is refused. A larger struct, of a newer header, is accepted while the
+ * part that this library does not know is zero, as in openat2(2). */
 #ifndef ZERO_ENGINE_ZERO_H
 #define ZERO_ENGINE_ZERO_H
 
@@ -88,7 +90,8 @@ typedef struct zero_runtime {
      * below: the launcher's number, if there is one. */
     zero_local *local;
     uint32_t local_rank;
-    /* Points to an MPI_Comm whose ranks train together. NULL: MPI_COMM_WORLD, where mpirun started the process. */
+    /* Points to an MPI_Comm whose ranks train together. NULL: MPI_COMM_WORLD, where mpirun started the process. zero_engine_destroy
+     * comes before the host's MPI_Finalize. */
     void *mpi_comm;
     /* CPU threads of a rank, in kernels. 0: the configuration's number; else the CPUs that the calling thread may run on (as
      * mpirun's binding or taskset leaves them), divided by the ranks that share exactly these CPUs, however they were started. */

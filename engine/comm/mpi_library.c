@@ -8,15 +8,17 @@ static const char library_name[] = "libmpi.so.40"; /* of Open MPI 3 to 5 */
 
 struct mpi_library libmpi;
 
+/* An object is looked up in the whole process: a program that names it in its own code may have a copy of it (R_X86_64_COPY), which
+ * the library then uses in place of its own. */
 static zero_status look_up(struct mpi_library *library, void *handle, struct zero_error *error) {
     const char *missing = NULL;
     void *symbol;
-#define LOOK_UP(field, name)                                                                                 \
-    symbol = dlsym(handle, name);                                                                            \
+#define LOOK_UP(field, place, name)                                                                          \
+    symbol = dlsym(place, name);                                                                             \
     if (!symbol && !missing) missing = name;                                                                 \
     library->field = (__typeof__(library->field))symbol;
-#define FUNCTION(name) LOOK_UP(name, #name)
-#define OBJECT(type, field, variable) LOOK_UP(field, #variable)
+#define FUNCTION(name) LOOK_UP(name, handle, #name)
+#define OBJECT(type, field, variable) LOOK_UP(field, RTLD_DEFAULT, #variable)
     MPI_FUNCTIONS(FUNCTION)
     MPI_OBJECTS(OBJECT)
 #undef OBJECT
