@@ -9,6 +9,8 @@
 static const struct architecture gpt2 = {
     .model_type = "gpt2",
     .title = "GPT-2",
+    .family = {"GPT2LMHeadModel", "transformer.", "50257",
+               ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
     .block_prefix = "h.%u.",
     .embedding =
         {[TOKEN_WEIGHT] = {"wte.weight", VOCAB, WIDTH}, [POSITION_WEIGHT] = {"wpe.weight", CONTEXT, WIDTH}},
@@ -57,15 +59,22 @@ static const struct architecture gpt2 = {
                    [PROJECT_NARROW] = {1, {NARROW_WEIGHT}, INNER}},                                          \
     .outputs_first = true, .norm = RMS_NORM, .mlp = SWIGLU, .rotary = true
 
-static const struct architecture llama = {
-    .model_type = "llama", .title = "Llama", .block = {LLAMA_BLOCK}, LLAMA_REST};
+static const struct architecture llama = {.model_type = "llama",
+                                          .title = "Llama",
+                                          .family = {"LlamaForCausalLM", "", "32000", ""},
+                                          .block = {LLAMA_BLOCK},
+                                          LLAMA_REST};
 
-static const struct architecture mistral = {
-    .model_type = "mistral", .title = "Mistral", .block = {LLAMA_BLOCK}, LLAMA_REST};
+static const struct architecture mistral = {.model_type = "mistral",
+                                            .title = "Mistral",
+                                            .family = {"MistralForCausalLM", "", "32000", ""},
+                                            .block = {LLAMA_BLOCK},
+                                            LLAMA_REST};
 
 static const struct architecture qwen2 = {
     .model_type = "qwen2",
     .title = "Qwen2",
+    .family = {"Qwen2ForCausalLM", "", "", ""},
     .block = {LLAMA_BLOCK, [QUERY_BIAS] = {"self_attn.q_proj.bias", QUERY, NONE},
               [KEY_BIAS] = {"self_attn.k_proj.bias", KEY, NONE},
               [VALUE_BIAS] = {"self_attn.v_proj.bias", KEY, NONE}},
@@ -74,6 +83,7 @@ static const struct architecture qwen2 = {
 static const struct architecture qwen3 = {
     .model_type = "qwen3",
     .title = "Qwen3",
+    .family = {"Qwen3ForCausalLM", "", "", ""},
     .block = {LLAMA_BLOCK, [QUERY_NORM_WEIGHT] = {"self_attn.q_norm.weight", HEAD_WIDTH, NONE},
               [KEY_NORM_WEIGHT] = {"self_attn.k_norm.weight", HEAD_WIDTH, NONE}},
     LLAMA_REST};
@@ -92,6 +102,17 @@ enum gpt_architecture gpt_architecture_of(const char *model_type) {
 
 const char *gpt_title(const struct gpt_config *config) { return architecture_of(config)->title; }
 const char *gpt_model_type(const struct gpt_config *config) { return architecture_of(config)->model_type; }
+
+const struct gpt_family *gpt_family(const struct gpt_config *config) {
+    return &architecture_of(config)->family;
+}
+
+const struct gpt_family *gpt_family_with(const char *first_param) {
+    for (uint32_t i = 0; i < GPT_ARCHITECTURES; i++)
+        if (strcmp(architectures[i]->embedding[TOKEN_WEIGHT].name, first_param) == 0)
+            return &architectures[i]->family;
+    return NULL;
+}
 
 bool gpt_any_context(const struct gpt_config *config) { return architecture_of(config)->rotary; }
 

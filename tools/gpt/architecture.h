@@ -53,7 +53,8 @@ struct projection {
 
 struct architecture {
     const char *model_type, *title; /* Hugging Face's model_type */
-    const char *block_prefix;       /* prefix of names, with the block's number */
+    struct gpt_family family;
+    const char *block_prefix; /* prefix of names, with the block's number */
     struct declaration embedding[EMBEDDING_PARAMS], block[BLOCK_PARAMS], head[HEAD_PARAMS];
     struct projection projection[PROJECTIONS];
     bool outputs_first; /* a block's weights are [outputs][inputs] */

@@ -213,6 +213,16 @@ const char *gpt_last_error(void);
 const char *gpt_title(const struct gpt_config *config);      /* of the architecture */
 const char *gpt_model_type(const struct gpt_config *config); /* Hugging Face's name of it */
 
+/* The values that transformers expects in a directory of an architecture. */
+struct gpt_family {
+    const char *model_class, *prefix; /* prefix: of all parameters except the head */
+    const char *vocabulary; /* set only for the architecture's own vocabulary, which has this end of text */
+    const char *more;       /* config.json's members beside the model block: the training used no dropout */
+};
+const struct gpt_family *gpt_family(const struct gpt_config *config);
+/* Of the first architecture whose first parameter has this name; NULL: none has. */
+const struct gpt_family *gpt_family_with(const char *first_param);
+
 /* True if no parameter depends on config->context, which then only limits the length of a sequence and sizes
  * activations. */
 bool gpt_any_context(const struct gpt_config *config);

@@ -33,33 +33,17 @@ struct export {
     struct storage_file *file;
     uint32_t files;
     float *block;
-    uint16_t *narrow;            /* NARROWED elements */
-    enum dtype dtype;            /* of the files */
-    uint32_t kind;               /* of trained parameters: manifest_kind */
-    const struct family *family; /* NULL: the checkpoint's model is no GPT */
-    bool configured;             /* the checkpoint's configuration describes its model */
+    uint16_t *narrow;                /* NARROWED elements */
+    enum dtype dtype;                /* of the files */
+    uint32_t kind;                   /* of trained parameters: manifest_kind */
+    const struct gpt_family *family; /* NULL: the checkpoint's model is no GPT */
+    bool configured;                 /* the checkpoint's configuration describes its model */
 };
 
 struct entries { /* of a directory */
     uint32_t others;
     bool marked;
 };
-
-#define LLAMA_FIRST "model.embed_tokens.weight"
-
-/* The values that transformers expects in a directory of each architecture. */
-static const struct family {
-    const char *first;      /* the name of the first parameter */
-    const char *class, *of; /* of: the prefix of all parameters except the head */
-    const char *vocabulary; /* set only for the architecture's own vocabulary, which has this end of text */
-    const char *more;       /* config.json's members beside the model block: the training used no dropout */
-} families[GPT_ARCHITECTURES] = {
-    [GPT_GPT2] = {"wte.weight", "GPT2LMHeadModel", "transformer.", "50257",
-                  ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
-    [GPT_LLAMA] = {LLAMA_FIRST, "LlamaForCausalLM", "", "32000", ""},
-    [GPT_MISTRAL] = {LLAMA_FIRST, "MistralForCausalLM", "", "32000", ""},
-    [GPT_QWEN2] = {LLAMA_FIRST, "Qwen2ForCausalLM", "", "", ""},
-    [GPT_QWEN3] = {LLAMA_FIRST, "Qwen3ForCausalLM", "", "", ""}};
 
 /* ---- the model ---- */
 
@@ -89,14 +73,11 @@ static bool is_configured(const struct manifest *m, struct gpt_config *out_model
     return good && params == m->params;
 }
 
-/* Of a model that the configuration does not describe: the first family that has its first parameter. */
-static const struct family *family_of(const struct manifest *m, bool *out_configured) {
+static const struct gpt_family *family_of(const struct manifest *m, bool *out_configured) {
     struct gpt_config model;
     *out_configured = is_configured(m, &model);
-    if (*out_configured) return &families[model.architecture];
-    for (size_t i = 0; m->params && i < GPT_ARCHITECTURES; i++)
-        if (strcmp(m->param[0].name, families[i].first) == 0) return &families[i];
-    return NULL;
+    if (*out_configured) return gpt_family(&model);
+    return m->params ? gpt_family_with(m->param[0].name) : NULL;
 }
 
 /* ---- the layout ---- */
@@ -113,7 +94,7 @@ static bool starts(const char *text, const char *with) { return strncmp(text, wi
 static bool name_tensor(struct export *x, uint32_t i) {
     const struct manifest_param *p = &x->checkpoint.manifest.param[i];
     bool prefix = x->family && !starts(p->name, "lm_head.");
-    if (asprintf(&x->name[i], "%s%s", prefix ? x->family->of : "", p->name) < 0)
+    if (asprintf(&x->name[i], "%s%s", prefix ? x->family->prefix : "", p->name) < 0)
         return x->name[i] = NULL, false;
     x->tensor[i] = (struct tensor){.name = x->name[i], .dtype = x->dtype, .dims = p->dims, .count = p->count};
     memcpy(x->tensor[i].shape, p->shape, sizeof p->shape);
@@ -271,7 +252,7 @@ static zero_status write_config(struct export *x, struct zero_error *left, struc
                   x->out);
     FILE *f = x->configured ? open_memstream(&text, &length) : NULL;
     if (!f) return ZERO_OK;
-    fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"dtype\": \"%s\"%s", x->family->class,
+    fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"dtype\": \"%s\"%s", x->family->model_class,
             dtype_rows[x->dtype].torch, x->family->more);
     print_token_ids(x, f);
     weights_print_model(f, m, false, "\n  ", exported);
