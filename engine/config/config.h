@@ -207,9 +207,9 @@ struct config {
     double gradient_factor;   /* after config_resolve: multiplies gradients before they are sent */
     double gradient_clipping; /* 0: off */
     struct config_optimizer optimizer;
-    struct config_groups groups;         /* param_groups; the engine numbers them from 1 */
-    int scheduler;                       /* scheduler.type, as written */
-    enum lr_schedule_kind schedule_kind; /* after config_resolve */
+    struct config_groups groups;            /* param_groups; the engine numbers them from 1 */
+    int scheduler;                          /* scheduler.type, as written */
+    const struct lr_schedule *schedule_row; /* after config_resolve; NULL: none */
     struct lr_schedule_params schedule;
     /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
     uint64_t planned_steps;

@@ -21,9 +21,8 @@ static const char *optimizer_row(uint32_t index) {
 
 static const char *tier_row(uint32_t index) { return tier_table[index] ? tier_table[index]->choice : NULL; }
 
-/* LR_NONE, the first, has no row. */
 static const char *schedule_row(uint32_t index) {
-    return index + 1 < LR_SCHEDULES ? lr_schedules[index + 1]->name : NULL;
+    return lr_schedules[index] ? lr_schedules[index]->name : NULL;
 }
 
 static const char *accumulation_row(uint32_t index) {

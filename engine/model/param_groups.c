@@ -179,7 +179,7 @@ static zero_status check_schedule(const struct param_groups *groups, const struc
                  {"base_momentum", &p->base_momentum, false},
                  {"max_momentum", &p->max_momentum, false}};
     zero_status status = ZERO_OK;
-    for (size_t i = 0; i < sizeof lists / sizeof *lists && !status && config->schedule_kind != LR_NONE; i++) {
+    for (size_t i = 0; i < sizeof lists / sizeof *lists && !status && config->schedule_row; i++) {
         status = check_numbers(groups, lists[i].path, lists[i].numbers, error);
         if (!status && lists[i].sets_lr && lists[i].numbers->count && !lists[i].numbers->each)
             status = check_own_lr(groups, lists[i].path, error);

@@ -92,12 +92,12 @@ void choices_log(const struct choices *c) {
                  "gradient_predivide_factor = %g: has no effect beside prescale_gradients, which divides by "
                  "all ranks",
                  c->config->predivide);
-    bool decays = c->config->schedule_kind == LR_WARMUP_DECAY || c->config->schedule_kind == LR_WARMUP_COSINE;
-    if (decays && c->schedule->warmup_num_steps > c->schedule->total_num_steps)
+    if (lr_schedule_key(c->config->schedule_row, "total_num_steps") &&
+        c->schedule->warmup_num_steps > c->schedule->total_num_steps)
         log_line(&c->ranks->log, ZERO_LOG_WARN,
                  "scheduler.params.total_num_steps: %s ends after %" PRId64 " steps, before its %" PRId64
                  " steps of warmup do",
-                 lr_schedules[c->config->schedule_kind]->name, (int64_t)c->schedule->total_num_steps,
+                 c->config->schedule_row->name, (int64_t)c->schedule->total_num_steps,
                  (int64_t)c->schedule->warmup_num_steps);
     log_codes(c);
     if (c->config->quantized_gradients)

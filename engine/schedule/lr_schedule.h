@@ -5,6 +5,7 @@
 #define ZERO_ENGINE_SCHEDULE_LR_SCHEDULE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { LR_GROUPS_MAX = 8 }; /* parameter groups */
@@ -54,8 +55,16 @@ struct lr_setting {
     double lr, beta1, beta2;
 };
 
+/* A key below scheduler.params of the configuration, and its default as JSON. NULL: it must be given. "": it has no default. */
+struct lr_key {
+    const char *name, *fallback;
+};
+
+enum { LR_KEYS_MAX = 13 };
+
 struct lr_schedule {
-    const char *name;     /* DeepSpeed's or PyTorch's name */
+    const char *name; /* DeepSpeed's or PyTorch's name */
+    struct lr_key keys[LR_KEYS_MAX];
     bool cycles_momentum; /* with lr_schedule_params.cycle_momentum it sets beta1 */
 
     /* The setting of `group` at `iteration`. `iteration` is DeepSpeed's last_batch_iteration: -1 before the first
@@ -64,32 +73,15 @@ struct lr_schedule {
                             struct lr_setting given);
 };
 
-/* LR_NONE has no row. */
-enum lr_schedule_kind {
-    LR_NONE,
-    LR_WARMUP,
-    LR_WARMUP_DECAY,
-    LR_WARMUP_COSINE,
-    LR_ONE_CYCLE,
-    LR_RANGE_TEST,
-    LR_TORCH_STEP,
-    LR_TORCH_MULTI_STEP,
-    LR_TORCH_CONSTANT,
-    LR_TORCH_LINEAR,
-    LR_TORCH_EXPONENTIAL,
-    LR_TORCH_POLYNOMIAL,
-    LR_TORCH_COSINE,
-    LR_TORCH_RESTARTS,
-    LR_TORCH_CYCLIC,
-    LR_TORCH_ONE_CYCLE,
-    LR_SCHEDULES
-};
-extern const struct lr_schedule *const lr_schedules[LR_SCHEDULES];
+extern const struct lr_schedule *const lr_schedules[]; /* ends with NULL */
+
+/* NULL: the schedule has no such key, or there is no schedule. */
+const struct lr_key *lr_schedule_key(const struct lr_schedule *schedule, const char *name);
 
 /* The setting of the update after `applied` earlier updates. It is computed in round-to-nearest, in any floating-point
  * environment of the host program. If last_batch_iteration is 0 or more, the first update uses the optimizer's own
- * setting, as in DeepSpeed. */
-struct lr_setting lr_schedule_at(enum lr_schedule_kind kind, const struct lr_schedule_params *params,
+ * setting, as in DeepSpeed. Without a schedule (NULL) all updates do. */
+struct lr_setting lr_schedule_at(const struct lr_schedule *schedule, const struct lr_schedule_params *params,
                                  uint32_t group, uint64_t applied, struct lr_setting given);
 
 static inline double lr_number(const struct lr_numbers *numbers, uint32_t group) {

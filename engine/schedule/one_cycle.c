@@ -75,4 +75,19 @@ static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, 
     return given;
 }
 
-const struct lr_schedule lr_one_cycle = {.name = "OneCycle", .at = at, .cycles_momentum = true};
+const struct lr_schedule lr_one_cycle = {.name = "OneCycle",
+                                         .keys = {{"last_batch_iteration", "-1"},
+                                                  {"cycle_min_lr", NULL},
+                                                  {"cycle_max_lr", NULL},
+                                                  {"decay_lr_rate", "0"},
+                                                  {"cycle_first_step_size", "2000"},
+                                                  {"cycle_second_step_size", ""},
+                                                  {"cycle_first_stair_count", "0"},
+                                                  {"cycle_second_stair_count", ""},
+                                                  {"decay_step_size", "0"},
+                                                  {"cycle_momentum", "true"},
+                                                  {"cycle_min_mom", "0.8"},
+                                                  {"cycle_max_mom", "0.9"},
+                                                  {"decay_mom_rate", "0"}},
+                                         .at = at,
+                                         .cycles_momentum = true};

@@ -12,4 +12,10 @@ static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, 
     return given;
 }
 
-const struct lr_schedule lr_range_test = {.name = "LRRangeTest", .at = at};
+const struct lr_schedule lr_range_test = {.name = "LRRangeTest",
+                                          .keys = {{"last_batch_iteration", "-1"},
+                                                   {"lr_range_test_min_lr", "0.001"},
+                                                   {"lr_range_test_step_size", "2000"},
+                                                   {"lr_range_test_step_rate", "1"},
+                                                   {"lr_range_test_staircase", "false"}},
+                                          .at = at};

@@ -6,4 +6,10 @@ static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, 
     return warmup_setting(p, group, iteration, warming(p, iteration) ? warmup_ramp(p, iteration) : 1, given);
 }
 
-const struct lr_schedule lr_warmup = {.name = "WarmupLR", .at = at};
+const struct lr_schedule lr_warmup = {.name = "WarmupLR",
+                                      .keys = {{"warmup_min_lr", "0"},
+                                               {"warmup_max_lr", ""},
+                                               {"warmup_num_steps", "1000"},
+                                               {"warmup_type", "\"log\""},
+                                               {"last_batch_iteration", "-1"}},
+                                      .at = at};

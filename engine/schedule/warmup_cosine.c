@@ -19,4 +19,11 @@ static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, 
     return given;
 }
 
-const struct lr_schedule lr_warmup_cosine = {.name = "WarmupCosineLR", .at = at};
+const struct lr_schedule lr_warmup_cosine = {.name = "WarmupCosineLR",
+                                             .keys = {{"warmup_num_steps", "1000"},
+                                                      {"warmup_type", "\"log\""},
+                                                      {"total_num_steps", NULL},
+                                                      {"warmup_min_ratio", "0"},
+                                                      {"cos_min_ratio", "0.0001"},
+                                                      {"last_batch_iteration", "-1"}},
+                                             .at = at};

@@ -12,4 +12,11 @@ static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, 
     return warmup_setting(p, group, iteration, gamma_of(p, iteration), given);
 }
 
-const struct lr_schedule lr_warmup_decay = {.name = "WarmupDecayLR", .at = at};
+const struct lr_schedule lr_warmup_decay = {.name = "WarmupDecayLR",
+                                            .keys = {{"warmup_min_lr", "0"},
+                                                     {"warmup_max_lr", "0.001"},
+                                                     {"warmup_num_steps", "1000"},
+                                                     {"warmup_type", "\"log\""},
+                                                     {"total_num_steps", NULL},
+                                                     {"last_batch_iteration", "-1"}},
+                                            .at = at};

@@ -15,22 +15,21 @@ static bool has_betas(const struct training *t) {
 }
 
 zero_status settings_open(struct training *t, struct zero_error *error) {
-    enum lr_schedule_kind kind = t->config->schedule_kind;
+    const struct lr_schedule *schedule = t->config->schedule_row;
     settings_restart(t);
-    if (kind == LR_NONE) return ZERO_OK;
+    if (!schedule) return ZERO_OK;
     const char *length = config_schedule_length(t->config);
     if (length && !t->config->planned_steps)
         return error_set(error, ZERO_E_CONFIG,
                          "%s: \"auto\" is the number of steps that the program trains, "
                          "and it gave none (zero_runtime.total_steps): write a number",
                          length);
-    if (lr_schedules[kind]->cycles_momentum && t->config->schedule.cycle_momentum && !has_betas(t) &&
-        !t->rank)
+    if (schedule->cycles_momentum && t->config->schedule.cycle_momentum && !has_betas(t) && !t->rank)
         log_line(t->log, ZERO_LOG_WARN,
                  "scheduler.params.cycle_momentum: %s has no betas, so there is no momentum to cycle, as in "
                  "DeepSpeed",
                  t->optimizer->title);
-    if (!t->rank) log_line(t->log, ZERO_LOG_INFO, "learning rates by %s", lr_schedules[kind]->name);
+    if (!t->rank) log_line(t->log, ZERO_LOG_INFO, "learning rates by %s", schedule->name);
     return ZERO_OK;
 }
 
@@ -43,7 +42,7 @@ void settings_next(const struct training *t, struct lr_setting out[GROUP_MAX]) {
     for (uint32_t g = 0; g < t->groups.count; g++) {
         out[g] = given(t, g);
         if (!t->schedule_fn) {
-            out[g] = lr_schedule_at(t->config->schedule_kind, &t->schedule, g, t->steps, out[g]);
+            out[g] = lr_schedule_at(t->config->schedule_row, &t->schedule, g, t->steps, out[g]);
             continue;
         }
         zero_setting setting = {sizeof setting, out[g].lr, out[g].beta1, out[g].beta2};
@@ -104,7 +103,7 @@ void settings_resume(struct training *t, int64_t iteration) {
 void settings_restart(struct training *t) {
     t->schedule = t->config->schedule;
     t->schedule.cycle_momentum &= has_betas(t);
-    if (t->config->schedule_kind == LR_NONE) t->schedule.last_batch_iteration = -1;
+    if (!t->config->schedule_row) t->schedule.last_batch_iteration = -1;
 }
 
 zero_status settings_set_lr(struct training *t, int group, double lr, struct zero_error *error) {
@@ -114,10 +113,10 @@ zero_status settings_set_lr(struct training *t, int group, double lr, struct zer
         return error_set(error, ZERO_E_ARGUMENT,
                          "zero_engine_set_lr: there is no group %d; there are %" PRIu32 ", from 0", group,
                          t->groups.count);
-    if (t->schedule_fn || t->config->schedule_kind != LR_NONE)
+    if (t->schedule_fn || t->config->schedule_row)
         return error_set(error, ZERO_E_ORDER, "zero_engine_set_lr: %s sets it: %s",
                          t->schedule_fn ? "the function of zero_engine_set_schedule"
-                                        : lr_schedules[t->config->schedule_kind]->name,
+                                        : t->config->schedule_row->name,
                          t->schedule_fn ? "let it give the lr" : "remove the scheduler block");
     t->groups.params[group].lr = lr;
     return ZERO_OK;

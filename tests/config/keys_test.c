@@ -134,7 +134,7 @@ static const struct effect {
     {"optimizer.params.max_coeff", "0.5", "lamb", FIELD(optimizer.max_coeff)},
     {"optimizer.params.min_coeff", "0.5", "lamb", FIELD(optimizer.min_coeff)},
     {"param_groups", "[{\"match\": \"*\", \"lr\": 0.5}]", "", FIELD(groups.count)},
-    {"scheduler.type", "\"WarmupLR\"", "", FIELD(schedule_kind)},
+    {"scheduler.type", "\"WarmupLR\"", "", FIELD(schedule_row)},
     {"scheduler.params.warmup_min_lr", "[0.5]", "decay", FIELD(schedule.warmup_min_lr)},
     {"scheduler.params.warmup_max_lr", "0.5", "decay", FIELD(schedule.warmup_max_lr)},
     {"scheduler.params.warmup_num_steps", "7", "decay", FIELD(schedule.warmup_num_steps)},

@@ -122,7 +122,7 @@ static void read_text(const char *members, struct config *config) {
 
 static struct lr_setting at(const struct config *config, uint32_t group, uint64_t applied) {
     const struct config_optimizer *o = &config->optimizer;
-    return lr_schedule_at(config->schedule_kind, &config->schedule, group, applied,
+    return lr_schedule_at(config->schedule_row, &config->schedule, group, applied,
                           (struct lr_setting){o->lr, o->betas[0], o->betas[1]});
 }
 
@@ -172,7 +172,7 @@ static void groups_have_numbers_of_their_own(void) {
 static void no_schedule_changes_nothing(void) {
     struct config config;
     read_text("'seed': 1", &config);
-    CHECK_INT(config.schedule_kind, LR_NONE);
+    CHECK(!config.schedule_row);
     CHECK_DOUBLE(at(&config, 0, 5).lr, 8, 0);
     config_free(&config);
 }

@@ -14,7 +14,7 @@ int main(int argc, char **argv) {
     if (status) return fprintf(stderr, "%s\n", error.message), 1;
     const struct config_optimizer *o = &config.optimizer;
     for (uint64_t i = 0; i < strtoull(argv[2], NULL, 10); i++) {
-        struct lr_setting s = lr_schedule_at(config.schedule_kind, &config.schedule, 0, i,
+        struct lr_setting s = lr_schedule_at(config.schedule_row, &config.schedule, 0, i,
                                              (struct lr_setting){o->lr, o->betas[0], o->betas[1]});
         printf("%.17g %.17g %.17g\n", s.lr, s.beta1, s.beta2);
     }

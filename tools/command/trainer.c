@@ -153,7 +153,7 @@ static zero_status set_lr(struct trainer *t) {
     const struct config *c = &t->job->config;
     double usual = config_written(c, "optimizer.params.lr") ? c->optimizer.lr : -1;
     zero_status status = ZERO_OK;
-    if (begins_anew(t) || c->schedule_kind != LR_NONE) return ZERO_OK;
+    if (begins_anew(t) || c->schedule_row) return ZERO_OK;
     for (uint32_t g = 0; g <= c->groups.count && !status; g++) {
         bool own = g && c->groups.item[g - 1].lr >= 0;
         double lr = own ? c->groups.item[g - 1].lr : usual;
@@ -435,7 +435,7 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     record->lr = info->lr;
     record->groups = info->groups;
     memcpy(record->group_lr, info->group_lr, sizeof record->group_lr);
-    const struct lr_schedule *schedule = lr_schedules[t->job->config.schedule_kind];
+    const struct lr_schedule *schedule = t->job->config.schedule_row;
     record->beta1 = schedule && schedule->cycles_momentum ? info->beta1 : NAN;
     record->skipped = info->skipped != 0;
     record->skipped_total = info->skipped_total;
