@@ -104,6 +104,7 @@ class Passes:
         self.ignored = False  # forwards that the engine ignores
         self.last = _FIRST  # the index of the use whose backward has begun
         self.open: list[tuple[Call, bool]] = []  # calls, and whether they are backward
+        _torch.compiler.reset()  # code that was compiled before calls no hooks
         self.hooks = [
             model.register_forward_pre_hook(_disable(self._root_pre), prepend=True, with_kwargs=True),
             model.register_forward_hook(_disable(self._root_post)),
