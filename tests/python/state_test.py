@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import unittest
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -339,7 +340,27 @@ class State(Case):
         with self.assertRaisesRegex(zero.ZeroError, "leave out writeback or rank0_only"):
             with engine.full_parameters(writeback=True, rank0_only=True):
                 pass
+        self.assertEqual(engine.load_state_dict({}, strict=False).missing_keys, list(before))
         self.train(engine)
+
+    def test_a_copy_of_the_model(self):
+        """It is a plain one, of which the engine knows nothing, also where the whole model is one unit."""
+        for make in (lambda: made("mlp"), lambda: torch.nn.Linear(96, 10)):
+            engine = self.engine(make())
+            self.train(engine, range(2))
+            with engine.full_parameters() as model:
+                teacher = deepcopy(model)
+                with self.assertRaisesRegex(zero.ZeroError, "trains nothing inside of full_parameters"):
+                    engine.backward(loss_of_vectors(model, 2))
+            loss = loss_of_vectors(engine.model, 2)
+            expected = loss_of_vectors(teacher, 2)
+            self.assertEqual(loss.item(), expected.item())
+            engine.backward(loss)
+            expected.backward()
+            norm = torch.nn.utils.get_total_norm([p.grad for p in teacher.parameters()])
+            self.assertAlmostEqual(engine.step().grad_norm, norm.item(), delta=1e-5)
+            loss_of_vectors(teacher, 2).backward()
+            self.train(engine, range(3, STEPS))
 
     def test_averages(self):
         """Those of AveragedModel, but for its one rounding more. To look at them, and to evaluate them, changes no bit of the training."""

@@ -333,6 +333,8 @@ class Engine:
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """loss.backward(), times the loss scale of fp16. The engine takes the mean over micro-steps and ranks."""
+        if self._passes.ignored:
+            raise ZeroError("zero: the engine trains nothing inside of full_parameters(): call backward outside")
         scale = lib.zero_engine_loss_scale(self._handle)
         Passes.scaled = True
         try:
@@ -453,10 +455,11 @@ class Engine:
         copies = {name for name, p in self.model.named_parameters(remove_duplicate=False) if p in leaves}
         return {k: t.clone() if isinstance(t, torch.Tensor) and k not in copies else t for k, t in state.items()}
 
-    def load_state_dict(self, state: dict[str, torch.Tensor], strict: bool = True) -> None:
-        """Weights and buffers by the model's own names, as Module.load_state_dict. Moments and the step count stay."""
+    def load_state_dict(self, state: dict[str, torch.Tensor], strict: bool = True) -> Any:
+        """Weights and buffers by the model's own names, as Module.load_state_dict, whose missing and unexpected keys it returns. Moments
+        and the step count stay."""
         with self.full_parameters(writeback=True) as model:
-            model.load_state_dict(state, strict)
+            return model.load_state_dict(state, strict)
 
     def save(self, directory: str | os.PathLike[str], notes: dict[str, str] | None = None) -> None:
         """A checkpoint of weights and optimizer state, as `zero train` writes them: `directory`/step_NNNNNNNN, and

@@ -234,7 +234,7 @@ class Passes:
     # ---- forward ----
 
     def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self.ignored:
+        if self.ignored or module is not self.model:  # a copy of the model has these hooks, too
             return None
         outermost = _in_autograd() == -1
         if outermost:
@@ -249,6 +249,8 @@ class Passes:
         return pytree.tree_map_only(torch.Tensor, cast, (args, kwargs))
 
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
+        if module is not self.model:
+            return
         if module in self.uses:
             self._unit_post(module, args, output)
         if self.ignored or _in_autograd() != -1:
@@ -262,7 +264,7 @@ class Passes:
         self.in_root, self.current = False, None
 
     def _unit_pre(self, module: nn.Module, args: Any) -> None:
-        if self.ignored:
+        if self.ignored or module not in self.uses:
             return
         if _in_autograd() != -1:
             self._recompute(module)
