@@ -26,25 +26,13 @@
 struct tier_ops;
 struct optimizer;
 
-/* Choices are numbered in the order in which keys.def lists them. */
-enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
-enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_COPIES, CONFIG_TRANSPORT_NCCL };
-enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
-enum config_products { CONFIG_PRODUCTS_FIRST, CONFIG_PRODUCTS_TIMED };
-enum config_attention { CONFIG_ATTENTION_AUTO, CONFIG_ATTENTION_MMA, CONFIG_ATTENTION_TIMED };
-enum config_outputs { CONFIG_OUTPUTS_AGAIN, CONFIG_OUTPUTS_KEPT, CONFIG_OUTPUTS_FITTING };
-enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
-enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
-enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
-enum config_rope_type {
-    CONFIG_ROPE_DEFAULT,
-    CONFIG_ROPE_LLAMA3,
-    CONFIG_ROPE_LINEAR,
-    CONFIG_ROPE_YARN,
-    CONFIG_ROPE_TYPES
-};
-enum config_micro_order { CONFIG_HORIZONTAL, CONFIG_VERTICAL };
-enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
+#define CHOICES(list, choices) enum config_##list { choices };
+#define CHOICE(enumerator, name) enumerator,
+#define REFUSED_NAMES(names)
+#include "engine/config/choices.def"
+#undef CHOICES
+#undef CHOICE
+#undef REFUSED_NAMES
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
 
@@ -59,8 +47,6 @@ struct config_optimizer {
     uint64_t ns_steps;       /* of Muon, as these two: */
     int adjust_lr, ns_dtype; /* enum config_adjust_lr, enum config_ns_dtype */
 };
-enum config_adjust_lr { CONFIG_LR_ORIGINAL, CONFIG_LR_MATCH_RMS };
-enum config_ns_dtype { CONFIG_NS_FP32, CONFIG_NS_BF16 };
 
 /* A parameter group of the configuration: parameters whose names match one of the patterns. */
 struct config_group {

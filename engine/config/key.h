@@ -41,8 +41,8 @@ struct config_key {
     size_t offset;        /* of the field in struct config; USED only */
     const char *fallback; /* the default as JSON text; NULL: none, and null may be written */
     double min, max;      /* INT, REAL: inclusive; see config_key_max */
-    /* CHOICE, SWITCH: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. Before these come the names
-     * of a table's rows, if the key names one: row(0), row(1) ... until NULL. */
+    /* CHOICE, SWITCH: "none|cpu|!nvme"; a | may end it. ! marks a choice that DeepSpeed has and the engine refuses. Before
+     * these come the names of a table's rows, if the key names one: row(0), row(1) ... until NULL. */
     const char *choices;
     const char *(*row)(uint32_t index);
     const char *automatic; /* the value of "auto", as JSON text; NULL: "auto" is an error; "": config_resolve

@@ -38,6 +38,11 @@ static const char *code_row(uint32_t index) {
     return !index ? "false" : index < CODE_FORMATS ? code_format_name((enum code_format)index) : NULL;
 }
 
+#define CHOICES(list, choices) static const char choices_##list[] = choices;
+#define CHOICE(enumerator, name) name "|"
+#define REFUSED_NAMES(names) names
+#include "engine/config/choices.def"
+
 /* ---- the keys ---- */
 
 #define INT_MIN_MAX -1, 9223372036854775807.0
@@ -138,7 +143,7 @@ bool config_key_choice_at(const struct config_key *key, uint32_t index, struct k
     uint32_t at = 0;
     for (const char *name; key->row && (name = key->row(at)); at++)
         if (at == index) return *out = (struct key_choice){name, (int)strlen(name), false}, true;
-    for (const char *c = key->choices; c; at++) {
+    for (const char *c = key->choices; c && *c; at++) {
         const char *end = strchr(c, '|'), *start = c + (*c == '!');
         int length = (int)(end ? (size_t)(end - start) : strlen(start));
         if (at == index) return *out = (struct key_choice){start, length, *c == '!'}, true;

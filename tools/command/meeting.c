@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/config/value.h"
 #include "engine/inside.h"
 
 static zero_status failed(struct zero_error *error) {
@@ -16,15 +17,13 @@ enum { PATIENCE_S = 60 };
 
 /* An engine that never commits: its device and its ranks are those of the training. */
 zero_status meeting_open(const struct config *c, bool alone, struct meeting *out, struct zero_error *error) {
-    static const char *const devices[] = {
-        [CONFIG_DEVICE_AUTO] = "auto", [CONFIG_DEVICE_CPU] = "cpu", [CONFIG_DEVICE_CUDA] = "cuda"};
     char json[256];
     *out = (struct meeting){.local = alone ? zero_local_create(1) : NULL};
     if (alone && !out->local) return failed(error);
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"comm\": {\"timeout_s\": %.17g}, \"device\": "
-             "{\"type\": \"%s\"}}",
-             fmax(c->comm.timeout_s, PATIENCE_S), devices[c->device_type]);
+             "{\"type\": %s}}",
+             fmax(c->comm.timeout_s, PATIENCE_S), config_entry(c, "device.type")->text);
     zero_runtime runtime = {
         .struct_size = sizeof runtime, .local = out->local, .threads = (uint32_t)c->threads, .cuda = 1};
     out->engine = zero_engine_init_with(json, &runtime);
