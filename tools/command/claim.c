@@ -202,6 +202,7 @@ static void tell_other(const struct claim *c, const struct earlier *last) {
 static void look(const struct found *f, zero_shadow kind, double told[FINDINGS], struct zero_error *error) {
     const struct job *job = f->claim->job;
     const char *own = f->claim->previous.id;
+    char differences[400];
     struct earlier last;
     zero_status status = earlier_find(job->run, &last, error);
     bool other = *last.run && *own && strcmp(last.run, own) != 0;
@@ -211,7 +212,11 @@ static void look(const struct found *f, zero_shadow kind, double told[FINDINGS],
     told[RESUMES] = last.saved && !other;
     told[RECOVERS] = later && kind == ZERO_SHADOW_USABLE;
     told[LOSES] = later && (kind == ZERO_SHADOW_OTHER || kind == ZERO_SHADOW_DAMAGED);
-    if (later && kind == ZERO_SHADOW_OTHER_RANKS) tell_left(f, &last, told[RESUMES] > 0);
+    if (later && kind == ZERO_SHADOW_OTHER_RANKS) {
+        tell_left(f, &last, told[RESUMES] > 0);
+        f->claim->same_run =
+            !identity_differs(&f->of, &f->claim->own, &job->config, differences, sizeof differences);
+    }
     if (other && !status && !told[RECOVERS] && !told[LOSES]) tell_other(f->claim, &last);
 }
 
@@ -263,11 +268,12 @@ zero_status claim_same(const struct claim *claim, struct zero_error *error) {
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error) {
     struct identity noted, *own = &claim->own;
     identity_noted(claim->engine, zero_engine_note, &noted);
-    bool kept = claim->way == CLAIM_RESUME && *claim->previous.id &&
+    bool goes_on = claim->way != CLAIM_ANEW || claim->same_run;
+    bool kept = goes_on && claim->way != CLAIM_RECOVER && *claim->previous.id &&
                 !*noted.id; /* an imported checkpoint has no run */
     const struct identity *from = kept ? &claim->previous : &noted;
     identity_begin(own);
-    if (claim->way != CLAIM_ANEW && *from->id) strcpy(own->id, from->id), strcpy(own->begun, from->begun);
+    if (goes_on && *from->id) strcpy(own->id, from->id), strcpy(own->begun, from->begun);
     char *path = realpath(directory, NULL);
     if (path && strlen(path) < sizeof own->directory && utf8_is(path)) strcpy(own->directory, path);
     free(path);

@@ -18,6 +18,7 @@ struct claim {
     const char *products;     /* identity_describe's */
     struct identity own;      /* of this configuration and this data */
     struct identity previous; /* of the run that used this directory before; an empty id: none */
+    bool same_run;            /* a shadow of that run stays, for the number of ranks that made it: rank 0's */
 };
 
 /* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not
@@ -34,7 +35,8 @@ zero_status claim_check(struct claim *claim, struct zero_error *error);
 zero_status claim_same(const struct claim *claim, struct zero_error *error);
 
 /* Gives the run its id and writes it to RUN/identity. A run that continues an earlier one keeps its id: the id of the
- * shadow, of the directory, or of the checkpoint. Called on rank 0 once the weights are there. */
+ * shadow, of the directory, or of the checkpoint. So does a run that --continue begins anew while a shadow of it stays for another number
+ * of ranks, which may go on from it. Called on rank 0 once the weights are there. */
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error);
 
 /* Copies rank 0's id to all ranks, and notes it in each checkpoint and shadow that is saved later. Collective. */

@@ -96,6 +96,14 @@ expect 0 go_on --steps 4 --discard-shadow
 back && rm -r run/checkpoints
 ranks=4 expect 0 go_on --steps 2
 says out "made it: the run begins anew, because it has no checkpoint"
+# It is the same run: its own ranks go on from their later step, and from a later checkpoint of the others.
+expect 0 go_on --steps $to
+from_the_shadow "begun anew on 4 ranks" "$had"
+[[ $(weights) == "$hash" ]] || fail "begun anew on 4 ranks: other weights"
+back && rm -r run/checkpoints
+ranks=4 expect 0 go_on --steps $((had + 20))
+expect 0 go_on --steps $((had + 22))
+[[ $(begun) == $((had + 20)) ]] || fail "2 ranks went on from step $(begun), not from the checkpoint of 4"
 
 # Other settings end it before anything is written over; so does the user, who discards the shadow.
 back
