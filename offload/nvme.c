@@ -219,16 +219,16 @@ static zero_status open_files(struct nvme *nvme, struct zero_error *error) {
 }
 
 /* Checks that the whole extent was kept, or nothing of it. If only a part was kept, empties that part if the user
- * asked for it (`discard`). */
+ * asked for it (`discard`), or if it is blank. */
 static zero_status look_at_kept(struct nvme *nvme, struct zero_error *error) {
     const struct swap_file *there = NULL, *missing = NULL;
     nvme->base.found = true;
     for (uint32_t i = 0; i < nvme->count; i++) {
         const struct swap_file *file = &nvme->file[i];
         nvme->base.found &= file->kept_bytes == file->bytes;
-        if (file->kept_bytes)
+        if (file->kept_bytes && !file->blank)
             there = file;
-        else if (file->bytes)
+        else if (file->kept_bytes != file->bytes)
             missing = file;
     }
     if (!there || !missing || nvme->o.nvme.discard) return ZERO_OK;

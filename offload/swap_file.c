@@ -242,7 +242,8 @@ static zero_status look_at_kept(struct swap_file *file, const struct swap_kept *
             "tier nvme: %s in %s is not private to this user; remove it, or name another nvme_path", name,
             file->path);
     file->kept_bytes = (uint64_t)found.st_size;
-    if (!file->kept_bytes || file->kept_bytes == file->bytes || kept->discard) return ZERO_OK;
+    file->blank = lseek(file->handle, 0, SEEK_DATA) < 0 && errno == ENXIO;
+    if (file->blank || file->kept_bytes == file->bytes || kept->discard) return ZERO_OK;
     if (kept->step) snprintf(step, sizeof step, ", at step %" PRIu64, kept->step);
     return error_set(error, ZERO_E_IO,
                      "tier nvme: %s in %s has %s, of a run with another model or configuration%s, where this "

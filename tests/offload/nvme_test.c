@@ -324,6 +324,31 @@ static void discards_what_does_not_fit(const char *directory) {
     for (int i = 0; i < 3; i++) remove_kept(name[i]), CHECK_INT(rmdir(name[i]), 0);
 }
 
+/* A start that was killed took the space of one path, or a part of it. */
+static void takes_over_what_nothing_was_written_to(const char *directory) {
+    char name[2][300], path[320];
+    const char *paths[] = {name[0], name[1]};
+    for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s/%d", directory, i);
+    struct tier_options options = options_for(paths, 2);
+    const off_t sizes[] = {PAGE, EXTENT / 2, EXTENT, 2 * EXTENT};
+    options.nvme.keep = "kept";
+    snprintf(path, sizeof path, "%s/kept", name[0]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        mkdir(name[0], 0700);
+        int file = open(path, O_CREAT | O_WRONLY, 0600);
+        CHECK_INT(fallocate(file, 0, 0, sizes[i]), 0), CHECK_INT(close(file), 0);
+        keeps(&options, 0, 1);
+        keeps(&options, 1, 2);
+        CHECK_INT(truncate(path, 0), 0), CHECK_INT(truncate(path, PAGE), 0); /* the other path's file has data */
+        refused(&options, ZERO_E_IO, "the kept file kept is in ", "and not in ");
+        CHECK_INT(truncate(path, EXTENT / 2), 0); /* none of this path's blocks was written yet */
+        struct zero_error error;
+        struct tier *tier;
+        if (CHECK_INT(try_open(&options, &tier, &error), ZERO_OK)) CHECK(tier->found), tier->ops->close(tier);
+        for (int k = 0; k < 2; k++) remove_kept(name[k]), CHECK_INT(rmdir(name[k]), 0);
+    }
+}
+
 /* An extent of two blocks on three paths. */
 static void keeps_fewer_blocks_than_paths(const char *directory) {
     char name[3][300];
@@ -611,6 +636,7 @@ int main(void) {
     a_refusal_leaves_nothing(directory);
     keeps_what_was_written(directory);
     discards_what_does_not_fit(directory);
+    takes_over_what_nothing_was_written_to(directory);
     keeps_fewer_blocks_than_paths(directory);
     one_run_at_a_time(directory);
     bad_paths(directory);
