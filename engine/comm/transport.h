@@ -47,11 +47,10 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    uint64_t tested_ns,
-        waited_ns;            /* time of the last test; time waited in tests, without the host's own pauses */
-    uint64_t ticket;          /* of the call's work on the device, while `queued` */
-    bool busy, begun, queued; /* begun: only transport self uses it */
-    bool told;                /* the log has a line about the wait for a patient call */
+    uint64_t tested_ns, waited_ns; /* time of the last test; time waited in tests, without the host's own pauses */
+    uint64_t ticket;               /* of the call's work on the device, while `queued` */
+    bool busy, begun, queued;      /* begun: only transport self uses it */
+    bool told;                     /* the log has a line about the wait for a patient call */
 };
 
 struct comm_group {

@@ -339,7 +339,8 @@ static void takes_over_what_nothing_was_written_to(const char *directory) {
         CHECK_INT(fallocate(file, 0, 0, sizes[i]), 0), CHECK_INT(close(file), 0);
         keeps(&options, 0, 1);
         keeps(&options, 1, 2);
-        CHECK_INT(truncate(path, 0), 0), CHECK_INT(truncate(path, PAGE), 0); /* the other path's file has data */
+        CHECK_INT(truncate(path, 0), 0),
+            CHECK_INT(truncate(path, PAGE), 0); /* the other path's file has data */
         refused(&options, ZERO_E_IO, "the kept file kept is in ", "and not in ");
         CHECK_INT(truncate(path, EXTENT / 2), 0); /* none of this path's blocks was written yet */
         struct zero_error error;

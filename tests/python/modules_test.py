@@ -242,11 +242,19 @@ class Passes(Case):
                         engine.backward(loss_of_vectors(engine.model, 90 + micro))
                     if step == 2:
                         zero_grad(engine)
+                        self.assertFalse(engine.step().updated)
+                        for micro in range(bad):
+                            engine.backward(loss_of_vectors(engine.model, 90 + micro))
+                        zero_grad(engine)
                     with torch.no_grad():
                         loss_of_vectors(engine.model, 9)
                     losses += self.train(engine, [step])
                     zero_grad(engine)
                 self.assertLosses(losses, sum(plain_losses("mlp", STEPS, micro=2), []))
+                for _ in range(2):
+                    engine.backward(loss_of_vectors(engine.model, 0))
+                    self.assertTrue(engine.step(last=True).updated)
+                    zero_grad(engine)
                 engine.backward(loss_of_vectors(engine.model, 0))
                 loss = loss_of_vectors(engine.model, 1)
                 zero_grad(engine)

@@ -86,8 +86,8 @@ class Optimizer(torch.optim.Optimizer):
         self.engine.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Before the step of the last backward: drops all micro-steps of this step, at the next forward. The engine clears gradients
-        after a step by itself."""
+        """Before the call of step after a backward: drops all micro-steps of this step, at the next forward or call of step. The engine
+        clears gradients after a step by itself."""
         super().zero_grad()
 
     def update(self, handle: int) -> Any:
@@ -349,13 +349,14 @@ class Engine:
         passes = self._passes
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
-        passes.unseen = False
         if passes.settle():
             dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
             raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")
+        passes.drop_cleared()
         given = passes.micro
         while last and 0 < passes.micro < self.accumulation_steps:
             passes.empty()
+        passes.unseen = False
         if passes.micro < self.accumulation_steps:
             return replace(self.info, skipped=False, overflow_unit="", updated=False, repeated=False)
         self._check_model()

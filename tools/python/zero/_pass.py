@@ -139,8 +139,8 @@ class Passes:
                 self._resume()
                 self.current = before
                 return before
-        if mode == TRAIN and self._cleared():
-            self.restart()
+        if mode == TRAIN:
+            self.drop_cleared()
         if mode == TRAIN and self.micro == self.limit:
             raise ZeroError(
                 "zero: a forward comes after the last backward of a step: call engine.step() before it, or "
@@ -212,6 +212,10 @@ class Passes:
         """Whether the program has cleared the gradients of a step that has begun, as zero_grad does: they are to be dropped. A loop that
         calls step after each backward may clear them then: step keeps them."""
         return self.unseen and all(leaf.parameter.grad is None for leaf in self.leaves)
+
+    def drop_cleared(self) -> None:
+        if self._cleared():
+            self.restart()
 
     def _clear_grads(self) -> None:
         for leaf in self.leaves:
