@@ -1,4 +1,4 @@
-/* Jobs of items. Those who run jobs use executor.h. */
+/* Jobs of items. The threads that run jobs use executor.h. */
 #ifndef ZERO_ENGINE_EXECUTOR_JOB_H
 #define ZERO_ENGINE_EXECUTOR_JOB_H
 
