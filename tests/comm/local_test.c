@@ -41,13 +41,18 @@ static void end(struct rank *rank) {
     comm_close(rank->comm);
 }
 
-static void spawn(void *(*run)(void *)) {
+/* The world stays open. */
+static void spawn_in(void *(*run)(void *)) {
     world = local_world_create(RANKS);
     for (uint32_t r = 0; r < RANKS; r++) {
         ranks[r] = (struct rank){.index = r};
         pthread_create(&ranks[r].thread, NULL, run, &ranks[r]);
     }
     for (uint32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
+}
+
+static void spawn(void *(*run)(void *)) {
+    spawn_in(run);
     local_world_destroy(world);
 }
 
@@ -112,31 +117,19 @@ static void *run_bad_call(void *user) {
 /* ---- threads that end ---- */
 
 enum { GONE = RANKS - 1 };
-static double gone_timeout_s = 0.4;
+static pthread_barrier_t together;
 
-static void *open_quickly(void *user) {
-    struct rank *rank = user;
-    start_within(rank, gone_timeout_s);
+static void *open_and_end(void *user) {
+    start_within(user, 1);
     return NULL;
 }
 
-static void open_all_and_end(void) {
-    world = local_world_create(RANKS);
-    for (uint32_t r = 0; r < RANKS; r++) {
-        ranks[r] = (struct rank){.index = r};
-        pthread_create(&ranks[r].thread, NULL, open_quickly, &ranks[r]);
-    }
-    for (uint32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
-}
-
-static void close_all(void) {
-    for (uint32_t r = 0; r < RANKS; r++) end(&ranks[r]);
-    local_world_destroy(world);
-}
-
+/* The thread that opened the comm waits, and stays: only the thread of rank 2 ends. */
 static void *wait_for_the_gone(void *user) {
     struct rank *rank = user;
     struct comm_call call = {.kind = COMM_BARRIER, .what = "the end", .patient = rank->index == 0};
+    start_within(rank, 1);
+    pthread_barrier_wait(&together);
     zero_status status = comm_run(rank->group, &call);
     CHECK_INT(status, ZERO_E_PEER);
     CHECK_CONTAINS(comm_error(rank->comm)->message,
@@ -155,26 +148,48 @@ static void *help(void *user) {
     return NULL;
 }
 
+static void close_all(void) {
+    for (uint32_t r = 0; r < RANKS; r++) end(&ranks[r]);
+    local_world_destroy(world);
+}
+
 /* A rank whose thread returned is silent. The others detect that within timeout_s, as they do for a process. */
 static void a_thread_that_ends_is_noticed(bool helped) {
     pthread_t helper;
-    open_all_and_end();
+    world = local_world_create(RANKS);
+    pthread_barrier_init(&together, NULL, RANKS);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        ranks[r] = (struct rank){.index = r};
+        pthread_create(&ranks[r].thread, NULL, r == GONE ? open_and_end : wait_for_the_gone, &ranks[r]);
+    }
+    pthread_join(ranks[GONE].thread, NULL);
     atomic_store(&helps, helped);
     if (helped) CHECK_INT(thread_start(&helper, help, &ranks[GONE]), 0);
-    for (uint32_t r = 0; r < GONE; r++) pthread_create(&ranks[r].thread, NULL, wait_for_the_gone, &ranks[r]);
+    pthread_barrier_wait(&together);
     for (uint32_t r = 0; r < GONE; r++) pthread_join(ranks[r].thread, NULL);
     atomic_store(&helps, false);
     if (helped) pthread_join(helper, NULL);
+    pthread_barrier_destroy(&together);
     close_all();
 }
 
+enum { CHANGE_TIMEOUT_S = 5 }; /* so long that a busy machine runs the other thread of rank 2 within it */
+
 static void nap_beyond_the_timeout(void) {
-    nanosleep(&(struct timespec){(time_t)gone_timeout_s, 500000000}, NULL);
+    nanosleep(&(struct timespec){CHANGE_TIMEOUT_S, 500000000}, NULL);
 }
 
+static void *open_with_time(void *user) {
+    start_within(user, CHANGE_TIMEOUT_S);
+    return NULL;
+}
+
+/* Rank 2 comes late: the others attend their ranks, and wait by then. */
 static void *take_over(void *user) {
     struct rank *rank = user;
-    if (rank->index == GONE) nanosleep(&(struct timespec){0, 200000000}, NULL); /* the others wait by then */
+    if (rank->index != GONE) comm_attend(rank->comm);
+    pthread_barrier_wait(&together);
+    if (rank->index == GONE) nanosleep(&(struct timespec){0, 200000000}, NULL);
     CHECK_INT(comm_run(rank->group, &(struct comm_call){.kind = COMM_BARRIER}), ZERO_OK);
     if (rank->index == GONE) nap_beyond_the_timeout(); /* it lives: that may take long */
     CHECK_INT(comm_run(rank->group, &(struct comm_call){.kind = COMM_BARRIER}), ZERO_OK);
@@ -183,11 +198,12 @@ static void *take_over(void *user) {
 
 /* The thread that opened the comm may end if another thread continues, however long ago the first one ended. */
 static void a_rank_may_change_its_thread(void) {
-    gone_timeout_s = 2; /* so long that a busy machine runs the other thread within it */
-    open_all_and_end();
+    spawn_in(open_with_time);
     nap_beyond_the_timeout();
+    pthread_barrier_init(&together, NULL, RANKS);
     for (uint32_t r = 0; r < RANKS; r++) pthread_create(&ranks[r].thread, NULL, take_over, &ranks[r]);
     for (uint32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
+    pthread_barrier_destroy(&together);
     close_all();
 }
 
