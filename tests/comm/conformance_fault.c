@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/comm/transport.h"
 #include "tests/check.h"
 #include "tests/comm/ring.h"
 
@@ -48,6 +49,13 @@ static zero_status run_start(struct conformance *c, struct comm_group *group) {
 static void nap(double seconds) {
     struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&time, NULL);
+}
+
+/* Until the others gave up: they tell every rank, also one whose process they take for stuck. */
+static void stay_away(const struct conformance *c, double at_most_s) {
+    uint64_t begin_ns = clock_now_ns();
+    while (!failure_raised(c->comm->failure) && (double)(clock_now_ns() - begin_ns) < at_most_s * 1e9)
+        nap(0.01);
 }
 
 static struct comm_call fault_call(enum conformance_fault fault, bool culprit, float *buffers) {
@@ -115,11 +123,11 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
         exit(0);
     } else if (fault == FAULT_UNOPENED) {
         struct comm_group *second;
-        if (culprit) nap(14 * c->timeout_s + 1);
+        if (culprit) stay_away(c, 14 * c->timeout_s + 1);
         CHECK_INT(comm_group_open(c->comm, world.ranks, size, &second), ZERO_E_PEER);
         check_message(c, fault, culprit);
     } else if (fault == FAULT_UNCLOSED) {
-        if (culprit) nap(12 * c->timeout_s + 1);
+        if (culprit) stay_away(c, 12 * c->timeout_s + 1);
     } else if (culprit && fault == FAULT_FAILED) {
         struct zero_error error = {.code = ZERO_E_IO, .rank = (int32_t)size - 1};
         snprintf(error.message, sizeof error.message, "the drive is gone");
@@ -127,7 +135,7 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
         CHECK_INT(comm_post(world.group, &call, &work), ZERO_E_IO);
         check_message(c, fault, culprit);
     } else if (culprit && fault == FAULT_STUCK) {
-        nap(12 * c->timeout_s + 1);
+        stay_away(c, 12 * c->timeout_s + 1);
         zero_status status =
             comm_post(world.group, &call, &work); /* it hears of it, too, when it comes back */
         CHECK_INT(status, ZERO_E_PEER);

@@ -219,17 +219,13 @@ int main(int argc, char **argv) {
     int fault = argc > 3 ? find(conformance_fault_names, FAULTS, argv[3]) : WHOLE_SUITE;
     if (ranks < 1 || ranks > RANKS_AT_MOST) return 2;
     if (transport == LOCAL || transport == SIM) {
-        run_threads(transport, ranks, fault, fault == FAULT_STUCK ? 0.1 : 30, NULL);
+        run_threads(transport, ranks, fault, fault == FAULT_STUCK ? 0.5 : 30, NULL);
         return check_end();
     }
     struct rank rank = {.transport = transport, .fault = fault, .conformance = {.seed = 11}};
     rank.options.size = transport == MPI ? 0 : ranks;
     bool ends_connections = transport == TCP && (fault == FAULT_KILLED || fault == FAULT_EXITED);
-    rank.options.timeout_s = ends_connections ? 60
-                             : fault == FAULT_STUCK || fault == FAULT_UNOPENED || fault == FAULT_UNCLOSED
-                                 ? 0.5
-                             : fault >= FAULT_KILLED ? 3
-                                                     : 30;
+    rank.options.timeout_s = ends_connections ? 60 : fault >= FAULT_STUCK ? 3 : 30;
     rank.options.log = (struct log){.write = print_line};
     if (transport == TCP)
         run_tcp(&rank, ranks, fault);

@@ -84,11 +84,12 @@ static void run(const struct way *way, uint32_t count, int fault, uint64_t *out_
     struct rank ranks[RANKS_AT_MOST];
     struct local_world *local = local_world_create(count);
     uint32_t port = free_port();
+    double timeout_s = fault != FAULT_STUCK ? 30 : way->host == &comm_tcp_ops ? 3 : 0.5;
     for (uint32_t r = 0; r < count; r++) {
         ranks[r] = (struct rank){.way = way, .fault = fault};
         ranks[r].options = (struct comm_options){.rank = r,
                                                  .size = count,
-                                                 .timeout_s = fault == FAULT_STUCK ? 0.5 : 30,
+                                                 .timeout_s = timeout_s,
                                                  .local = local,
                                                  .master = "127.0.0.1",
                                                  .master_port = port,

@@ -61,6 +61,6 @@ int main(void) {
         CHECK_INT(run_all(&comm_threads_ops, ranks, WHOLE_SUITE, 30),
                   run_all(&comm_local_ops, ranks, WHOLE_SUITE, 30));
     for (int fault = FAULT_DIVERGED; fault <= FAULT_STUCK; fault++)
-        run_all(&comm_threads_ops, 3, fault, fault == FAULT_STUCK ? 0.1 : 2);
+        run_all(&comm_threads_ops, 3, fault, fault == FAULT_STUCK ? 0.5 : 2);
     return check_end();
 }
