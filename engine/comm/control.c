@@ -76,7 +76,8 @@ struct control {
     pthread_mutex_t mutex; /* protects the groups and their content */
     struct control_group *groups;
     bool started;
-    uint64_t tick_ns, beat_ns;
+    _Atomic uint64_t tick_ns;
+    uint64_t beat_ns;
     double silence_s;                             /* of the rank before this one */
     atomic_bool finishing, sent_last, heard_last; /* last: heartbeats */
     uint32_t told_failure;                        /* bit k: rank r + 2^k was told */
@@ -125,6 +126,8 @@ bool control_quiet(const struct control *control, uint64_t now_ns) {
 }
 
 /* ---- called by the comm's owner ---- */
+
+uint64_t control_ticked_ns(const struct control *control) { return atomic_load(&control->tick_ns); }
 
 struct control_group *control_group_open(struct control *control, const struct comm_group *group) {
     struct control_group *ring = calloc(1, sizeof *ring);

@@ -62,6 +62,9 @@ void control_destroy(struct control *control);
 uint64_t control_period_ns(const struct control *control);
 void control_tick(struct control *control, uint64_t now_ns);
 
+/* Every message that had arrived by then has been heard. */
+uint64_t control_ticked_ns(const struct control *control);
+
 /* True once this rank has sent a raised failure, and the other ranks have had time to pass the failure on. */
 bool control_quiet(const struct control *control, uint64_t now_ns);
 

@@ -16,12 +16,13 @@ static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
 }
 
 /* Waits a short time before it reports a broken connection: the control channel may soon report the peer's failure and
- * its cause, or the end of the peer's process. */
+ * its cause, or the end of the peer's process. The time ends when the control thread has looked after it. */
 static zero_status report_broken(struct tcp_comm *tcp) {
+    uint64_t heard_ns = control_ticked_ns(tcp->base.control);
     for (uint32_t peer = 0; peer < tcp->base.size; peer++) {
         const struct wire *wire = &tcp->wires[peer];
         if (tcp_link_left(&tcp->link, peer)) continue; /* a call that needs the peer reports the failure */
-        if (!wire->broken_ns || clock_now_ns() - wire->broken_ns < 2 * (uint64_t)TCP_PATIENCE_NS) continue;
+        if (!wire->broken_ns || heard_ns < wire->broken_ns + 2 * (uint64_t)TCP_PATIENCE_NS) continue;
         return comm_raise(&tcp->base, ZERO_E_PEER, (int32_t)peer, true,
                           "the data connection between rank %u and rank %u broke: %s (the process of rank %u "
                           "ended, or the network cut the connection)",

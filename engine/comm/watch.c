@@ -17,6 +17,8 @@ static void *run_control(void *user) {
         control_tick(watch->control, clock_now_ns());
         sleep_ns(control_period_ns(watch->control));
     }
+    /* If this thread got no CPU time while the rank lingered, no other rank knows the failure yet. */
+    if (failure_raised(watch->comm->failure)) control_tick(watch->control, clock_now_ns());
     return NULL;
 }
 

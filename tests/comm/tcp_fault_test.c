@@ -376,6 +376,49 @@ static void starved_leaver(void) {
     }
 }
 
+/* Rank 0 fails and leaves while the control thread of one rank gets no CPU time: rank 1 learns the cause all the same. */
+static uint32_t starved_rank;
+static atomic_bool rests;
+
+int __real_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+
+/* The thread that rests; the linker leads every call of nanosleep here. */
+static pthread_t starved_thread;
+static atomic_bool starves;
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left) {
+    int status = __real_nanosleep(time, left);
+    if (!atomic_load(&starves) || !pthread_equal(pthread_self(), starved_thread)) return status;
+    atomic_store(&starves, false), atomic_store(&rests, true);
+    return __real_nanosleep(&(struct timespec){2, 0}, NULL);
+}
+
+static void fails_and_leaves(struct rank *rank) {
+    struct comm_call call = call_of(rank, COMM_ALL_GATHER);
+    struct zero_error gone = {.code = ZERO_E_IO, .message = "the drive is gone"};
+    if (rank->options.rank == starved_rank) {
+        starved_thread = ((struct tcp_comm *)rank->comm)->watch.thread;
+        atomic_store(&starves, true);
+    }
+    while (!atomic_load(&rests)) nap(0.001);
+    if (rank->options.rank == 0)
+        comm_fail(rank->comm, &gone);
+    else
+        rank->status = comm_run(rank->group, &call);
+    note_failure(rank);
+}
+
+static void starved_control(void) {
+    for (starved_rank = 0; starved_rank < 2; starved_rank++) {
+        atomic_store(&rests, false);
+        struct run *run = start(2, TIMEOUT_S, fails_and_leaves);
+        finish(run);
+        CHECK_INT(run->rank[1].status, ZERO_E_PEER);
+        CHECK_CONTAINS(run->rank[1].error.message, "rank 0 failed: the drive is gone");
+    }
+}
+
 /* Rank 1 leaves while nothing comes to rank 0, which has no use for it any more. */
 static void waits_for_the_other(struct rank *rank) {
     struct run *run = rank->run;
@@ -605,6 +648,7 @@ static const struct fault {
               {"leaves", leaves},
               {"all_leave", all_leave},
               {"starved_leaver", starved_leaver},
+              {"starved_control", starved_control},
               {"leaves_in_an_outage", leaves_in_an_outage}};
 
 int main(int argc, char **argv) {
