@@ -246,7 +246,7 @@ static void forged_letter(void) {
 
 /* A rank that already got its data is in the next call, which the other rank has not posted; it reports that. */
 static void data_swallowed(void) {
-    const double timeout_s = 0.3;
+    const double timeout_s = 3;
     struct run *run = start(2, timeout_s, gathers);
     await_calls(run, 20);
     uint64_t since_ns = clock_now_ns();
@@ -255,8 +255,8 @@ static void data_swallowed(void) {
     for (uint32_t r = 0; r < 2; r++) check_failed(&run->rank[r], since_ns, 12 * timeout_s + SOON_S, "rank ");
 }
 
-/* One that is a little shorter than what a run survives, of both connections. TCP alone would go on after 12.6 s. */
-static double outage_timeout_s = 12;
+/* One that is a little shorter than what a run survives, of both connections. TCP alone would go on after 25.4 s. */
+static double outage_timeout_s = 24;
 
 static void outage(void) {
     struct run *run = start(2, outage_timeout_s, gathers);
@@ -290,7 +290,7 @@ static void leaves_in_a_call(struct rank *rank) {
         gathers(rank);
 }
 
-/* The last rank waits for no other one: rank 0 calls when it has left. */
+/* The last rank waits for no other one: rank 0 calls when it has left, and when rank 0's control thread has heard so. */
 static void never_comes(struct rank *rank) {
     struct comm_work *work;
     struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
@@ -301,6 +301,7 @@ static void never_comes(struct rank *rank) {
     }
     for (double s = 0; s < SOON_S && !atomic_load(&rank->run->left); s += 0.001) nap(0.001);
     CHECK(atomic_load(&rank->run->left));
+    for (double s = 0; s < SOON_S && !failure_raised(rank->comm->failure); s += 0.001) nap(0.001);
     call = call_of(rank, COMM_ALL_GATHER);
     rank->status = comm_run(rank->group, &call);
     note_failure(rank);
@@ -325,17 +326,21 @@ static void leaves(void) {
     CHECK(seconds_between(run->rank[0].failed_ns, run->rank[0].closed_ns) < SOON_S);
 }
 
-/* All ranks leave after the same call: that is no error. */
+/* All ranks leave after the same call: that is no error. A rank's first test sends its part, and then the ranks leave. */
 static void posts_and_leaves(struct rank *rank) {
     struct comm_work *work;
     struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
+    bool done;
     nap(0.1 * rank->options.rank);
     rank->status = comm_post(rank->group, &call, &work);
+    if (!rank->status) rank->status = comm_test(work, &done);
+    pthread_barrier_wait(&rank->run->together);
 }
 
 static void all_leave(void) {
     uint64_t since_ns = clock_now_ns();
     struct run *run = start(3, TIMEOUT_S, posts_and_leaves);
+    pthread_barrier_wait(&run->together);
     finish(run);
     for (uint32_t r = 0; r < 3; r++) {
         CHECK_INT(run->rank[r].status, ZERO_OK);
@@ -343,33 +348,40 @@ static void all_leave(void) {
     }
 }
 
-/* Rank 1 gets no CPU time while it leaves: rank 0 makes its call soon after that. */
-static atomic_bool starved;
+/* Rank 1 gets no CPU time while it leaves, and tests its call once after that. Then it waits until rank 0 has sent its part. */
+static atomic_uint looks;
+static atomic_bool sent;
 
 static bool starve(void *user) {
-    if (!atomic_load(&starved)) nap(1.5);
-    atomic_store(&starved, true);
+    uint32_t look = atomic_fetch_add(&looks, 1);
+    if (look == 0) nap(1.5);
+    while (look == 1 && !atomic_load(&sent)) nap(0.001);
     return false;
 }
 
 static void leaves_starved(struct rank *rank) {
     struct comm_work *work;
     struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
+    bool done = false;
     if (rank->options.rank == 1) {
         rank->comm->interrupted = starve;
         rank->status = comm_post(rank->group, &call, &work);
         return;
     }
-    while (!atomic_load(&starved)) nap(0.001);
-    nap(0.05);
-    rank->status = comm_run(rank->group, &call);
+    while (atomic_load(&looks) < 2 && !failure_raised(rank->comm->failure)) nap(0.001);
+    rank->status = comm_post(rank->group, &call, &work);
+    while (!rank->status && !done) {
+        rank->status = comm_test(work, &done);
+        atomic_store(&sent, true);
+        comm_idle(rank->comm, 1000000);
+    }
     if (rank->status) note_failure(rank);
 }
 
 static void starved_leaver(void) {
     struct run *run = start(2, TIMEOUT_S, leaves_starved);
     finish(run);
-    CHECK(atomic_load(&starved));
+    CHECK(atomic_load(&looks) >= 2);
     for (uint32_t r = 0; r < 2; r++) {
         CHECK_INT(run->rank[r].status, ZERO_OK);
         CHECK_INT(atomic_load(&run->rank[r].errors), 0);
