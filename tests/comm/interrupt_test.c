@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/comm/comm.h"
 #include "engine/comm/socket.h"
+#include "engine/comm/transport.h"
 #include "tests/check.h"
 
 enum { RANKS = 2, TIMEOUT_S = 300, SOON_S = 60 };
@@ -17,7 +18,7 @@ struct world {
     struct local_world *local;
     uint32_t port;
     bool closing; /* rank 0 is interrupted while it closes, not in a call */
-    atomic_bool stop, heard;
+    atomic_bool stop;
     pthread_barrier_t together;
 };
 
@@ -57,13 +58,13 @@ static void *run(void *user) {
     struct comm *comm = open_rank(rank, &group);
     struct comm_call call = {.kind = COMM_BARRIER, .what = "h.3"};
     pthread_barrier_wait(&world->together);
-    /* rank 1 comes late: when rank 0 has given up */
-    while (rank->index == 1 && !atomic_load(&world->heard)) usleep(1000);
-    usleep(rank->index == 1 ? 100000 : 0);
+    /* rank 1 comes late: when rank 0 has given up, and has told it so */
+    for (int ms = 0; ms < SOON_S * 1000 && rank->index == 1 && !failure_raised(comm->failure); ms++)
+        usleep(1000);
     if (!world->closing || rank->index == 1) rank->status = comm_run(group, &call);
     rank->error = *comm_error(comm);
     comm_group_close(group);
-    if (rank->index == 0 && !world->closing) atomic_store(&world->heard, true);
+    if (rank->index == 0) atomic_store(&world->stop, true); /* in the closing: at rank 0's first look */
     comm_close(comm);
     rank->closed_ns = clock_now_ns();
     return NULL;
@@ -81,12 +82,10 @@ static void interrupt(const struct comm_ops *transport, bool closing) {
         ranks[r].world = &world, ranks[r].index = r;
         pthread_create(&ranks[r].thread, NULL, run, &ranks[r]);
     }
-    pthread_barrier_wait(&world.together);
-    usleep(closing ? 50000 : 300000); /* over TCP a rank has left after a second */
     uint64_t since_ns = clock_now_ns();
-    atomic_store(&world.stop, true);
-    usleep(closing ? 300000 : 0);
-    if (closing) atomic_store(&world.heard, true);
+    pthread_barrier_wait(&world.together);
+    usleep(closing ? 0 : 300000); /* rank 0 waits in its call by then */
+    if (!closing) atomic_store(&world.stop, true);
     for (uint32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
     CHECK((ranks[0].closed_ns - since_ns) / 1000000000 < SOON_S);
     CHECK_INT(ranks[0].status, closing ? ZERO_OK : ZERO_E_INTERRUPTED);
