@@ -123,7 +123,7 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
         exit(0);
     } else if (fault == FAULT_UNOPENED) {
         struct comm_group *second;
-        if (culprit) stay_away(c, 14 * c->timeout_s + 1);
+        if (culprit) stay_away(c, 40 * c->timeout_s);
         CHECK_INT(comm_group_open(c->comm, world.ranks, size, &second), ZERO_E_PEER);
         check_message(c, fault, culprit);
     } else if (fault == FAULT_UNCLOSED) {
@@ -135,7 +135,7 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
         CHECK_INT(comm_post(world.group, &call, &work), ZERO_E_IO);
         check_message(c, fault, culprit);
     } else if (culprit && fault == FAULT_STUCK) {
-        stay_away(c, 12 * c->timeout_s + 1);
+        stay_away(c, 40 * c->timeout_s);
         zero_status status =
             comm_post(world.group, &call, &work); /* it hears of it, too, when it comes back */
         CHECK_INT(status, ZERO_E_PEER);
