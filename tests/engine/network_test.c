@@ -13,7 +13,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 
-enum { STEPS = 5, MOST_S = 90, AT_ONCE = 3, TIMEOUT_S = 2 };
+enum { STEPS = 5, MOST_S = 200, AT_ONCE = 3, TIMEOUT_S = 6 };
 
 static const struct plain_param params[] = {{"a", "a.w", 3000, 0, NULL},
                                             {"b", "b.w", 5000, 0, NULL},
