@@ -1,6 +1,7 @@
 /* One rank does something different from the others, at every stage. Each other rank must end with a failure that names
  * it, in time, and stay failed; no rank may hang or touch freed memory. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -40,9 +41,12 @@ static void leaves_inside_a_unit(struct plain *p) {
 
 static void leaves_instead_of_the_step(struct plain *p) { plain_pass(p, ZERO_TRAIN, 0); }
 
+static atomic_uint told; /* how many other ranks have ended with a failure */
+
 static void is_silent(struct plain *p) {
     zero_micro_begin(p->engine, ZERO_TRAIN);
-    nanosleep(&(struct timespec){4, 500000000}, NULL);
+    for (int ms = 0; ms < TOLD_MS && atomic_load(&told) < RANKS - 1; ms += 10)
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
     CHECK(plain_forward(p, 0) || plain_pass(p, ZERO_TRAIN, 0) || zero_engine_step(p->engine, NULL));
 }
 
@@ -123,6 +127,7 @@ static void run_rank(zero_engine *engine, uint32_t rank, void *user) {
         status = plain_step(&p, 1, NULL);
         if (!status) status = zero_engine_sum(engine, &sum, 1);
     }
+    atomic_fetch_add(&told, 1);
     int good = CHECK(status == ZERO_E_PEER || status == ZERO_E_DIVERGED);
     good &= CHECK((clock_now_ns() - began) / 1000000 < TOLD_MS);
     good &= CHECK_CONTAINS(zero_last_error(), "rank 1");
@@ -167,6 +172,7 @@ struct succession {
     uint32_t rank;
     const char *json;
     struct plain plain;
+    pthread_barrier_t *begun;
 };
 
 static void *opens(void *argument) {
@@ -177,14 +183,14 @@ static void *opens(void *argument) {
     return NULL;
 }
 
-/* At stage 0 a pass posts nothing before its first backward. */
+/* At stage 0 a pass posts nothing before its first backward. Other ranks wait for the odd rank for longer than timeout_s, which is
+ * too long for a rank whose thread has ended. */
 static void *continues(void *argument) {
     struct succession *s = argument;
     double sum = 1;
-    if (s->rank == ODD) {
-        CHECK_INT(zero_micro_begin(s->plain.engine, ZERO_EVAL), ZERO_OK);
-        nanosleep(&(struct timespec){0, 300000000}, NULL);
-    }
+    if (s->rank == ODD) CHECK_INT(zero_micro_begin(s->plain.engine, ZERO_EVAL), ZERO_OK);
+    pthread_barrier_wait(s->begun);
+    if (s->rank == ODD) nanosleep(&(struct timespec){3, 0}, NULL);
     if (!CHECK_INT(zero_engine_sum(s->plain.engine, &sum, 1), ZERO_OK))
         fprintf(stderr, "rank %u: %s\n", s->rank, zero_last_error());
     zero_engine_destroy(s->plain.engine);
@@ -195,23 +201,27 @@ static void another_thread_continues(struct toy_setup s) {
     char json[2048];
     static struct succession rank[RANKS];
     static void *(*const parts[])(void *) = {opens, continues};
+    pthread_barrier_t begun;
+    pthread_barrier_init(&begun, NULL, RANKS);
     s.stage = 0;
+    s.timeout_s = 2;
     toy_config(&s, json, sizeof json);
     zero_local *local = zero_local_create(RANKS);
     for (int part = 0; part < 2; part++) {
         pthread_t thread[RANKS];
         for (uint32_t r = 0; r < RANKS; r++) {
-            rank[r].local = local, rank[r].rank = r, rank[r].json = json;
+            rank[r].local = local, rank[r].rank = r, rank[r].json = json, rank[r].begun = &begun;
             pthread_create(&thread[r], NULL, parts[part], &rank[r]);
         }
         for (uint32_t r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
     }
     zero_local_destroy(local);
+    pthread_barrier_destroy(&begun);
 }
 
 int main(void) {
     struct toy_setup s = toy_setup_default();
-    s.timeout_s = 0.3; /* ten times that for a rank that is there but does nothing */
+    s.timeout_s = 30;
     s.ranks = RANKS;
     only_the_agreement_tells(s);
     another_thread_continues(s);
@@ -219,7 +229,10 @@ int main(void) {
         for (s.stage = 0; s.stage <= 3; s.stage++) {
             if (odds[i].act == is_silent && s.stage % 3) continue; /* it takes its time */
             char json[2048];
+            /* The others find these two after ten times timeout_s. */
+            s.timeout_s = odds[i].act == is_silent || odds[i].act == hashes_instead ? 0.5 : 30;
             toy_config(&s, json, sizeof json);
+            atomic_store(&told, 0);
             pthread_barrier_t together;
             pthread_barrier_init(&together, NULL, RANKS);
             ranks_run(RANKS, json, run_rank, &(struct run){&odds[i], s.stage, &together});
