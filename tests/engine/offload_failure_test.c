@@ -85,7 +85,7 @@ static void run_case(ranks_fn body, uint32_t stage) {
         "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"optimizer\": {\"type\": \"AdamW\", "
         "\"params\": {\"lr\": 0.01}}, \"zero_optimization\": {\"stage\": %u, \"sub_group_size\": 1024, "
         "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\", \"buffer_count\": 1}}, "
-        "\"aio\": {\"queue_depth\": 1}, \"comm\": {\"timeout_s\": 1}}",
+        "\"aio\": {\"queue_depth\": 1}, \"comm\": {\"timeout_s\": 30}}",
         stage, directory);
     pthread_barrier_init(&run.together, NULL, 2);
     ranks_run(2, json, body, &run);
