@@ -131,7 +131,7 @@ struct blueprint_messages blueprint_messages(const struct blueprint *blueprint);
 /* Memory of a save in the background: a piece, and staging in whole pieces. 0: saves are not in the background. */
 uint64_t blueprint_checkpoint_bytes(const struct config *config);
 
-/* The executor's options but for its mechanisms. Valid while the blueprint is. */
+/* The executor's options. Valid while the blueprint is. */
 struct executor_options blueprint_executor_options(const struct blueprint *blueprint);
 
 #endif

@@ -15,8 +15,8 @@ uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref) {
 
 void *buffer_address(const struct executor *e, uint32_t buffer) {
     const struct plan_buffer *b = &e->o.plan->buffer[buffer];
-    if (plan_in_space(e->o.plan, buffer)) return (uint8_t *)e->o.space + b->offset;
-    uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: the tier is a drive */
+    if (plan_in_space(e->o.plan, buffer)) return (uint8_t *)e->m.space + b->offset;
+    uint8_t *extent = e->m.memory[e->o.plan->row_tier[b->row]]; /* NULL: the tier is a drive */
     return extent ? extent + plan_place(e->o.plan, buffer) : NULL;
 }
 
@@ -31,13 +31,13 @@ void *item_address(const struct executor *e, const struct item *item, struct buf
 
 uint8_t *slot_address(const struct executor *e, uint64_t slot) {
     const struct plan *plan = e->o.plan;
-    uint8_t *slots = (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS];
+    uint8_t *slots = (uint8_t *)e->m.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS];
     return slots + slot % plan->layout.slots * plan->layout.slot_bytes;
 }
 
 uint8_t *access_slot(const struct executor *e) {
     const struct plan *plan = e->o.plan;
-    return (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS] +
+    return (uint8_t *)e->m.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS] +
            plan->layout.slots * plan->layout.slot_bytes;
 }
 
@@ -46,18 +46,18 @@ void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t
     uint8_t *address = buffer_address(e, buffer);
     bool whole = ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL;
     if (!whole) return address;
-    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->o.rank);
+    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->m.rank);
     return address + part * shard_elements(e, ref.region, placement) * dtype_bytes(dtype);
 }
 
 float *part_of_directions(const struct executor *e, uint32_t region, uint32_t buffer,
                           struct placement placement) {
-    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->o.rank);
+    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->m.rank);
     return (float *)buffer_address(e, buffer) + part * shard_elements(e, region, placement);
 }
 
 bool crosses(const struct executor *e, const void *address) {
-    const uint8_t *extent = e->o.memory[TIER_CPU], *at = address;
+    const uint8_t *extent = e->m.memory[TIER_CPU], *at = address;
     return e->o.shape.discrete && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
 }
 
@@ -108,5 +108,5 @@ void *executor_grad_shard(const struct executor *e, uint32_t region) {
     uint64_t bytes = e->o.shape.model->region[region].padded / shards *
                      dtype_bytes(precision_of(&e->o.shape, region).reduced);
     return (uint8_t *)executor_address(e, (struct buffer_ref){BUFFER_GRAD_FULL, (uint16_t)region}) +
-           e->o.rank % shards * bytes;
+           e->m.rank % shards * bytes;
 }

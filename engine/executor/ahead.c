@@ -43,11 +43,11 @@ uint8_t ahead_streams(const struct executor *e, const struct task *task) {
     return stream_of(op) | comm_streams(e->o.shape.group[op->axes][op->stream], &call);
 }
 
-bool ahead_possible(const struct executor_options *o) {
-    bool all = o->shape.discrete && o->device && !o->performer;
+bool ahead_possible(const struct executor *e) {
+    bool all = e->o.shape.discrete && e->m.device && !e->m.performer;
     for (int axes = 0; axes <= AXES_BOTH; axes++)
         for (int s = 0; s < STREAMS; s++) {
-            const struct comm_group *group = o->shape.group[axes][s];
+            const struct comm_group *group = e->o.shape.group[axes][s];
             all = all && (!group || comm_group_in_order(group));
         }
     return all;
@@ -86,7 +86,7 @@ static zero_status wait_for_line(struct executor *e, const struct task *task, in
 static zero_status record(struct executor *e, struct item *item) {
     int stream = DEVICE_COMPUTE;
     while (!(item->task->ahead & 1u << stream)) stream++;
-    return e->o.device->ops->record(e->o.device, (enum device_stream)stream, &item->before, &e->error);
+    return e->m.device->ops->record(e->m.device, (enum device_stream)stream, &item->before, &e->error);
 }
 
 zero_status ahead_start(struct executor *e, struct item *item) {

@@ -4,7 +4,7 @@
 
 #include "engine/executor/executor_internal.h"
 
-bool ahead_possible(const struct executor_options *options);
+bool ahead_possible(const struct executor *e);
 /* The value of task.ahead, once the task's buffers are bound. */
 uint8_t ahead_streams(const struct executor *e, const struct task *task);
 /* True if all items before the task on its line are queued or done. */

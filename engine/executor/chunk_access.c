@@ -298,9 +298,9 @@ zero_status executor_complete_epoch(struct executor *e) {
 
 zero_status executor_commit(struct executor *e, const void *page) {
     zero_status status = empty(e);
-    if (!e->o.without_data) memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
+    if (!e->m.without_data) memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
     if (!status) status = move_page(e, true, e->epoch % 2);
-    if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
+    if (!status) status = e->m.drive->ops->sync(e->m.drive, &e->error);
     if (!status) e->epoch++;
     return status;
 }
@@ -316,7 +316,7 @@ zero_status executor_forget_commits(struct executor *e) {
     zero_status status = empty(e);
     memset(access_slot(e), 0, CHUNK_ALIGN_BYTES);
     for (uint32_t which = 0; which < 2 && !status; which++) status = move_page(e, true, which);
-    return status ? status : e->o.drive->ops->sync(e->o.drive, &e->error);
+    return status ? status : e->m.drive->ops->sync(e->m.drive, &e->error);
 }
 
 zero_status executor_resume(struct executor *e, uint64_t epoch) {

@@ -53,10 +53,10 @@ zero_status post_counted(struct executor *e, struct item *item, struct comm_grou
     struct traffic *t = &e->traffic;
     bool gathers = item->task->op.kind == OP_GATHER;
     struct comm_counters before, after;
-    comm_counters_read(e->o.comm, &before);
+    comm_counters_read(e->m.comm, &before);
     zero_status status = post_call(e, item, group, call);
     item->posted = true;
-    comm_counters_read(e->o.comm, &after);
+    comm_counters_read(e->m.comm, &after);
     *(gathers ? &t->gather_calls : &t->reduce_calls) += after.calls[call->kind] - before.calls[call->kind];
     *(gathers ? &t->gather_elements : &t->reduce_elements) +=
         codes ? (comm_group_size(group) - 1) * codes

@@ -101,23 +101,25 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->hazards.overlaps = plan_overlaps(e->o.plan);
     e->bound = malloc(PLAN_SLOT_KINDS * p->regions * sizeof *e->bound);
     e->live = calloc(e->o.plan->buffers, sizeof *e->live);
-    e->norm = e->o.norms ? e->o.norms : calloc(p->regions, sizeof *e->norm);
+    e->norm = e->m.norms ? e->m.norms : calloc(p->regions, sizeof *e->norm);
     e->normed = calloc(p->regions, sizeof *e->normed);
-    e->mine = e->o.agreements;
-    e->all = e->o.agreements + 1;
+    e->mine = e->m.agreements;
+    e->all = e->m.agreements + 1;
     whole &= e->stored && e->access.held && e->hazards.record && e->bound && e->live && e->norm && e->normed;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
     memset(e->bound, 0xff, PLAN_SLOT_KINDS * p->regions * sizeof *e->bound);
     return ZERO_OK;
 }
 
-zero_status executor_open(const struct executor_options *options, struct executor **out,
+zero_status executor_open(const struct executor_options *options,
+                          const struct executor_mechanisms *mechanisms, struct executor **out,
                           struct zero_error *error) {
     struct executor *e = calloc(1, sizeof *e);
     if (!e) return error_set(error, ZERO_E_MEMORY, "no memory for the executor");
     e->o = *options;
-    e->ahead = ahead_possible(options);
-    e->one_order = options->comm && comm_one_order(options->comm);
+    e->m = *mechanisms;
+    e->ahead = ahead_possible(e);
+    e->one_order = e->m.comm && comm_one_order(e->m.comm);
     error_clear(&e->error);
     zero_status status = open_tables(e, error);
     if (status) {
@@ -141,7 +143,7 @@ void executor_close(struct executor *e) {
     free(e->hazards.record);
     free(e->bound);
     free(e->live);
-    if (!e->o.norms) free(e->norm);
+    if (!e->m.norms) free(e->norm);
     free(e->normed);
     free(e);
 }
@@ -152,8 +154,8 @@ struct zero_error *executor_error(struct executor *e) {
 
 void executor_place(struct executor *e, void *const memory[TIERS], void *space,
                     struct agreement *agreements) {
-    memcpy(e->o.memory, memory, sizeof e->o.memory);
-    e->o.space = space;
+    memcpy(e->m.memory, memory, sizeof e->m.memory);
+    e->m.space = space;
     e->mine = agreements;
     e->all = agreements + 1;
 }
@@ -171,7 +173,7 @@ static zero_status acquire(struct executor *e, const struct operation *op, struc
     uint32_t buffer = plan_slot(e->o.plan, e->o.shape.policy->evaluating, op->use, ref);
     if (buffer == NO_BUFFER || meets_live(e, buffer))
         return error_set(&e->error, ZERO_E_INTERNAL, "rank %u: %s of \"%s\" at position %d of the pass %s",
-                         e->o.rank, operation_kind_name((enum operation_kind)op->kind),
+                         e->m.rank, operation_kind_name((enum operation_kind)op->kind),
                          unit_name(e, ref.region), op->use,
                          buffer == NO_BUFFER ? "was not planned" : "would overlap a live buffer");
     e->live[buffer] = true;
@@ -202,7 +204,7 @@ static zero_status too_many(struct executor *e, const char *what, uint64_t room)
     return error_set(&e->error, ZERO_E_INTERNAL,
                      "rank %u: %s more operations than the executor has room for, %" PRIu64
                      ": a fault of the engine; report it with the configuration",
-                     e->o.rank, what, room);
+                     e->m.rank, what, room);
 }
 
 static zero_status emit_task(struct executor *e, const struct operation *op) {
@@ -218,7 +220,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
         }
     if (!bind(e, op->read, op->reads, task->read) || !bind(e, op->write, op->writes, task->write))
         return error_set(&e->error, ZERO_E_INTERNAL,
-                         "rank %u: %s of \"%s\" uses a buffer that is not in memory", e->o.rank,
+                         "rank %u: %s of \"%s\" uses a buffer that is not in memory", e->m.rank,
                          operation_kind_name((enum operation_kind)op->kind), unit_name(e, op->region));
     task->ahead = ahead_streams(e, task);
     task->collective = e->collectives;
@@ -238,7 +240,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
 static zero_status emit_list(struct executor *e) {
     if (operation_list_overflowed(&e->list))
         return too_many(e, "an event listed", policy_operations_max(e->o.shape.policy));
-    if (e->o.watch && e->o.watch->listed) e->o.watch->listed(e->o.watch->user, &e->list);
+    if (e->m.watch && e->m.watch->listed) e->m.watch->listed(e->m.watch->user, &e->list);
     for (uint32_t i = 0; i < e->list.count && !e->error.code; i++) {
         e->expanded.count = 0;
         offload_expand(&e->offload, &e->list.item[i], &e->expanded);
@@ -308,8 +310,8 @@ bool executor_waits_for_host(const struct executor *e) {
 static zero_status end_computing(struct executor *e) {
     struct item *item = newest(e);
     e->computed = item->task->op.end;
-    if (!e->o.device) return ZERO_OK;
-    return e->o.device->ops->record(e->o.device, DEVICE_COMPUTE, &item->ticket, &e->error);
+    if (!e->m.device) return ZERO_OK;
+    return e->m.device->ops->record(e->m.device, DEVICE_COMPUTE, &item->ticket, &e->error);
 }
 
 zero_status executor_end(struct executor *e) {

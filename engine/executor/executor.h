@@ -92,13 +92,16 @@ struct executor_shape {
     uint64_t piece_bytes;
 };
 
-/* blueprint_executor_options sets shape, plan, optimizer and state_count; its caller sets the mechanisms. */
+/* What is performed: blueprint_executor_options. */
 struct executor_options {
     struct executor_shape shape;
     const struct plan *plan;
     const struct optimizer *optimizer[2]; /* by region_other */
     uint32_t state_count;                 /* the most states that one of them uses, and the average */
+};
 
+/* What performs it. */
+struct executor_mechanisms {
     void *memory[TIERS]; /* the tiers' extents */
     void *space;         /* plan.space_bytes of address space, whose parts are empty; else NULL */
     struct tier *drive;  /* stores the chunks; NULL: the plan puts nothing on a drive */
@@ -107,7 +110,7 @@ struct executor_options {
     struct device *device;
     double *norms; /* per region, in memory that host and device reach; NULL: the executor allocates them */
     uint32_t rank, threads;            /* rank: among the data ranks */
-    const struct performer *performer; /* NULL: the mechanisms perform. Else all mechanisms may be NULL */
+    const struct performer *performer; /* NULL: the mechanisms perform. Else all others may be NULL */
     struct agreement *agreements;      /* comm_size + 1 entries: the first is this rank's contribution */
     /* For simulations: the memory at the addresses of `memory` is never touched, nor the entries of `agreements`
      * after the first. */
@@ -153,12 +156,13 @@ uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *o
 /* The floating-point operations of the fp32 products of those matrices of a region that a rank owns. */
 double executor_matrix_flops(const struct executor_shape *shape, uint32_t region, uint32_t rank);
 
-zero_status executor_open(const struct executor_options *options, struct executor **out,
+zero_status executor_open(const struct executor_options *options,
+                          const struct executor_mechanisms *mechanisms, struct executor **out,
                           struct zero_error *error);
 void executor_close(struct executor *executor);
 struct zero_error *executor_error(struct executor *executor);
 
-/* Tells the executor that the memory of these three options has moved, with its content. Call it between steps, with
+/* Tells the executor that the memory of these three mechanisms has moved, with its content. Call it between steps, with
  * nothing in flight. */
 void executor_place(struct executor *executor, void *const memory[TIERS], void *space,
                     struct agreement *agreements);

@@ -131,6 +131,7 @@ struct scalar_set {
 
 struct executor {
     struct executor_options o;
+    struct executor_mechanisms m;
     bool ahead;     /* what waits for queued work is queued behind it (ahead.c) */
     bool one_order; /* comm_one_order: gathers and reductions post in the order of emission (collective.c) */
     uint64_t collectives; /* gathers and reductions that were emitted */

@@ -44,4 +44,4 @@ void executor_shorten_lists(struct executor *e, uint32_t event, uint32_t expansi
     if (expansion < e->expanded.capacity) e->expanded.capacity = expansion;
 }
 
-const void *executor_memory(const struct executor *e, enum tier_kind tier) { return e->o.memory[tier]; }
+const void *executor_memory(const struct executor *e, enum tier_kind tier) { return e->m.memory[tier]; }

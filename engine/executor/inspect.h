@@ -24,7 +24,7 @@ void stream_edit(struct executor *executor, enum stream stream,
 /* Limits the capacity of the operation list of one event, and of the list of one expanded operation. */
 void executor_shorten_lists(struct executor *executor, uint32_t event, uint32_t expansion);
 
-/* The memory of a tier, as given in executor_options. */
+/* The memory of a tier, as given in executor_mechanisms. */
 const void *executor_memory(const struct executor *executor, enum tier_kind tier);
 
 #endif

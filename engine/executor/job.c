@@ -22,7 +22,7 @@ bool job_submit(struct executor *e, struct item *item, enum job_queue queue, con
                 const void *argument, uint64_t bytes) {
     struct job_line *line = &e->jobs.line[queue];
     struct job *job = &line->ring[line->submitted % JOBS_MAX];
-    bool host = e->jobs.queued && !kernel->grid && e->o.device->runs_at_once;
+    bool host = e->jobs.queued && !kernel->grid && e->m.device->runs_at_once;
     if (!host || bytes < e->jobs.from_bytes) return false;
     if (atomic_load_explicit(&job->state, memory_order_relaxed) != FREE) return false;
     job->kernel = kernel;
@@ -49,7 +49,7 @@ bool executor_works(const struct executor *e) {
     return works;
 }
 
-uint32_t executor_threads(const struct executor *e) { return e->o.threads ? e->o.threads : 1; }
+uint32_t executor_threads(const struct executor *e) { return e->m.threads ? e->m.threads : 1; }
 
 void executor_run_job(struct job *job) {
     job->kernel->run(job->argument);

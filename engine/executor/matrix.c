@@ -33,10 +33,10 @@ static void run_matrices(void *argument) {
     uint64_t started = clock_now_ns(), kept = 0; /* kept: up to where directions are final */
     for (uint32_t i = 0; i < r->params; i++) {
         const struct model_param *p = &m->param[r->param[i]];
-        if (e->o.shape.matrix_owner[r->param[i]] != e->o.rank) continue;
+        if (e->o.shape.matrix_owner[r->param[i]] != e->m.rank) continue;
         clear(a->directions, kept, p->offset);
         optimizer->matrix(a->directions + p->offset, p->shape[0], p->shape[1],
-                          &e->scalars[a->scalars].group[p->scalars], a->scratch, e->o.threads);
+                          &e->scalars[a->scalars].group[p->scalars], a->scratch, e->m.threads);
         kept = p->offset + p->count;
     }
     clear(a->directions, kept, r->padded);
@@ -50,7 +50,7 @@ static zero_status change_on_host(struct executor *e, struct item *item, const s
                                   uint64_t scratch_bytes) {
     uint64_t bytes = e->o.shape.model->region[a->region].padded * sizeof(float);
     struct device_work work = {.reads = 1, .writes = 2, .read = {{a->directions, bytes}}};
-    work.flops = executor_matrix_flops(&e->o.shape, a->region, e->o.rank);
+    work.flops = executor_matrix_flops(&e->o.shape, a->region, e->m.rank);
     work.write[0] = work.read[0];
     work.write[1] = (struct device_span){a->scratch, scratch_bytes};
     return submit(e, item, &matrix_kernel, DEVICE_UPDATE, a, &work);
@@ -62,7 +62,7 @@ static zero_status clear_there(struct executor *e, struct item *item, const stru
                                uint64_t first, uint64_t end) {
     if (first == end) return ZERO_OK;
     item->awaits = AWAITS_DEVICE;
-    return e->o.device->ops->clear(e->o.device, DEVICE_UPDATE, a->directions + first,
+    return e->m.device->ops->clear(e->m.device, DEVICE_UPDATE, a->directions + first,
                                    (end - first) * sizeof(float), &item->ticket, &e->error);
 }
 
@@ -123,7 +123,7 @@ static zero_status change_on_device(struct executor *e, struct item *item, const
     uint32_t next = (uint32_t)item->moved;
     const struct model_param *before = next ? &m->param[r->param[next - 1]] : NULL;
     uint64_t kept = before ? before->offset + before->count : 0;
-    while (next < r->params && e->o.shape.matrix_owner[r->param[next]] != e->o.rank) next++;
+    while (next < r->params && e->o.shape.matrix_owner[r->param[next]] != e->m.rank) next++;
     if (next == r->params) return clear_there(e, item, a, kept, r->padded);
     const struct model_param *p = &m->param[r->param[next]];
     zero_status status = clear_there(e, item, a, kept, p->offset);

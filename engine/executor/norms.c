@@ -42,7 +42,7 @@ static uint64_t blocks_of(uint64_t elements) {
 
 void norm_with_sum(const struct executor *e, uint32_t region, struct part part, struct comm_norm *out) {
     double *sums =
-        (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
+        (double *)(void *)((uint8_t *)e->m.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
     *out = (struct comm_norm){.sums = sums + part.first / NORM_BLOCK_ELEMENTS,
                               .all = sums,
                               .total = &e->norm[region],
@@ -54,7 +54,7 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
                            const void *elements) {
     uint64_t blocks = blocks_of(part.count), all_blocks = blocks_of(part.share);
     double *sums =
-        (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
+        (double *)(void *)((uint8_t *)e->m.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
     enum dtype reduced = precision_of(&e->o.shape, region).reduced;
     double *own = sums + part.first / NORM_BLOCK_ELEMENTS;
     struct norm_blocks_argument each = {elements, own, part.count, reduced};
@@ -81,7 +81,7 @@ void add_norm_in_memory(struct executor *e, uint32_t region, struct part part, c
 
 void norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements) {
     e->normed[region] = true;
-    if (!e->o.without_data) add_norm_in_memory(e, region, part, elements);
+    if (!e->m.without_data) add_norm_in_memory(e, region, part, elements);
 }
 
 /* Completes this rank's part of a summed gradient, and takes its norm block by block, with the bits of a reduction. A block that
@@ -91,7 +91,7 @@ void lent_sum(struct executor *e, uint32_t region) {
     struct placement cut = grad_shard_placement(policy_region(e, region));
     enum dtype dtype = precision_of(&e->o.shape, region).reduced;
     uint64_t bytes = dtype_bytes(dtype), left = shard_elements(e, region, cut);
-    uint64_t first = placement_part(cut, e->o.shape.policy->mesh, e->o.rank) * left;
+    uint64_t first = placement_part(cut, e->o.shape.policy->mesh, e->m.rank) * left;
     float copy[NORM_BLOCK_ELEMENTS];
     e->norm[region] = 0;
     e->normed[region] = true;
@@ -123,7 +123,7 @@ zero_status complete_norms(struct executor *e, struct item *item) {
         if (e->normed[region]) continue;
         const void *shard = executor_grad_shard(e, region);
         e->normed[region] = true;
-        if (!shard && e->o.without_data) continue;
+        if (!shard && e->m.without_data) continue;
         if (!shard)
             lent_sum(e, region);
         else if (e->o.shape.discrete && !crosses(e, shard))
@@ -163,7 +163,7 @@ zero_status post_agreement(struct executor *e, struct item *item) {
     e->mine->norm_squared = executor_norm_squared(e);
     e->mine->overflow_unit = overflow_unit(e);
     e->mine->trace = e->trace;
-    e->mine->fingerprint = comm_fingerprint(e->o.comm);
+    e->mine->fingerprint = comm_fingerprint(e->m.comm);
     struct comm_call call = comm_rows(e->mine, sizeof *e->mine, "the step's agreement");
-    return post_call(e, item, e->o.world, &call);
+    return post_call(e, item, e->m.world, &call);
 }

@@ -20,7 +20,7 @@
 /* ---- testing what an item awaits ---- */
 
 static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
-    return e->o.device->ops->test(e->o.device, item->ticket, out_done, &e->error);
+    return e->m.device->ops->test(e->m.device, item->ticket, out_done, &e->error);
 }
 
 /* The call of a rank that is alone may be a job. */
@@ -88,7 +88,7 @@ static zero_status test_host(struct executor *e, struct item *item, bool *out_do
 
 /* The device clears the norm, because it may still have to write the norm of a gradient that was dropped. */
 static zero_status clear_norm(struct executor *e, struct item *item, uint32_t region) {
-    struct device *device = e->o.device;
+    struct device *device = e->m.device;
     if (device->discrete)
         return device->ops->clear(device, DEVICE_REDUCE, &e->norm[region], sizeof e->norm[region],
                                   &item->ticket, &e->error);
@@ -111,7 +111,7 @@ static zero_status clear_shard(struct executor *e, struct item *item) {
     item->awaits = AWAITS_DEVICE;
     zero_status status = clear_norm(e, item, op->region);
     if (status) return status;
-    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard,
+    return e->m.device->ops->clear(e->m.device, DEVICE_REDUCE, shard,
                                    item_part(&e->o.shape, op, item->index).count * dtype_bytes(reduced),
                                    &item->ticket, &e->error);
 }
@@ -131,7 +131,7 @@ static zero_status copy_second(struct executor *e, struct item *item) {
 static zero_status empty_part(struct executor *e, struct item *item) {
     uint32_t buffer = item->task->write[0];
     if (!plan_in_space(e->o.plan, buffer)) return ZERO_OK;
-    e->o.device->ops->empty(e->o.device, buffer_address(e, buffer), e->o.plan->buffer[buffer].bytes);
+    e->m.device->ops->empty(e->m.device, buffer_address(e, buffer), e->o.plan->buffer[buffer].bytes);
     e->parts_bytes -= part_bytes(e, buffer);
     return ZERO_OK;
 }
@@ -189,7 +189,7 @@ static zero_status end(struct executor *e, struct item *item, bool *out_done) {
     if (item->trails) status = test_comm(e, item, out_done);
     if (status || !*out_done) return status;
     item->trails = false;
-    return item->before ? e->o.device->ops->test(e->o.device, item->before, out_done, &e->error) : ZERO_OK;
+    return item->before ? e->m.device->ops->test(e->m.device, item->before, out_done, &e->error) : ZERO_OK;
 }
 
 bool perform_queued(const struct executor *e, const struct item *item, uint64_t *out_ticket) {
@@ -219,7 +219,7 @@ static zero_status advance(struct executor *e, struct item *item, bool *out_done
 
 /* Runs the steps that can start at once. It never ends the item: the next test notices that the item is done. */
 zero_status perform_start(struct executor *e, struct item *item) {
-    const struct performer *p = e->o.performer;
+    const struct performer *p = e->m.performer;
     if (p) return p->start(p->user, &item->task->op, item->index, &item->ticket), ZERO_OK;
     const step_fn *all = steps[item->task->op.kind];
     zero_status status = ZERO_OK;
@@ -236,7 +236,7 @@ zero_status perform_start(struct executor *e, struct item *item) {
 }
 
 zero_status perform_test(struct executor *e, struct item *item, bool *out_done) {
-    const struct performer *p = e->o.performer;
+    const struct performer *p = e->m.performer;
     *out_done = false;
     if (p && item->task->op.kind == OP_COMPUTE) return *out_done = e->computed >= item->task->op.end, ZERO_OK;
     if (p) return *out_done = p->done(p->user, item->ticket), ZERO_OK;

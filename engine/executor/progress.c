@@ -29,8 +29,8 @@ void executor_hold(struct executor *e, const atomic_uchar *go) { e->go = go; }
  * stream has room for. */
 static bool has_room(struct executor *e, const struct operation *op) {
     bool room = true;
-    if (posts_calls(op) && e->o.shape.discrete && e->o.device)
-        device_has_room(e->o.device, op->kind == OP_GATHER ? DEVICE_GATHER : DEVICE_REDUCE, &room, &e->error);
+    if (posts_calls(op) && e->o.shape.discrete && e->m.device)
+        device_has_room(e->m.device, op->kind == OP_GATHER ? DEVICE_GATHER : DEVICE_REDUCE, &room, &e->error);
     return room;
 }
 
@@ -47,14 +47,14 @@ typedef void (*watcher)(void *user, const struct operation *op, uint32_t item, c
 
 static void watch(const struct executor *e, watcher watcher, const struct item *item) {
     const struct task *task = item->task;
-    if (watcher) watcher(e->o.watch->user, &task->op, item->index, task->read, task->write);
+    if (watcher) watcher(e->m.watch->user, &task->op, item->index, task->read, task->write);
 }
 
 /* Counts the parts of the address space that an operation begins to use. They never exceed the plan, because the policy makes the
  * operation wait until other parts have been emptied. */
 static zero_status take_parts(struct executor *e, const struct item *item) {
     const struct task *task = item->task;
-    for (uint8_t i = 0; i < task->op.writes && e->o.space && !item->index; i++)
+    for (uint8_t i = 0; i < task->op.writes && e->m.space && !item->index; i++)
         if (task->op.acquires & 1u << i && plan_in_space(e->o.plan, task->write[i]))
             e->parts_bytes += part_bytes(e, task->write[i]);
     if (e->parts_bytes <= e->o.plan->row_bytes[MEMORY_GATHERED]) return ZERO_OK;
@@ -62,12 +62,12 @@ static zero_status take_parts(struct executor *e, const struct item *item) {
         &e->error, ZERO_E_INTERNAL,
         "rank %u: %s of \"%s\" would take more memory than is planned for gathered units: a fault of the "
         "engine; report it with the configuration",
-        e->o.rank, operation_kind_name((enum operation_kind)task->op.kind), unit_name(e, task->op.region));
+        e->m.rank, operation_kind_name((enum operation_kind)task->op.kind), unit_name(e, task->op.region));
 }
 
 static zero_status start_item(struct executor *e, struct item *item) {
     item->waits = false;
-    if (e->o.watch) watch(e, e->o.watch->started, item);
+    if (e->m.watch) watch(e, e->m.watch->started, item);
     zero_status status = ahead_start(e, item);
     if (!status) status = take_parts(e, item);
     return status ? status : perform_start(e, item);
@@ -85,7 +85,7 @@ static zero_status test_in_flight(struct executor *e, struct timeline *line, boo
         if (item->done) continue;
         zero_status status = test_item(e, item, out_moved);
         if (status) return status;
-        if (item->done && e->o.watch) watch(e, e->o.watch->done, item);
+        if (item->done && e->m.watch) watch(e, e->m.watch->done, item);
         *out_moved |= item->done;
     }
     retire(line);

@@ -179,7 +179,7 @@ static struct gradient_take_argument only_array(const void *user, uint32_t i) {
 
 static void run_add(void *argument) {
     struct add_argument *a = argument;
-    gradients_take(only_array, a, 1, a->executor->o.threads);
+    gradients_take(only_array, a, 1, a->executor->m.threads);
     if (a->norm) add_norm_in_memory(a->executor, a->region, a->part, a->take.sum);
 }
 
@@ -260,7 +260,7 @@ static zero_status check_staging(struct executor *e, const struct item *item, co
                      "rank %u: a reduction of %llu elements needs %llu bytes of scratch memory, and %llu are "
                      "planned: a fault of the engine; report "
                      "it with the configuration",
-                     e->o.rank, (unsigned long long)call->count, (unsigned long long)(needs + behind),
+                     e->m.rank, (unsigned long long)call->count, (unsigned long long)(needs + behind),
                      (unsigned long long)has);
 }
 

@@ -37,7 +37,7 @@ static struct tensor_cut *cut_of(const struct executor *e) {
 void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms) {
     uint64_t params = e->o.shape.model->region[region].params, part = share(&e->o.shape, region),
              elements = e->o.plan->layout.elements[region];
-    if (!e->o.without_data)
+    if (!e->m.without_data)
         memset(norms + first / part * params, 0, elements / part * params * sizeof *norms);
 }
 
@@ -115,7 +115,7 @@ static zero_status queue_total(struct executor *e, struct item *item, const doub
  * else the call reads one place and writes the other. */
 static void take_cut(struct executor *e, struct optimizer_measure_argument *m, uint64_t blocks,
                      uint64_t rest) {
-    if (!e->offload.hands_over || e->o.without_data) return;
+    if (!e->offload.hands_over || e->m.without_data) return;
     struct tensor_cut *cuts = cuts_of(e), *from = cut_of(e), *to = blocks ? &cuts[from == cuts] : from;
     m->held = (uint32_t)from->count;
     m->begins = m->held ? from : NULL;
@@ -152,7 +152,7 @@ zero_status tensor_measure_queue(struct executor *e, struct item *item, uint32_t
 void tensor_trust(const struct executor *e, uint32_t region, uint32_t param, const struct tensor_norms *norms,
                   struct optimizer_scalars *scalars) {
     uint32_t params = e->o.shape.model->region[region].params;
-    if (e->o.without_data) return;
+    if (e->m.without_data) return;
     struct tensor_norms all = tensor_norms_total(norms + param, parts(&e->o.shape, region), params);
     optimizer_trust(region_optimizer(e, region), &all, scalars);
 }

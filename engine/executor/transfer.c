@@ -45,7 +45,7 @@ zero_status transfer_post(struct executor *e, struct item *item, bool write, uin
                           void *memory) {
     struct tier_request request = {write, place, bytes, memory};
     struct tier_work *work = NULL;
-    zero_status status = e->o.drive->ops->post(e->o.drive, &request, &work, &e->error);
+    zero_status status = e->m.drive->ops->post(e->m.drive, &request, &work, &e->error);
     if (work) item->transfer[item->transfers++] = work;
     return status;
 }
@@ -56,7 +56,7 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
                            const char *what, const struct chunk_tag *expected,
                            const struct chunk_tag *found) {
     char where[256];
-    e->o.drive->ops->where(e->o.drive, place, where, sizeof where);
+    e->m.drive->ops->where(e->m.drive, place, where, sizeof where);
     const char *unit = e->o.shape.model->unit[e->o.shape.model->region[region].unit]->name;
     return error_set(&e->error, ZERO_E_IO,
                      "chunk %" PRIu64 " (%s of \"%s\") came back damaged from %s: expected chunk %" PRIu64
@@ -122,7 +122,7 @@ static zero_status sum_in_item(struct executor *e, struct item *item, const stru
     struct sums_argument a = {*bytes, item->sum};
     uint64_t count = 0;
     for (int i = 0; i < CHUNK_SUMS; i++) count += bytes->of[i].count;
-    if (e->o.without_data) return ZERO_OK;
+    if (e->m.without_data) return ZERO_OK;
     if (job_submit(e, item, JOBS_CHUNKS, &sums_kernel, &a, count))
         item->awaits = AWAITS_JOB;
     else
@@ -137,7 +137,7 @@ static zero_status check_part(struct executor *e, uint32_t region, const struct 
     const struct record_part *place = &c->part[part];
     const struct version *stored = &e->stored[c->index].part[part];
     struct chunk_tag expected = {tag_magic[part], c->index, stored->generation, stored->checksum}, found;
-    if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
+    if (!expected.generation || e->m.without_data) return ZERO_OK; /* never stored: zeros, set here */
     memcpy(&found, slot + place->tag, sizeof found);
     if (stored->resumed) expected.checksum = found.checksum;
     if (is == expected.checksum && memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
@@ -164,13 +164,13 @@ static zero_status check_bytes(struct executor *e, uint32_t region, const struct
 
 static zero_status check_params(struct executor *e, uint32_t region, const struct chunk *c, uint64_t sum) {
     const struct stored *stored = &e->stored[c->index];
-    if (!stored->has_params || e->o.without_data) return ZERO_OK;
+    if (!stored->has_params || e->m.without_data) return ZERO_OK;
     return check_bytes(e, region, c, "parameters", param_place(e, region, c), stored->param_check, sum);
 }
 
 static zero_status check_grads(struct executor *e, uint32_t region, const struct chunk *c, uint64_t sum) {
     const struct stored *stored = &e->stored[c->index];
-    if (!stored->has_grads || e->o.without_data) return ZERO_OK;
+    if (!stored->has_grads || e->m.without_data) return ZERO_OK;
     return check_bytes(e, region, c, "gradient", grad_place(e, region, c), stored->grad_check, sum);
 }
 
@@ -185,14 +185,14 @@ zero_status transfer_check(struct executor *e, uint32_t region, const struct chu
     uint64_t sum[CHUNK_SUMS] = {0};
     struct chunk_bytes bytes = bytes_in_slot(c, slot);
     only_stored(e, c, &bytes);
-    if (!e->o.without_data) sum_bytes(&bytes, sum);
+    if (!e->m.without_data) sum_bytes(&bytes, sum);
     return check_chunk(e, region, c, slot, sum);
 }
 
 /* ---- a chunk and its slot ---- */
 
 static void clear(const struct executor *e, uint8_t *memory, uint64_t bytes) {
-    if (!e->o.without_data) memset(memory, 0, bytes);
+    if (!e->m.without_data) memset(memory, 0, bytes);
 }
 
 /* Parameters that were never stored are zero, and are not read. */
@@ -242,7 +242,7 @@ static zero_status write_part(struct executor *e, struct item *item, const struc
     version->checksum = item->sum[part];
     version->resumed = false;
     struct chunk_tag tag = {tag_magic[part], c->index, version->generation, version->checksum};
-    if (!e->o.without_data) memcpy(slot + place->tag, &tag, sizeof tag);
+    if (!e->m.without_data) memcpy(slot + place->tag, &tag, sizeof tag);
     return transfer_post(e, item, true, part_place(e, c, part), place->bytes, slot + place->at);
 }
 
@@ -258,7 +258,7 @@ zero_status transfer_read(struct executor *e, struct item *item, uint32_t region
 
 void transfer_sum(const struct executor *e, struct item *item, const struct chunk *c, const uint8_t *slot) {
     struct chunk_bytes bytes = bytes_in_slot(c, slot);
-    if (!e->o.without_data) sum_bytes(&bytes, item->sum);
+    if (!e->m.without_data) sum_bytes(&bytes, item->sum);
 }
 
 zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
@@ -358,7 +358,7 @@ zero_status store_chunk(struct executor *e, struct item *item) {
 zero_status transfer_done(struct executor *e, struct item *item, bool *out_done) {
     for (uint8_t i = 0; i < item->transfers;) {
         bool done;
-        zero_status status = e->o.drive->ops->test(e->o.drive, item->transfer[i], &done, &e->error);
+        zero_status status = e->m.drive->ops->test(e->m.drive, item->transfer[i], &done, &e->error);
         if (status) return status;
         if (done) item->transfer[i] = item->transfer[--item->transfers];
         i += !done;

@@ -57,7 +57,7 @@ static void *at(const void *base, uint64_t bytes) { return base ? (uint8_t *)bas
 /* Where this rank's shard begins in the region. */
 static uint64_t shard_first(const struct executor *e, uint32_t region) {
     struct placement cut = e->o.shape.policy->region[region].state;
-    return placement_part(cut, e->o.shape.policy->mesh, e->o.rank) *
+    return placement_part(cut, e->o.shape.policy->mesh, e->m.rank) *
            (e->o.shape.model->region[region].padded / placement_parts(cut, e->o.shape.policy->mesh));
 }
 
@@ -109,7 +109,7 @@ static struct optimizer_args args_of(const struct update_argument *a, uint64_t b
                                   .average = at(a->average, skip * sizeof(float)),
                                   .average_share = set->average_share,
                                   .scalars = &set->group[scalars],
-                                  .threads = e->o.threads};
+                                  .threads = e->m.threads};
     for (uint32_t k = 0; k < states_of(a); k++) args.state[k] = at(a->state[k], skip * dtype_bytes(p.state));
     return args;
 }

@@ -9,7 +9,7 @@ zero_status await_ticket(struct executor *e, uint8_t streams, uint64_t ticket) {
     zero_status status = ZERO_OK;
     for (int s = 0; s < DEVICE_STREAMS && ticket && !status; s++)
         if (streams & 1u << s)
-            status = e->o.device->ops->wait(e->o.device, (enum device_stream)s, ticket, &e->error);
+            status = e->m.device->ops->wait(e->m.device, (enum device_stream)s, ticket, &e->error);
     return status;
 }
 
@@ -28,7 +28,7 @@ zero_status submit(struct executor *e, struct item *item, const struct kernel *k
     item->awaits = job ? AWAITS_JOB : AWAITS_DEVICE;
     if (job) return ZERO_OK;
     zero_status status = await_ticket(e, (uint8_t)(1u << stream), item->before);
-    return status ? status : e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
+    return status ? status : e->m.device->ops->submit(e->m.device, work, &item->ticket, &e->error);
 }
 
 zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
@@ -39,5 +39,5 @@ zero_status copy(struct executor *e, struct item *item, enum device_stream strea
     zero_status status = await_ticket(e, (uint8_t)(1u << stream), item->before);
     return status
                ? status
-               : e->o.device->ops->copy(e->o.device, stream, target, source, bytes, &item->ticket, &e->error);
+               : e->m.device->ops->copy(e->m.device, stream, target, source, bytes, &item->ticket, &e->error);
 }

@@ -153,17 +153,18 @@ static zero_status open_executor(struct running *run, const struct start_options
     const struct blueprint *b = o->blueprint;
     struct blueprint_messages m = blueprint_messages(b);
     uint8_t *messages = start_row(run, &b->plan, MEMORY_MESSAGES);
-    struct executor_options e = blueprint_executor_options(b);
-    e.comm = run->ranks->data;
-    e.world = run->ranks->world;
-    e.device = run->device;
-    e.rank = run->ranks->data_rank;
-    e.threads = o->host->threads;
-    e.watch = o->watch;
-    if (b->plan.tier_bytes[TIER_NVME]) e.drive = run->tier[TIER_NVME];
-    e.agreements = (struct agreement *)(void *)(messages + m.agreements);
-    if (run->discrete) e.norms = (double *)(void *)(messages + m.norms);
-    zero_status status = executor_open(&e, &run->executor, error);
+    struct executor_options options = blueprint_executor_options(b);
+    struct executor_mechanisms mechanisms = {
+        .comm = run->ranks->data,
+        .world = run->ranks->world,
+        .device = run->device,
+        .rank = run->ranks->data_rank,
+        .threads = o->host->threads,
+        .watch = o->watch,
+        .drive = b->plan.tier_bytes[TIER_NVME] ? run->tier[TIER_NVME] : NULL,
+        .agreements = (struct agreement *)(void *)(messages + m.agreements),
+        .norms = run->discrete ? (double *)(void *)(messages + m.norms) : NULL};
+    zero_status status = executor_open(&options, &mechanisms, &run->executor, error);
     if (!status) start_place(run, b, messages);
     return status;
 }

@@ -488,11 +488,10 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     struct blueprint *b = o->blueprint;
     struct agreement agreements[2]; /* the rank's own, and unused room */
     struct performer performer = {start, done, &t};
+    struct executor_mechanisms mechanisms = {.performer = &performer, .agreements = agreements};
     t.speeds = machine_speeds(o->machine, (double)b->ranks / o->nodes, b->terms.precision.compute);
     t.e = blueprint_executor_options(b);
-    t.e.performer = &performer;
-    t.e.agreements = agreements;
-    zero_status status = executor_open(&t.e, &t.executor, error);
+    zero_status status = executor_open(&t.e, &mechanisms, &t.executor, error);
     if (status) return status;
     const struct optimizer_scalars scalars[2] = {0};
     struct agreement mine = {0};

@@ -137,18 +137,18 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
     struct executor_options o = blueprint_executor_options(&run->blueprint);
     o.shape.policy = &r->policy;
     memcpy(o.shape.group, r->group, sizeof o.shape.group);
-    memcpy(o.memory, r->memory, sizeof o.memory);
-    o.drive = r->drive;
-    o.comm = r->comm;
-    o.world = r->world;
-    o.device = r->device;
-    o.rank = r->index;
-    o.threads = 1;
-    o.agreements = r->agreement;
-    o.without_data = !run->setup->host;
-    o.watch = &r->watch;
+    struct executor_mechanisms m = {.drive = r->drive,
+                                    .comm = r->comm,
+                                    .world = r->world,
+                                    .device = r->device,
+                                    .rank = r->index,
+                                    .threads = 1,
+                                    .agreements = r->agreement,
+                                    .without_data = !run->setup->host,
+                                    .watch = &r->watch};
+    memcpy(m.memory, r->memory, sizeof m.memory);
     r->events.plan = o.plan, r->events.shape = o.shape;
-    zero_status status = executor_open(&o, &r->executor, error);
+    zero_status status = executor_open(&o, &m, &r->executor, error);
     r->moves = (struct host_moves){
         .executor = r->executor, .mine = &nothing, .settles = plan_settles(&run->blueprint.plan)};
     return status;
