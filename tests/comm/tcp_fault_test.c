@@ -331,6 +331,7 @@ static void posts_and_leaves(struct rank *rank) {
     struct comm_work *work;
     struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
     bool done;
+    for (int i = 0; i < RANKS_AT_MOST * COUNT; i++) rank->buffers[COUNT + i] = 1;
     nap(0.1 * rank->options.rank);
     rank->status = comm_post(rank->group, &call, &work);
     if (!rank->status) rank->status = comm_test(work, &done);
@@ -344,6 +345,8 @@ static void all_leave(void) {
     finish(run);
     for (uint32_t r = 0; r < 3; r++) {
         CHECK_INT(run->rank[r].status, ZERO_OK);
+        CHECK_INT(atomic_load(&run->rank[r].errors), 0);
+        CHECK_INT((int)run->rank[r].buffers[COUNT - 1], 3); /* the close ended the call */
         CHECK(seconds_between(since_ns, run->rank[r].closed_ns) < SOON_S);
     }
 }
