@@ -18,11 +18,12 @@ while [[ $1 == --* ]]; do
     [[ $1 != --mpi=pmix ]] || exec mpirun -np 4 --oversubscribe "${@:3}"
     shift
 done
+tasks=()
+trap 'kill -TERM "${tasks[@]}"' TERM
 for task in 0 1 2 3; do
     SLURM_PROCID=$task SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=0 SLURM_LOCALID=$((task % 2)) "$@" &
     tasks+=($!)
 done
-trap 'kill -TERM "${tasks[@]}"' TERM
 status=0
 for task in "${tasks[@]}"; do
     wait "$task" || status=$?
