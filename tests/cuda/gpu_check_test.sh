@@ -179,7 +179,7 @@ speed | second | 60 | //:slow  |
 speed | third  | 60 | //:slow  |
 RUNS
 program looks "grep -q '\"name\": \"first\"' '$dir/timed.json' && grep -q '^  \\]' '$dir/timed.json' && grep -q first '$dir/timed.md'"
-check 1 --out "$dir/timed" --seconds 10
+check 1 --out "$dir/timed" --seconds 40
 expect "what was there while it ran" "$dir/timed.md" '^\| looks \| passed '
 expect "what was running" "$dir/timed.md" '^\| second \| not finished: out of time '
 expect "what follows" "$dir/timed.md" '^\| third \| not run: out of time \| 0 '
