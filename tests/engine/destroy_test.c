@@ -39,7 +39,8 @@ struct rank {
     bool init_late;     /* the first line of the log takes until a rank has left */
 };
 
-static atomic_uint *left, *trained; /* how many ranks have; shared by processes */
+static atomic_uint *left;    /* how many ranks have; shared by processes */
+static atomic_uint *arrived; /* how many ranks have come to await_arrived; shared, too */
 
 static void nap(double s) {
     nanosleep(&(struct timespec){(time_t)s, (long)((s - (double)(time_t)s) * 1e9)}, NULL);
@@ -48,6 +49,10 @@ static void nap(double s) {
 /* Without a limit: `alarm` ends a test that waits for a rank that waits for it. */
 static void await_left(uint32_t ranks) {
     while (atomic_load(left) < ranks) nap(0.01);
+}
+
+static void await_arrived(uint32_t ranks) {
+    while (atomic_load(arrived) < ranks) nap(0.01);
 }
 
 static void count_line(void *user, zero_log_level level, const char *line) {
@@ -94,7 +99,7 @@ static void misses(struct rank *rank, uint32_t who) {
 
 static void start(struct rank *ranks, uint32_t count, void *(*body)(void *)) {
     uint32_t port = tcp_free_port();
-    atomic_store(left, 0);
+    atomic_store(left, 0), atomic_store(arrived, 0);
     for (uint32_t r = 0; r < count; r++) {
         ranks[r] = (struct rank){.runtime = tcp_runtime(r, count, port), .init_late = ranks[r].init_late};
         CHECK_INT(pthread_create(&ranks[r].thread, NULL, body, &ranks[r]), 0);
@@ -146,7 +151,10 @@ static void *stays_and_asks(void *user) {
     struct rank *rank = user;
     if (!open_rank(rank)) return NULL;
     train(rank, 2);
-    if (rank->runtime.rank != 1) await_left(1), nap(LATE_S), misses(rank, 1);
+    if (rank->runtime.rank != 1) {
+        await_left(1), nap(LATE_S), misses(rank, 1);
+        atomic_fetch_add(arrived, 1), await_arrived(RANKS - 1); /* else one misses the other */
+    }
     destroy_soon(rank);
     return NULL;
 }
@@ -288,9 +296,8 @@ static void a_drive_that_is_stuck(void) {
 /* Returns when no rank needs another one any more, and on rank 1 first. */
 static void train_all(struct rank *rank) {
     train(rank, 1);
-    while (rank->runtime.rank == 1 && atomic_load(trained) < RANKS - 1) nap(0.01);
-    atomic_fetch_add(trained, 1);
-    while (atomic_load(trained) < RANKS) nap(0.01);
+    if (rank->runtime.rank == 1) await_arrived(RANKS - 1);
+    atomic_fetch_add(arrived, 1), await_arrived(RANKS);
 }
 
 /* Rank 1's process ends without a destroy, or stands still. */
@@ -306,7 +313,7 @@ static void dies(const zero_runtime *runtime, void *user) {
 
 static void a_peer_that_died(void) {
     tcp_processes(RANKS, TEST_S, dies, &(double){0});
-    atomic_store(trained, 0);
+    atomic_store(arrived, 0);
     tcp_processes(RANKS, TEST_S, dies, &(double){1});
 }
 
@@ -425,7 +432,7 @@ static const struct {
 int main(int argc, char **argv) {
     alarm(TEST_S);
     left = mmap(NULL, 2 * sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    trained = left + 1;
+    arrived = left + 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases && argc > 1; i++) {
         if (strcmp(cases[i].name, argv[1])) continue;
         cases[i].run();
