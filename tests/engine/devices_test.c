@@ -693,7 +693,7 @@ static void *leave_early(void *argument) {
     static struct toy_result got[2];
     struct toy_setup s = setup(3, 2);
     char json[2048];
-    s.steps = h->rank ? 1 : 2, s.timeout_s = 0.2;
+    s.steps = h->rank ? 1 : 2, s.timeout_s = 1;
     s.comm = ", \"transport\": \"nccl\"", s.extra = ", \"device\": {\"type\": \"cuda\"}";
     toy_config(&s, json, sizeof json);
     zero_runtime runtime = {.struct_size = sizeof runtime, .local = h->local, .local_rank = h->rank};
