@@ -16,7 +16,8 @@ static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
 }
 
 /* Waits a short time before it reports a broken connection: the control channel may soon report the peer's failure and
- * its cause, or the end of the peer's process. The time ends when the control thread has looked after it. */
+ * its cause, or the end of the peer's process. The wait ends when the control thread has read its messages after that
+ * time. */
 static zero_status report_broken(struct tcp_comm *tcp) {
     uint64_t heard_ns = control_ticked_ns(tcp->base.control);
     for (uint32_t peer = 0; peer < tcp->base.size; peer++) {

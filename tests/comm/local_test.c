@@ -175,9 +175,7 @@ static void a_thread_that_ends_is_noticed(bool helped) {
 
 enum { CHANGE_TIMEOUT_S = 5 }; /* so long that a busy machine runs the other thread of rank 2 within it */
 
-static void nap_beyond_the_timeout(void) {
-    nanosleep(&(struct timespec){CHANGE_TIMEOUT_S, 500000000}, NULL);
-}
+static void nap_beyond_the_timeout(void) { nanosleep(&(struct timespec){CHANGE_TIMEOUT_S, 500000000}, NULL); }
 
 static void *open_with_time(void *user) {
     start_within(user, CHANGE_TIMEOUT_S);

@@ -452,8 +452,8 @@ static void a_crowd_keeps_nobody_out(void) {
     for (int i = 0; i < CROWD; i++) close(sockets[i]);
 }
 
-/* Rank 1 stands still between its hello and its proof, for longer than a stranger may. Until then rank 0 takes no connection, so that
- * rank 1 waits for its answer. */
+/* Rank 1 stands still between its hello and its proof, for longer than a stranger may. Until then rank 0 takes no connection, so
+ * that rank 1 waits for its answer. */
 struct still {
     atomic_bool listens, stands;
 };
