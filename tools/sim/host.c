@@ -6,10 +6,6 @@
 
 #include "tools/sim/run.h"
 
-bool rank_backward(const struct rank *r) {
-    return !loop_use(&r->loop)->recomputes && policy_backward(&r->policy, loop_use(&r->loop)->position);
-}
-
 /* A unit uses the same regions in the forward and in the backward. */
 static const struct use *current_use(const struct rank *r) {
     return &r->policy.forward[loop_use(&r->loop)->unit];

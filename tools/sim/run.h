@@ -91,6 +91,11 @@ struct run {
     uint64_t *agreed_ns;      /* per step: when the last rank got there */
 };
 
+/* The host is in a backward, or begins one. */
+static inline bool rank_backward(const struct rank *r) {
+    return !loop_use(&r->loop)->recomputes && policy_backward(&r->policy, loop_use(&r->loop)->position);
+}
+
 /* A random time of at most setup->chaos_ns, or half of chaos_ns after the last random event. */
 uint64_t run_chaos_ns(const struct run *run, enum random_use use, uint64_t a, uint64_t b);
 
@@ -121,7 +126,6 @@ void rank_close(struct rank *rank);
 
 /* Continues as far as possible now. */
 void rank_go(struct rank *rank);
-bool rank_backward(const struct rank *rank);
 
 /* ---- same.c: all ranks emit the same operations ---- */
 
