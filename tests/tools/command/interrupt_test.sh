@@ -111,7 +111,7 @@ status=$?
 expect 0 "$zero" ckpt verify early/checkpoints/step_00000003
 
 # An export and an import leave nothing. What a killed export left is taken over, while no other export writes it.
-slow=("${preload[@]}" env SLOW_DRIVE_MS=3000)
+slow=(env SLOW_DRIVE_MS=3000 "${preload[@]:2}")
 expect 0 "$zero" ckpt export early/checkpoints/step_00000003 whole
 export_slowly() { # SIGNAL
     "${slow[@]}" "$zero" ckpt export early/checkpoints/step_00000003 "${out:-exported}" >out 2>err &
