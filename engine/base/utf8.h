@@ -29,8 +29,7 @@ static inline size_t utf8_length(const char *at, const char *end) {
 /* The number of bytes, up to `bytes`, in whole sequences before the first that is none. */
 static inline size_t utf8_prefix(const char *text, size_t bytes) {
     const char *at = text, *end = text + bytes;
-    for (size_t length; at < end && (length = utf8_length(at, end)); at += length) {
-    }
+    for (size_t length; at < end && (length = utf8_length(at, end)); at += length) {}
     return (size_t)(at - text);
 }
 

@@ -2,7 +2,7 @@
 
 #include "engine/config/config.h"
 
-static const char *const names[TYPES] = {
-    [GPT2] = "gpt2", [LLAMA] = "llama", [MISTRAL] = "mistral", [QWEN2] = "qwen2", [QWEN3] = "qwen3"};
+#define NAME(enumerator, name) name,
+static const char *const names[] = {ARCHITECTURE_LIST(NAME)};
 
-const char *config_architecture(uint32_t index) { return index < TYPES ? names[index] : NULL; }
+const char *config_architecture(uint32_t index) { return index < ARCHITECTURES ? names[index] : NULL; }

@@ -19,16 +19,18 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
 static const struct {
     const char *width, *heads; /* the keys that have these numbers */
     zero_status (*resolve)(struct config *config, struct zero_error *error);
-} architectures[TYPES] = {[GPT2] = {"n_embd", "n_head", resolve_gpt2},
-                          [LLAMA] = {"hidden_size", "num_attention_heads", resolve_llama},
-                          [MISTRAL] = {"hidden_size", "num_attention_heads", resolve_llama},
-                          [QWEN2] = {"hidden_size", "num_attention_heads", resolve_llama},
-                          [QWEN3] = {"hidden_size", "num_attention_heads", resolve_llama}};
+} architectures[ARCHITECTURES] = {
+    [GPT2] = {"n_embd", "n_head", resolve_gpt2},
+    [LLAMA] = {"hidden_size", "num_attention_heads", resolve_llama},
+    [MISTRAL] = {"hidden_size", "num_attention_heads", resolve_llama},
+    [QWEN2] = {"hidden_size", "num_attention_heads", resolve_llama},
+    [QWEN3] = {"hidden_size", "num_attention_heads", resolve_llama},
+};
 
 /* fallback: the default per architecture, as JSON; NULL: the architecture has no such key; "": the key has no
  * default. */
 struct model_key {
-    const char *path, *fallback[TYPES];
+    const char *path, *fallback[ARCHITECTURES];
     const char *instead;            /* the other architecture's name for this key */
     const char *alias[ALIASES_MAX]; /* names of the same key in other files; all share one field */
 };

@@ -35,8 +35,8 @@ struct model_param {
      * last one; the part after this one (0: none); the number of parts before it. */
     const char *tensor;
     uint32_t tensor_head, tensor_tail, tensor_next, tensor_part;
-    uint64_t tensor_first,
-        tensor_rows;         /* the tensor's elements before this parameter; its rows, if given, else 0 */
+    /* The number of the tensor's elements before this parameter; the tensor's rows, if they are given, else 0. */
+    uint64_t tensor_first, tensor_rows;
     uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
     uint32_t last_tied;      /* of an owner: the index of the last parameter that is tied to it; 0: none */
     uint32_t flags, scalars; /* scalars: index of its scalars in a step's list, see model_scalars */
