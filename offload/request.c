@@ -1,4 +1,4 @@
-/* What every tier refuses. */
+/* Checks a request before a tier takes it: the same checks for every tier. */
 #include <inttypes.h>
 
 #include "offload/tier.h"

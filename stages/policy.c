@@ -7,7 +7,7 @@
 #include "stages/grad.h"
 #include "stages/matrix.h"
 #include "stages/param.h"
-#include "stages/reach.h"
+#include "stages/gather_ahead.h"
 #include "stages/room.h"
 #include "stages/tensor.h"
 

@@ -1,6 +1,6 @@
 /* How far the policy gathers ahead. */
-#ifndef ZERO_STAGES_REACH_H
-#define ZERO_STAGES_REACH_H
+#ifndef ZERO_STAGES_GATHER_AHEAD_H
+#define ZERO_STAGES_GATHER_AHEAD_H
 
 #include "stages/policy.h"
 
