@@ -45,7 +45,7 @@
  * chunks of such a region, and those after them, are not fetched in the backward.
  *
  * Where one use has all micro-batches of a step, reductions need no ring: they add up in memory for the time of the use,
- * and the STORE of all chunks follows the last one.     */
+ * and the STORE of all chunks follows the last one. */
 #ifndef ZERO_OFFLOAD_EXPAND_H
 #define ZERO_OFFLOAD_EXPAND_H
 

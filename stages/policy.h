@@ -31,13 +31,18 @@
  * its part of the norms, which are gathered, and the update moves the weights. At the step the first two come before all updates, so that
  * no update waits for the other ranks; in the backward all three follow the region's last reduction.
  *
- * Invariants: 1. The parameters of a unit are gathered before its use is emitted. 2. A unit stays gathered if the next position
- * uses it again. 3. Gathers ahead stay within the pass, within `depth` gathers (in backward: `backward_depth`), and within
- * `ahead_max` and `live_max` elements. 4. Every full gradient is reduced after its last use of the pass. 5. A gradient that is
- * reduced in every micro-step of a use has two addresses, which take turns: a reduction never reads what the next micro-step
- * writes. A gradient whose buffer lives from step to step has one address, so the next micro-step waits for the reduction. 6. How
- * far the policy gathers ahead depends only on the position, not on which uses were skipped. So every buffer that a pass with
- * skipped uses has gathered at a position is also gathered there in a complete pass, and the plan has a place for it (dry_run.c). */
+ * Invariants:
+ *   1. The parameters of a unit are gathered before its use is emitted.
+ *   2. A unit stays gathered if the next position uses it again.
+ *   3. Gathers ahead stay within the pass, within `depth` gathers (in backward: `backward_depth`), and within
+ *      `ahead_max` and `live_max` elements.
+ *   4. Every full gradient is reduced after its last use of the pass.
+ *   5. A gradient that is reduced in every micro-step of a use has two addresses, which take turns: a reduction never
+ *      reads what the next micro-step writes. A gradient whose buffer lives from step to step has one address, so the
+ *      next micro-step waits for the reduction.
+ *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So every buffer
+ *      that a pass with skipped uses has gathered at a position is also gathered there in a complete pass, and the plan
+ *      has a place for it (dry_run.c). */
 #ifndef ZERO_STAGES_POLICY_H
 #define ZERO_STAGES_POLICY_H
 

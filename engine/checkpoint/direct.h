@@ -2,7 +2,7 @@
  * its stream. The bytes are collected in slots. Full slots go to the drive, several at a time, while the next are filled.
  * Bytes at a stream's ends that do not fill a page go through the page cache. Writes must not overlap.
  *
- * Threads: one at a time.  */
+ * Threads: one at a time. */
 #ifndef ZERO_ENGINE_CHECKPOINT_DIRECT_H
 #define ZERO_ENGINE_CHECKPOINT_DIRECT_H
 

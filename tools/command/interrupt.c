@@ -67,8 +67,8 @@ _Noreturn static void end_now(int number, const char *what) {
 }
 
 /* Whether a signal after the first one ends the process. SIGXCPU comes again every second. `timeout` sends its signal to the
- * process, and then to the process's group; a launcher sends Ctrl-C on to processes that the terminal sends it to, too: it is one
- * request. A second Ctrl-C of the terminal, which is the kernel's signal, is another one, however fast it comes. */
+ * process, and then to the process's group; a launcher passes Ctrl-C on to processes that also get it from the terminal. Such a
+ * repeated signal is the same request. A second Ctrl-C of the terminal, which the kernel sends, is a new request at any speed. */
 static bool asks_more(const siginfo_t *signal) {
     bool typed = signal->si_signo == SIGINT && signal->si_code == SI_KERNEL;
     bool again = signal->si_signo == state.first && !typed &&
@@ -163,7 +163,7 @@ zero_status interrupt_open(const char *command, bool speaks, struct zero_error *
     sigemptyset(&state.ends);
     for (int i = 0; i < ENDINGS; i++) {
         if (endings[i].may_be_ignored && is_ignored(endings[i].number)) continue;
-        set_action(endings[i].number, SIG_DFL, 0); /* an ignored signal never reaches sigwait */
+        set_action(endings[i].number, SIG_DFL, 0); /* an ignored signal never reaches sigwaitinfo */
         sigaddset(&state.ends, endings[i].number);
     }
     thread_blocked(&blocked);

@@ -3,7 +3,7 @@
  * Threads that compute take no signal. Some kernels of oneDNN run with their stack pointer inside the heap, where the frame of a
  * signal handler overwrites what lies below it (oneDNN's issue 4845, fixed in its version 3.11.2). So interrupt_open blocks all
  * signals in the calling thread, before it starts any other; new threads inherit that. One thread, which computes nothing, takes
- * the signals of the run by sigwait; any other signal runs its handler, or its default action, on that thread.
+ * the signals of the run by sigwaitinfo; any other signal runs its handler, or its default action, on that thread.
  *
  * The first signal of a run:
  *
@@ -16,7 +16,7 @@
  * A second signal ends the process at once, except SIGXCPU, and except the first signal again within a second, which is the same
  * request (a second Ctrl-C of the terminal always counts). The exit status is 128 + the signal's number.
  *
- * State of the process.  */
+ * State of the process. */
 #ifndef ZERO_TOOLS_COMMAND_INTERRUPT_H
 #define ZERO_TOOLS_COMMAND_INTERRUPT_H
 
