@@ -81,17 +81,19 @@ static bool shares_gradient(const struct model *m, const struct model_param *p) 
 
 /* ---- spans in the same memory ---- */
 
-struct extent { /* of a span */
+struct extent {    /* of a span */
+    uint32_t unit; /* of the parameter, or 0: the order is by unit, or by address alone */
     uintptr_t begin, end;
     const struct model_param *param;
 };
 
 static int compare_extents(const void *a, const void *b) {
-    uintptr_t x = ((const struct extent *)a)->begin, y = ((const struct extent *)b)->begin;
-    return x < y ? -1 : x > y;
+    const struct extent *x = a, *y = b;
+    if (x->unit != y->unit) return x->unit < y->unit ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-static uint64_t list_extents(const struct model *m, enum lent_array array, struct extent *out) {
+static uint64_t list_extents(const struct model *m, enum lent_array array, bool by_unit, struct extent *out) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < m->params; i++) {
         const struct model_param *p = &m->param[i];
@@ -99,14 +101,16 @@ static uint64_t list_extents(const struct model *m, enum lent_array array, struc
         for (uint32_t k = 0; k < p->span_count; k++) {
             const zero_span *span = &p->spans[k];
             uintptr_t begin = (uintptr_t)(array == LENT_PARAMS ? span->param : span->grad);
-            if (begin && span->count) out[count++] = (struct extent){begin, begin + span->count * bytes, p};
+            if (begin && span->count)
+                out[count++] = (struct extent){by_unit ? p->unit : 0, begin, begin + span->count * bytes, p};
         }
     }
     qsort(out, count, sizeof *out, compare_extents);
     return count;
 }
 
-/* Uses of several units may take turns in one array of gradients, which is then copied after each. All else has one place. */
+/* Two spans overlap. Those of tied parameters may, and those of frozen ones, which stay alike. Gradients of several units may share one
+ * array: the engine then copies them after each backward. All other spans must be apart. */
 static zero_status meet(struct model *m, enum lent_array array, const struct model_param *p,
                         const struct model_param *q, struct zero_error *error) {
     bool tied = p != q && p->owner == q->owner, alike = p->flags & q->flags & ZERO_FROZEN;
@@ -124,21 +128,33 @@ static zero_status meet(struct model *m, enum lent_array array, const struct mod
         first ? p->name : q->name, first ? q->name : p->name);
 }
 
-/* If any two extents overlap, then so do two of which one ends last among all that begin before the other. */
+/* If an extent overlaps any that begins before it, it overlaps the one of these that ends last. */
+static zero_status check_sorted(struct model *m, enum lent_array array, const struct extent *extent,
+                                uint64_t count, struct zero_error *error) {
+    const struct extent *last = extent;
+    zero_status status = ZERO_OK;
+    for (uint64_t i = 1; i < count && !status; i++) {
+        bool same = extent[i].unit == last->unit;
+        if (same && extent[i].begin < last->end) status = meet(m, array, last->param, extent[i].param, error);
+        if (!same || extent[i].end > last->end) last = &extent[i];
+    }
+    return status;
+}
+
+/* Each unit by itself first: there, an array that several units share does not hide two gradients of one unit. */
 static zero_status check_overlaps(struct model *m, struct zero_error *error) {
+    static const struct {
+        enum lent_array array;
+        bool by_unit;
+    } sweeps[] = {{LENT_PARAMS, true}, {LENT_GRADS, true}, {LENT_PARAMS, false}, {LENT_GRADS, false}};
     uint64_t spans = 0;
     for (uint32_t i = 0; i < m->params; i++) spans += m->param[i].span_count;
     struct extent *extent = malloc((spans ? spans : 1) * sizeof *extent);
     zero_status status = ZERO_OK;
     if (!extent) return error_set(error, ZERO_E_MEMORY, "no memory for the list of %" PRIu64 " spans", spans);
-    for (int array = LENT_PARAMS; array <= LENT_GRADS; array++) {
-        uint64_t count = list_extents(m, (enum lent_array)array, extent);
-        const struct extent *last = extent;
-        for (uint64_t i = 1; i < count && !status; i++) {
-            if (extent[i].begin < last->end)
-                status = meet(m, (enum lent_array)array, last->param, extent[i].param, error);
-            if (extent[i].end > last->end) last = &extent[i];
-        }
+    for (size_t i = 0; i < sizeof sweeps / sizeof *sweeps && !status; i++) {
+        uint64_t count = list_extents(m, sweeps[i].array, sweeps[i].by_unit, extent);
+        status = check_sorted(m, sweeps[i].array, extent, count, error);
     }
     free(extent);
     return status;

@@ -17,7 +17,7 @@ struct lent_piece {
 
 /* Lists the pieces of each region whose parameters all have spans. A parameter that has a slot too, or a tied one with a slot alone,
  * needs one address: there must be one span. Gradients can be lent where the uses of a tied parameter add up in one array, and where no
- * other unit's are in it. ZERO_E_ARGUMENT: spans overlap. */
+ * gradients of another unit are in it. ZERO_E_ARGUMENT: spans overlap. */
 zero_status lent_list(struct model *model, struct zero_error *error);
 
 /* The address of element `at`, of `bytes`; NULL: in a gap. *out_count: elements from there to the end of the piece or the gap. */

@@ -127,6 +127,24 @@ static void spans_in_the_same_memory(void) {
     zero_engine_destroy(e);
 }
 
+/* Two gradients of the second unit overlap, and the first unit's gradient has all of the same array. */
+static void gradients_in_the_same_memory(void) {
+    static float other[2 * COUNT];
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    zero_span span[3] = {
+        {weights, grads, COUNT}, {other, grads, COUNT / 2}, {other + COUNT, grads + COUNT / 4, COUNT / 2}};
+    zero_unit *unit;
+    for (int i = 0; i < 3; i++) {
+        zero_param param = param_of((const char *[]){"w0", "w1", "w2"}[i], NULL);
+        param.shape[0] = span[i].count, param.spans = &span[i], param.span_count = 1;
+        if (i < 2) CHECK_INT(zero_engine_add_unit(e, i ? "second" : "first", &unit), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    }
+    answers(zero_engine_commit(e, NULL), ZERO_E_ARGUMENT,
+            "parameters \"w1\" and \"w2\" have spans in the same memory");
+    zero_engine_destroy(e);
+}
+
 static void spans_at_stage_3(void) {
     zero_unit *unit;
     zero_span span = {weights, grads, COUNT};
@@ -313,6 +331,7 @@ int main(void) {
     opening();
     declaring();
     spans_in_the_same_memory();
+    gradients_in_the_same_memory();
     spans_at_stage_3();
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_shape_on_each_rank, NULL);
