@@ -634,16 +634,24 @@ static void says(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_CONTAINS(zero_last_error(), user);
 }
 
-/* A GPU adds the gradients of at most 16 ranks: of a whole world, or of each group of one. */
+/* A GPU adds the gradients of at most 16 ranks: of a whole world, also with a second shard; or of each group, on either axis. */
 static void many_ranks(void) {
     static const char all[] = "{\"train_micro_batch_size_per_gpu\": 1}",
                       groups[] =
                           "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
-                          "\"mics_shard_size\": 8}}";
+                          "\"mics_shard_size\": 8}}",
+                      copies[] =
+                          "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
+                          "\"mics_shard_size\": 1}}",
+                      second[] =
+                          "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
+                          "\"zero_hpz_partition_size\": 9}}";
     ranks_run_discrete(16, all, opens, NULL);
     ranks_run_discrete(17, all, says,
                        (char[]){"17 ranks on one GPU, which adds the gradients of at most 16"});
     ranks_run_discrete(24, groups, opens, NULL);
+    ranks_run_discrete(17, copies, says, (char[]){"17 ranks on one GPU"});
+    ranks_run_discrete(18, second, says, (char[]){"18 ranks on one GPU"});
 }
 
 static void choice(void) {

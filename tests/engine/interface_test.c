@@ -351,21 +351,28 @@ static void asks(void *user, uint64_t step, int group, zero_setting *setting) {
     setting->lr = -1;
 }
 
-static void a_schedule_may_ask(void) {
+/* Which call asks the schedule depends on `early`: whether the backward updates. */
+static void a_schedule_may_ask(int early) {
     char line[256] = "";
     zero_unit *unit;
     zero_failure failure = {.struct_size = sizeof failure};
-    zero_engine *e = open_engine("{\"train_batch_size\": 1}", line, &unit);
+    zero_engine *e = open_engine(
+        early ? "{\"train_batch_size\": 1, \"gradient_clipping\": 0, \"zero_optimization\": {\"stage\": 3, "
+                "\"update_in_backward\": true}}"
+              : "{\"train_batch_size\": 1}",
+        line, &unit);
     CHECK_INT(zero_engine_fill(e, constant, NULL), ZERO_OK);
     CHECK_INT(zero_engine_set_schedule(e, asks, e), ZERO_OK);
-    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
-    CHECK_INT(zero_forward_begin(unit), ZERO_OK);
-    CHECK_INT(zero_forward_end(unit), ZERO_OK);
-    CHECK_INT(zero_backward_begin(unit), ZERO_OK);
-    CHECK_INT(zero_backward_end(unit), ZERO_OK);
-    CHECK_INT(zero_engine_step(e, NULL), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), early ? ZERO_E_ARGUMENT : ZERO_OK);
+    if (!early) {
+        CHECK_INT(zero_forward_begin(unit), ZERO_OK);
+        CHECK_INT(zero_forward_end(unit), ZERO_OK);
+        CHECK_INT(zero_backward_begin(unit), ZERO_OK);
+        CHECK_INT(zero_backward_end(unit), ZERO_OK);
+        CHECK_INT(zero_engine_step(e, NULL), ZERO_E_ARGUMENT);
+    }
     CHECK_INT(zero_last_failure(&failure), ZERO_OK);
-    CHECK_STRING(failure.call, "zero_engine_step");
+    CHECK_STRING(failure.call, early ? "zero_micro_begin" : "zero_engine_step");
     zero_engine_destroy(e);
 }
 
@@ -496,7 +503,7 @@ int main(void) {
     a_step_without_a_backward();
     the_last_failure_has_parts();
     a_call_that_only_reads_fails_in_its_own_name();
-    a_schedule_may_ask();
+    for (int early = 0; early < 2; early++) a_schedule_may_ask(early);
     long_names_stay_utf8();
     what_the_configuration_came_to();
     the_log_names_all_accepted_keys();

@@ -462,11 +462,14 @@ static void micro_step(struct cut_model *m, enum until until) {
     ok(zero_backward_end(block));
 }
 
-/* Only the last stage has begun the backward of the second micro-step: all stages begin the step anew. */
-static void cancel_a_step(struct cut_model *m, void *user) {
+/* Only the last stage has begun the backward of the second micro-step. If `evaluates`, the other stages evaluate before their
+ * backward. All stages begin the step anew. */
+static void cancel_a_step(struct cut_model *m, void *evaluates) {
+    bool last = m->stage + 1 == m->cut->stages;
     if (!start(m)) return;
     micro_step(m, PASS_ENDS);
-    micro_step(m, m->stage + 1 == m->cut->stages ? BACKWARD_BEGINS : FORWARD_ENDS);
+    micro_step(m, last ? BACKWARD_BEGINS : FORWARD_ENDS);
+    if (!last && *(bool *)evaluates) ok(zero_micro_begin(m->engine, ZERO_EVAL));
     ok(zero_micro_cancel(m->engine));
     for (int i = 0; i < 2; i++) micro_step(m, PASS_ENDS);
     ok(zero_engine_step(m->engine, NULL));
@@ -686,8 +689,9 @@ int main(void) {
     test_overflow();
     test_failures();
     cut_run(&pipeline, config("\"stage\": 3", 0, ""), cancel, NULL);
-    cut_run(&pipeline, config("\"stage\": 3", 0, ", \"gradient_accumulation_steps\": 2"), cancel_a_step,
-            NULL);
+    for (int evaluates = 0; evaluates < 2; evaluates++)
+        cut_run(&pipeline, config("\"stage\": 3", 0, ", \"gradient_accumulation_steps\": 2"), cancel_a_step,
+                &(bool){evaluates});
     test_compare();
     test_checkpoints();
     test_own_names();
