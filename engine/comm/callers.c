@@ -122,8 +122,7 @@ static uint32_t missing(const struct meeting *m, uint32_t lanes) {
     return count;
 }
 
-/* Rank 0 looks for ranks that have ended from time to time, and when no rank is missing: a rank that has ended does
- * not count. */
+/* From time to time, and when no rank is missing, rank 0 looks for ranks that have ended: these do not count. */
 static zero_status hear_all_taken(struct meeting *m, uint32_t lanes, bool first) {
     zero_status status = ZERO_OK;
     uint64_t now_ns = clock_now_ns();

@@ -12,7 +12,7 @@ enum {
     SILENT_NS = 200000000 /* for a caller without a hello while other callers wait */
 };
 
-/* The name of the variable or option that gave this rank its number, for messages. */
+/* The names of the variables or options that say who this rank is and where the ranks meet, for messages. */
 struct names {
     const char *rank, *size, *address, *port;
 };

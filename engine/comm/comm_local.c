@@ -295,7 +295,7 @@ static zero_status check_thread(const struct comm_work *work, uint32_t peer) {
         (double)work->waited_ns * 1e-9);
 }
 
-/* This rank has waited for long. */
+/* Reports a peer for which this rank has waited for the whole limit: either the peer is stuck, or it never opened. */
 static zero_status raise_silent(const struct comm_work *work, uint32_t peer) {
     struct comm *comm = work->group->comm;
     struct local_world *world = world_of(comm);

@@ -83,8 +83,8 @@ static void close_comm(struct comm *comm) {
 /* ---- groups ---- */
 
 /* In later rounds, the awaited rank may itself wait for an absent rank. Later rounds have a longer limit, so that a
- * first round names the absent rank. After a failure this rank waits for a little longer: where all have come, others may have met already,
- * and make the group, which takes all members. */
+ * first round names the absent rank. After a failure this rank waits WATCH_GRACE_NS longer: if all members have come, some of them may
+ * have met already, and then create the group, which needs all members. */
 static zero_status await_member(struct comm_group *group, MPI_Request requests[2], uint32_t member,
                                 bool first) {
     struct comm *comm = group->comm;

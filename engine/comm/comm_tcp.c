@@ -21,7 +21,7 @@
  * bytes. Nothing is encrypted.
  *
  * Threads: data moves in the owner's comm_test and comm_idle. The control channel has its own thread and connections.
- * A broken data connection ends the run after a short time, in which the control channel may report the cause.  */
+ * A broken data connection ends the run after a short time, in which the control channel may report the cause. */
 /* clang-format on */
 #include <stdlib.h>
 #include <string.h>

@@ -62,7 +62,7 @@ void control_destroy(struct control *control);
 uint64_t control_period_ns(const struct control *control);
 void control_tick(struct control *control, uint64_t now_ns);
 
-/* Every message that had arrived by then has been heard. */
+/* The time of the last tick: every message that had arrived by then has been heard. */
 uint64_t control_ticked_ns(const struct control *control);
 
 /* True once this rank has sent a raised failure, and the other ranks have had time to pass the failure on. */

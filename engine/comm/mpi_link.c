@@ -102,8 +102,8 @@ static bool link_meet(void *user, bool *out_all) {
 /* ---- opening and closing ---- */
 
 /* MPI's own blocking calls have no deadline, so all ranks first meet in a wait that has one. After a failure the
- * barrier's request never completes, so MPI is not finalized. A rank that is interrupted waits for a little longer: where all have come,
- * others may have met already, and it goes on with them, and tells them then. */
+ * barrier's request never completes, so MPI is not finalized. A rank that is interrupted waits WATCH_GRACE_NS longer: if all ranks have
+ * come, some of them may have met already. Then this rank meets them, too, and tells them of the interruption afterwards. */
 static zero_status await_all(struct mpi_link *link, MPI_Comm from, const struct comm_options *options,
                              struct zero_error *error) {
     MPI_Request request;
@@ -145,7 +145,7 @@ static zero_status open_communicators(struct mpi_link *link, const struct comm_o
                          "comm mpi: rank %u of %u was expected, but MPI says rank %d of %d", options->rank,
                          options->size, rank, size);
     link->rank = (uint32_t)rank, link->size = (uint32_t)size;
-    /* A rank that comes when another one has left the first meeting does not meet it in the second one. */
+    /* A rank that left the first meeting counts in it, but not in the second one: a rank that comes later finds out there. */
     zero_status status = await_all(link, from, options, error);
     if (!status) status = await_all(link, from, options, error);
     if (status) return status;

@@ -246,7 +246,7 @@ static bool has_met(struct meeting *m) {
            verdict_receive(leader->socket[0], &leader->seals[0], m->r->size, &verdict, brief);
 }
 
-/* True if rank 0 has sent a verdict. A call of this rank may have failed because another rank received that verdict
+/* True if rank 0 has sent a failure, or has ended. A call of this rank may have failed because another rank received that failure
  * first, and closed its connections. */
 static bool leader_tells(const struct meeting *m, zero_status status) {
     struct pollfd word = {.fd = m->peers[0].socket[0], .events = POLLIN};

@@ -20,7 +20,7 @@
  * all its addresses if MASTER_ADDR does not say which of them the other ranks use: MASTER_ADDR is a name with several addresses,
  * or not an address of this host, or a name with a loopback address on this host.
  *
- * Threads: any; the calls block, at most until the deadline.   */
+ * Threads: any; the calls block, at most until the deadline. */
 #ifndef ZERO_ENGINE_COMM_RENDEZVOUS_H
 #define ZERO_ENGINE_COMM_RENDEZVOUS_H
 

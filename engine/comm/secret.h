@@ -1,7 +1,7 @@
 /* The secret of a job, and what is made from it: keys and tags by keyed BLAKE2b (RFC 7693), from libsodium. A tag proves
  * that its maker knows the key, and that no byte of the message has changed. It does not encrypt the message.
  *
- * Threads: any.  */
+ * Threads: any. */
 #ifndef ZERO_ENGINE_COMM_SECRET_H
 #define ZERO_ENGINE_COMM_SECRET_H
 

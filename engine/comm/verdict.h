@@ -21,12 +21,13 @@ struct verdict verdict_make(uint64_t key, zero_status status, const struct zero_
 bool verdict_send(int socket, struct seals *seals, const struct verdict *verdict);
 
 /* False: errno; EPROTO: the message is no verdict, or not from this connection. `size`: the number of ranks. */
-bool verdict_receive(int socket, struct seals *seals, uint32_t size, struct verdict *out, struct patience patience);
+bool verdict_receive(int socket, struct seals *seals, uint32_t size, struct verdict *out,
+                     struct patience patience);
 
 /* Records the failure of a verdict, in place of an earlier one. */
 zero_status verdict_take(const struct verdict *verdict, struct zero_error *error);
 
-/* True if the next verdict has come over this connection, or the connection has ended. Never blocks. */
+/* True if the next verdict over this connection has come and is a failure, or if the connection has ended. Never blocks. */
 bool verdict_ends(int socket);
 
 /* For the data that follows a verdict. */

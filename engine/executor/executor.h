@@ -92,7 +92,7 @@ struct executor_shape {
     uint64_t piece_bytes;
 };
 
-/* What is performed: blueprint_executor_options. */
+/* The operations that the executor performs, from blueprint_executor_options. */
 struct executor_options {
     struct executor_shape shape;
     const struct plan *plan;
@@ -100,7 +100,7 @@ struct executor_options {
     uint32_t state_count;                 /* the most states that one of them uses, and the average */
 };
 
-/* What performs it. */
+/* The mechanisms that perform the operations. */
 struct executor_mechanisms {
     void *memory[TIERS]; /* the tiers' extents */
     void *space;         /* plan.space_bytes of address space, whose parts are empty; else NULL */

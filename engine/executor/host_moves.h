@@ -48,7 +48,8 @@ struct host_moves {
         bool aside;
         uint32_t unit, position;
     } use;
-    /* With a shadow: the last step, or values that the host wrote, must be committed. APPLY sets it, and the host's commit clears it. */
+    /* With a shadow: the last step, or values that the host wrote, must be committed. APPLY and shadow_written set it; the
+     * commit clears it. */
     bool commits;
     const struct agreement *mine; /* AGREE: this rank's contribution */
     struct point agreed;          /* set by AGREE */

@@ -5,11 +5,11 @@
 #include "engine/executor/executor_internal.h"
 
 bool scatters(const struct operation *op);
-/* A chunk that is scattered and then summed over the replicate axis; and the second operation. */
+/* True if a chunk is scattered and then summed over the replicate axis; and the second of these operations. */
 bool sums_replicas(const struct operation *op);
 struct operation sum_of_scatter(const struct operation *op);
 
-/* A reduction needs memory of its own for the message, or for the reduced shard. */
+/* True if a reduction needs staging memory for its message, or for the reduced shard. */
 bool stages_message(const struct executor_shape *o, const struct operation *op);
 bool stages_shard(const struct executor_shape *o, const struct operation *op);
 

@@ -19,7 +19,7 @@ void tensor_measure_run(struct executor *e, uint32_t region, uint32_t param, uin
 /* The same on a device. */
 zero_status tensor_measure_queue(struct executor *e, struct item *item, uint32_t param,
                                  const struct optimizer_args *args, struct tensor_norms *norms);
-/* Puts what all parts say into the scalars. */
+/* Sets the trust ratio in the scalars from the norms of all parts. */
 void tensor_trust(const struct executor *e, uint32_t region, uint32_t param, const struct tensor_norms *norms,
                   struct optimizer_scalars *scalars);
 

@@ -31,12 +31,14 @@ struct zero_handle {
 struct model_param {
     struct zero_handle *handle; /* owned */
     const char *name;           /* the handle's */
-    /* See tensor.h: the tensor's name (`name` if the parameter is a whole tensor); the tensor's first part, and, in that part, its
-     * last one; the part after this one (0: none); the number of parts before it. */
+    /* The tensor of which this parameter is a part (tensor.h), and its name: `name` if the parameter is a whole tensor. */
     const char *tensor;
-    uint32_t tensor_head, tensor_tail, tensor_next, tensor_part;
-    /* The number of the tensor's elements before this parameter; the tensor's rows, if they are given, else 0. */
-    uint64_t tensor_first, tensor_rows;
+    uint32_t tensor_head;    /* the tensor's first part */
+    uint32_t tensor_tail;    /* of a first part: the tensor's last part so far */
+    uint32_t tensor_next;    /* the part after this one; 0: none */
+    uint32_t tensor_part;    /* the number of parts before this one */
+    uint64_t tensor_first;   /* the number of the tensor's elements before this part */
+    uint64_t tensor_rows;    /* of the whole tensor, if given; else 0 */
     uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
     uint32_t last_tied;      /* of an owner: the index of the last parameter that is tied to it; 0: none */
     uint32_t flags, scalars; /* scalars: index of its scalars in a step's list, see model_scalars */

@@ -61,7 +61,8 @@ static uint64_t place_of(const struct pass *pass) {
     return (uint64_t)pass->made << 32 | (pass->blueprint->policy.cursor + moves);
 }
 
-/* Micro-steps that are done are cancelled, or a backward has begun. A training pass that an evaluation has interrupted has none. */
+/* True if a cancel on this rank drops the whole step: micro-steps that are done, or a training pass whose backward has begun. A training
+ * pass that an evaluation has interrupted has not begun its backward. */
 static bool drops_step(const struct pass *pass) {
     return pass->phase == PHASE_READY ? !pass->suspended
                                       : pass->mode == ZERO_TRAIN && pass->backwards > pass->made_before;
@@ -76,8 +77,8 @@ static uint64_t kind_of(const struct pass *pass) {
            (pass->mode == ZERO_EVAL);
 }
 
-/* Runs before anything moves, so that a refusal changes nothing. *out_step: a rank drops the step, and so all ranks do. The stages
- * of a pipeline begin their backwards at different times. */
+/* Runs before anything moves, so that a refusal changes nothing. *out_step: some rank drops the whole step, and so all ranks must: the
+ * stages of a pipeline begin their backwards at different times. */
 static zero_status agree_place(struct pass *pass, bool *out_step) {
     const struct rank_report *all;
     const struct zero_error none = {.rank = -1};

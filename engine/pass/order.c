@@ -1,4 +1,4 @@
-/* What the host may do when. */
+/* Which calls of the host are allowed in which phase. */
 #include "engine/pass/pass.h"
 
 bool pass_awaits_backward(const struct pass *pass) {

@@ -133,8 +133,9 @@ struct begun { /* a use */
     uint32_t position; /* in the pass; of a recomputed forward: the position of the next backward */
 };
 
-/* By now the notes of the step before are set, and its chunks were stored during the forward. Values that the host wrote are committed for
- * the same reason: the updates may have to be repeated from them. */
+/* With a shadow, updates in the backward overwrite the step before the last one, so the last step is committed first. Its notes are set
+ * by now, and its chunks were stored during the forward. Values that the host wrote are committed, too, because the updates may have to
+ * be repeated from them. */
 static zero_status commit_before_updates(void *user, struct host_moves *moves, enum host_move move) {
     const struct pass *pass = user;
     return host_move_commits(moves, move) ? shadow_commit_now(pass->state) : ZERO_OK;

@@ -9,7 +9,7 @@
  * address, they are parts of an address space, and only parts in use take memory, at most the policy's room. A discrete device has
  * no such address space: there all buffers have memory.
  *
- * Pure: it allocates only its own tables, and owns them.  */
+ * Pure: it allocates only its own tables, and owns them. */
 #ifndef ZERO_ENGINE_PLAN_PLAN_H
 #define ZERO_ENGINE_PLAN_PLAN_H
 

@@ -1,7 +1,7 @@
 /* The state at rest: parameters, masters and optimizer states wherever they are, and the work on them between steps: get, put,
  * fill, hash, check, save, load, recover.
  *
- * Threads: the host's thread, with nothing in flight. A save in the background reads through a view of its own.  */
+ * Threads: the host's thread, with nothing in flight. A save in the background reads through a view of its own. */
 #ifndef ZERO_ENGINE_STATE_STATE_H
 #define ZERO_ENGINE_STATE_STATE_H
 

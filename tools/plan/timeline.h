@@ -5,7 +5,7 @@
  * These operations take turns: collectives on the links; updates on the memory that holds the state; copies between a
  * device and its host on each direction of the bus; fetches and stores on the drive, of which a node's ranks have equal
  * parts. On a machine that shares cores, all of these also take turns with the host's computing, because they are
- * copies and additions on its cores.  */
+ * copies and additions on its cores. */
 #ifndef ZERO_TOOLS_PLAN_TIMELINE_H
 #define ZERO_TOOLS_PLAN_TIMELINE_H
 
