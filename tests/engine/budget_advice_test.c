@@ -192,6 +192,40 @@ static void tiered_is_advised(void) {
     take_advice(&s, out.error);
 }
 
+/* The least change is named first. A tier without room gives way to the next one. */
+static const struct {
+    const char *stage, *optimizer, *cpu; /* cpu: its budget */
+    double device;                       /* its budget, of what the plan takes without one */
+    const char *says[2];
+} changes[] = {
+    {"0",
+     NONE,
+     "\"unlimited\"",
+     0.95,
+     {"it fits with zero_optimization.stage 1; or", "offload_optimizer.device \"cpu\""}},
+    {"0",
+     NONE,
+     "300000",
+     0.8,
+     {"it fits with zero_optimization.stage 1; or", "offload_optimizer.device \"nvme\""}},
+    {"3", NVME, "300000", 0.8, {"offload_param.device \"nvme\"", "offload_gradients.device \"nvme\""}},
+};
+
+static void the_least_change_comes_first(void) {
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        struct settings s = settings_make(changes[i].stage, changes[i].optimizer, NONE, "");
+        strcpy(s.value[SLOTS], "1"), strcpy(s.value[CHUNK], "1024");
+        struct outcome whole = run(&s);
+        snprintf(s.value[MEMORY_DEVICE], sizeof s.value[0], "%.0f",
+                 (double)whole.plan.bytes[ZERO_DEVICE] * changes[i].device);
+        strcpy(s.value[MEMORY_CPU], changes[i].cpu);
+        struct outcome out = run(&s);
+        CHECK_INT(out.status, ZERO_E_BUDGET);
+        for (int k = 0; k < 2; k++) CHECK_CONTAINS(out.error, changes[i].says[k]);
+        take_advice(&s, out.error);
+    }
+}
+
 static void the_owners_are_named(void) {
     struct settings s = settings_make("0", NONE, NONE, "");
     strcpy(s.value[MEMORY_DEVICE], "1000");
@@ -243,6 +277,7 @@ static void owners_add_up(void) {
 int main(void) {
     advice_is_true();
     tiered_is_advised();
+    the_least_change_comes_first();
     the_owners_are_named();
     owners_add_up();
     return check_end();

@@ -145,6 +145,42 @@ static void gradients_in_the_same_memory(void) {
     zero_engine_destroy(e);
 }
 
+/* Frozen parameters may share memory, and do not hide a trained one in the same memory. */
+static void frozen_spans_beside_a_trained_one(void) {
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    zero_span span[3] = {{weights, NULL, COUNT}, {weights, NULL, 1}, {weights + COUNT / 2, grads, 1}};
+    zero_unit *unit;
+    CHECK_INT(zero_engine_add_unit(e, "unit", &unit), ZERO_OK);
+    for (int i = 0; i < 3; i++) {
+        zero_param param = param_of((const char *[]){"w0", "w1", "w2"}[i], NULL);
+        param.shape[0] = span[i].count, param.spans = &span[i], param.span_count = 1;
+        param.flags = i < 2 ? ZERO_FROZEN : 0;
+        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    }
+    answers(zero_engine_commit(e, NULL), ZERO_E_ARGUMENT,
+            "parameters \"w0\" and \"w2\" have spans in the same memory");
+    zero_engine_destroy(e);
+}
+
+static void two_tied_to_one(void) {
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    static const char *const names[2][2] = {{"w0", "w1"}, {"t0", "t1"}};
+    zero_unit *unit;
+    for (int u = 0; u < 2; u++) {
+        CHECK_INT(zero_engine_add_unit(e, u ? "second" : "first", &unit), ZERO_OK);
+        for (int i = 0; i < 2; i++) {
+            zero_param param = param_of(names[u][i], &slot[i]);
+            param.tied_to = u ? "w1" : NULL;
+            zero_status status = zero_unit_add_param(unit, &param);
+            if (!u || !i) CHECK_INT(status, ZERO_OK);
+            if (u && i)
+                answers(status, ZERO_E_ARGUMENT,
+                        "parameters \"t0\" and \"t1\" of unit \"second\" are tied to the same one");
+        }
+    }
+    zero_engine_destroy(e);
+}
+
 static void spans_at_stage_3(void) {
     zero_unit *unit;
     zero_span span = {weights, grads, COUNT};
@@ -332,6 +368,8 @@ int main(void) {
     declaring();
     spans_in_the_same_memory();
     gradients_in_the_same_memory();
+    frozen_spans_beside_a_trained_one();
+    two_tied_to_one();
     spans_at_stage_3();
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_shape_on_each_rank, NULL);
