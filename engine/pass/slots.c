@@ -28,7 +28,8 @@ static void clear_spans(struct pass *pass, const struct model_param *p) {
     borrowed_clear_gradients(pass->run, slots_dtype(pass, p), p);
 }
 
-/* Marks the gradients of the region that the host will overwrite: those of the unit's parameters. */
+/* Sets `written` to false for the gradients that the host will overwrite, which are those of the unit's parameters; and to true for the
+ * region's other gradients, which begin as zeros. */
 static void mark_overwritten(const struct model *m, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &m->region[region];
     for (uint32_t i = 0; i < r->params; i++) m->param[r->param[i]].written = true;
