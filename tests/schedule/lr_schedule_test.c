@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "engine/config/config.h"
+#include "engine/config/key.h"
+#include "engine/config/value.h"
 #include "tests/check.h"
 
 enum { UPDATES_MAX = 10 };
@@ -177,8 +179,70 @@ static void no_schedule_changes_nothing(void) {
     config_free(&config);
 }
 
+/* The keys that are not given have the defaults of DeepSpeed 0.19 and PyTorch 2. The others are given as 9. */
+static const struct defaults {
+    const char *type, *given, *values;
+} defaults[] = {
+    {"WarmupLR", "", "warmup_min_lr 0, warmup_num_steps 1000, warmup_type \"log\", last_batch_iteration -1"},
+    {"WarmupDecayLR", "'total_num_steps': 9",
+     "warmup_min_lr 0, warmup_max_lr 0.001, warmup_num_steps 1000, warmup_type \"log\", total_num_steps 9, "
+     "last_batch_iteration -1"},
+    {"WarmupCosineLR", "'total_num_steps': 9",
+     "warmup_num_steps 1000, warmup_type \"log\", total_num_steps 9, warmup_min_ratio 0, "
+     "cos_min_ratio 0.0001, last_batch_iteration -1"},
+    {"OneCycle", "'cycle_min_lr': 9, 'cycle_max_lr': 9",
+     "last_batch_iteration -1, cycle_min_lr 9, cycle_max_lr 9, decay_lr_rate 0, "
+     "cycle_first_step_size 2000, cycle_first_stair_count 0, decay_step_size 0, cycle_momentum true, "
+     "cycle_min_mom 0.8, cycle_max_mom 0.9, decay_mom_rate 0"},
+    {"LRRangeTest", "",
+     "last_batch_iteration -1, lr_range_test_min_lr 0.001, lr_range_test_step_size 2000, "
+     "lr_range_test_step_rate 1, lr_range_test_staircase false"},
+    {"StepLR", "'step_size': 9", "step_size 9, gamma 0.1"},
+    {"MultiStepLR", "'milestones': [9]", "gamma 0.1, milestones [ 9 ]"},
+    {"ConstantLR", "", "factor 0.3333333333333333, total_iters 5"},
+    {"LinearLR", "", "total_iters 5, start_factor 0.3333333333333333, end_factor 1"},
+    {"ExponentialLR", "'gamma': 9", "gamma 9"},
+    {"PolynomialLR", "", "total_iters 5, power 1"},
+    {"CosineAnnealingLR", "'T_max': 9", "T_max 9, eta_min 0"},
+    {"CosineAnnealingWarmRestarts", "'T_0': 9", "eta_min 0, T_0 9, T_mult 1"},
+    {"CyclicLR", "'base_lr': 9, 'max_lr': 9",
+     "cycle_momentum true, gamma 1, base_lr 9, max_lr 9, step_size_up 2000, mode \"triangular\", "
+     "base_momentum 0.8, max_momentum 0.9"},
+    {"OneCycleLR", "'max_lr': 9, 'total_steps': 9",
+     "cycle_momentum true, max_lr 9, base_momentum 0.85, max_momentum 0.95, total_steps 9, "
+     "pct_start 0.3, anneal_strategy \"cos\", div_factor 25, final_div_factor 10000, three_phase false"},
+};
+
+static void take_defaults(const struct defaults *d) {
+    static const char block[] = "scheduler.params.";
+    char members[300], values[600] = "";
+    struct config config;
+    snprintf(members, sizeof members, "'scheduler': {'type': '%s', 'params': {%s}}", d->type, d->given);
+    read_text(members, &config);
+    for (uint32_t i = 0; i < config_key_count(); i++) {
+        const char *path = config_key_at(i)->path, *text = config_entry(&config, path)->text;
+        if (strncmp(path, block, sizeof block - 1) != 0 || !text) continue;
+        if (!lr_schedule_key(config.schedule_row, path + sizeof block - 1)) continue;
+        size_t length = strlen(values);
+        snprintf(values + length, sizeof values - length, "%s%s %s", length ? ", " : "",
+                 path + sizeof block - 1, text);
+    }
+    CHECK_STRING(values, d->values);
+    config_free(&config);
+}
+
+static void every_schedule_has_its_defaults(void) {
+    size_t count = 0;
+    for (; count < sizeof defaults / sizeof *defaults && lr_schedules[count]; count++) {
+        CHECK_STRING(defaults[count].type, lr_schedules[count]->name);
+        take_defaults(&defaults[count]);
+    }
+    CHECK(!lr_schedules[count]);
+}
+
 int main(void) {
     for (size_t i = 0; i < sizeof sequences / sizeof *sequences; i++) follow(&sequences[i]);
+    every_schedule_has_its_defaults();
     momentum_cycles_against_lr();
     groups_have_numbers_of_their_own();
     no_schedule_changes_nothing();
