@@ -115,6 +115,14 @@ shadow drive >c.json
 expect 0 go_on --steps $((had + 3)) --discard-shadow
 [[ $(begun) == "$saved" ]] || fail "--discard-shadow went on from step $(begun)"
 
+# On another number of ranks other settings begin another run, which does not get the shadow.
+back && rm -r run/checkpoints
+shadow drive 's/1e-2/1e-3/' >c.json
+ranks=4 expect 0 go_on --steps 2
+shadow drive >c.json
+expect 1 go_on --steps $((had + 3))
+says err "which has not ended: go on with that run (--run DIR --recover), keep it and give this run another nvme_path, or discard it"
+
 # Nor is it written over where one rank's drive is missing.
 back
 rm drive/zero-shadow-00001-of-00002

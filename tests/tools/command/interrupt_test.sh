@@ -124,6 +124,10 @@ says err "zero ckpt: interrupted: nothing of exported is left"
 compgen -G "exported*" && fail "an interrupted export left something"
 export_slowly KILL
 ends 137
+mkdir exported.partial/mine
+expect 1 "$zero" ckpt export early/checkpoints/step_00000003 exported
+says err "exported.partial holds what no export writes: move it away"
+rmdir exported.partial/mine || fail "an export removed a directory that no export makes"
 : >exported.partial/model-00001-of-00002.safetensors
 expect 0 "$zero" ckpt export early/checkpoints/step_00000003 exported
 diff -r whole exported || fail "after a killed export: another export"
