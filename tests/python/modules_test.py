@@ -215,7 +215,9 @@ class Passes(Case):
                         if step % 4:
                             loss = F.cross_entropy(model((x + 0.1 * grads[0].sign()).detach()), y)
                         seen.append((loss.detach(), *grads))
-                        engine.backward(loss) if model is engine.model else (loss / accumulation).backward()
+                        # A backward to parameters, named or not, is a micro-step.
+                        inputs = [*model.parameters()] if step % 3 == 1 else None
+                        engine.backward(loss, inputs=inputs) if model is engine.model else (loss / accumulation).backward()
                     torch.testing.assert_close(*seen, rtol=1e-5, atol=2e-6)
                     self.assertEqual(engine.step().updated, (step + 1) % accumulation == 0)
                     if (step + 1) % accumulation == 0:
@@ -342,7 +344,10 @@ class Passes(Case):
                 torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
-                loss = (loss_of_vectors(engine.model, 2 * step) + loss_of_vectors(engine.model, 2 * step + 1)) / 2
+                x, y = vectors(2 * step)
+                first = F.cross_entropy(engine.model(x.requires_grad_()), y)
+                torch.autograd.grad(first, x, retain_graph=True)  # drops nothing of the pass
+                loss = (first + loss_of_vectors(engine.model, 2 * step + 1)) / 2
                 if step % 2:
                     engine.backward(loss * 0.25, retain_graph=True)
                     engine.backward(loss * 0.75)
@@ -560,7 +565,7 @@ class Modules(Case):
             def forward(self, x):
                 for block in self.blocks:
                     x = checkpoint(block, x, use_reentrant=self.reentrant)
-                return self.head(x)
+                return checkpoint(self.head, x, use_reentrant=self.reentrant)  # then no parameter is in the outer graph
 
         expected = [row[0] for row in plain_losses("mlp", STEPS)]
         for kind in (Inside, Around):
