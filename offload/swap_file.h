@@ -28,7 +28,7 @@ struct swap_file {
     bool direct;        /* transfers bypass the page cache */
     bool allocated;     /* the filesystem has reserved all its blocks */
     uint64_t kept_bytes; /* the size of what an earlier process kept in the file */
-    bool blank;          /* nothing was written to that: a start that was killed took its space, or a part of it */
+    bool blank;          /* nothing was written to the kept file: a start that was killed had only taken space for it */
 };
 
 /* Makes the directory with mode 0700 if it is missing; its parent must exist. If `path` is itself a symbolic link, follows it only if

@@ -87,7 +87,7 @@ struct region {
     bool grad_live;               /* an interval of the full gradient is open */
     bool grad_second;             /* with grad_turns: the second buffer's turn */
 
-    /* With policy.bound (room.c). */
+    /* With policy.bound (room.c, eviction.c). */
     bool shared;      /* several uses share it: set by policy_open */
     uint32_t open;    /* uses of it that have begun and not ended */
     uint32_t awaited; /* forwards of this training pass whose backward has not ended */

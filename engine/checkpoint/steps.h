@@ -23,7 +23,7 @@ void steps_name(uint64_t step, char out[STEP_NAME_BYTES]); /* "step_00000100" */
 bool steps_parse(const char *name, uint64_t *out_step);
 
 /* Finds the directory of a step: `path` itself if it has a manifest, else the directory that `latest` in `path` names,
- * else the only one. */
+ * else the only checkpoint in `path`. */
 zero_status steps_find(struct storage *storage, const char *path, char out[STORAGE_PATH_BYTES],
                        struct zero_error *error);
 

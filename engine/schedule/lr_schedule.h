@@ -80,7 +80,7 @@ const struct lr_key *lr_schedule_key(const struct lr_schedule *schedule, const c
 
 /* The setting of the update after `applied` earlier updates. It is computed in round-to-nearest, in any floating-point
  * environment of the host program. If last_batch_iteration is 0 or more, the first update uses the optimizer's own
- * setting, as in DeepSpeed. Without a schedule (NULL) all updates do. */
+ * setting, as in DeepSpeed. Without a schedule (NULL) every update does. */
 struct lr_setting lr_schedule_at(const struct lr_schedule *schedule, const struct lr_schedule_params *params,
                                  uint32_t group, uint64_t applied, struct lr_setting given);
 

@@ -18,7 +18,7 @@ struct claim {
     const char *products;     /* identity_describe's */
     struct identity own;      /* of this configuration and this data */
     struct identity previous; /* of the run that used this directory before; an empty id: none */
-    bool same_run;            /* a shadow of that run stays, for the number of ranks that made it: rank 0's */
+    bool same_run;            /* the new run is `previous`, too, whose shadow stays for the ranks that made it; rank 0 alone sets it */
 };
 
 /* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not

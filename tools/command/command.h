@@ -15,7 +15,7 @@ struct command {
     const char *description;           /* NULL, or a paragraph for `zero help NAME` */
     const struct option *options;      /* ends with a row without a name; NULL: none */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name */
-    bool alone;                        /* takes one process: refused in several of mpirun's */
+    bool alone;                        /* takes one process: refused if mpirun started several */
 };
 
 extern const struct command command_train, command_sample, command_ckpt, command_config, command_plan,

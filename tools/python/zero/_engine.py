@@ -86,8 +86,8 @@ class Optimizer(torch.optim.Optimizer):
         self.engine.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Before the call of step after a backward: drops all micro-steps of this step, at the next forward or call of step. The engine
-        clears gradients after a step by itself."""
+        """Between a backward and the next call of step: drops all micro-steps of this step, at the next forward or call of step. Else it
+        changes nothing: the engine clears gradients after a step by itself."""
         super().zero_grad()
 
     def update(self, handle: int) -> Any:

@@ -52,7 +52,7 @@ class Pass:
 
 
 def _gets_gradient(parameter: nn.Parameter) -> bool:
-    """In the present backward; torch.autograd.grad returns it instead, which torch says by an exception."""
+    """Whether the present backward adds to the parameter's .grad. PyTorch raises if torch.autograd.grad returns the gradient instead."""
     try:
         return bool(_torch._C._will_engine_execute_node(_torch.autograd.graph.get_gradient_edge(parameter).node))
     except RuntimeError:
@@ -80,7 +80,7 @@ def tensors_in(output: Any) -> list[Any]:
 class Passes:
     """The state of the present pass, and the hooks."""
 
-    scaled = False  # an engine's backward is at work, which has scaled its loss
+    scaled = False  # True while engine.backward runs, which scales the loss
 
     def __init__(self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None]) -> None:
         self.model, self.handle, self.free, self.prepare = model, handle, free, prepare
@@ -93,7 +93,7 @@ class Passes:
         self.root: Use | None = None  # a unit without parameters: its begin brings the held units
         self.mode: int | None = None  # of the engine's open pass
         self.micro = 0  # training passes of this step
-        self.limit = 0  # of micro
+        self.limit = 0  # the most that micro may be
         self.unseen = False  # a backward has ended since the last call of step
         self.current: Pass | None = None
         self.training: Callable[[], Pass | None] = lambda: None
@@ -104,7 +104,7 @@ class Passes:
         self.ignored = False  # forwards that the engine ignores
         self.last = _FIRST  # the index of the use whose backward has begun
         self.open: list[tuple[Call, bool]] = []  # calls, and whether they are backward
-        _torch.compiler.reset()  # code that was compiled before calls no hooks
+        _torch.compiler.reset()  # code that was compiled before does not call the hooks
         self.hooks = [
             model.register_forward_pre_hook(_disable(self._root_pre), prepend=True, with_kwargs=True),
             model.register_forward_hook(_disable(self._root_post)),
@@ -209,8 +209,8 @@ class Passes:
             self.cancel()
 
     def _cleared(self) -> bool:
-        """Whether the program has cleared the gradients of a step that has begun, as zero_grad does: they are to be dropped. A loop that
-        calls step after each backward may clear them then: step keeps them."""
+        """Whether the program has cleared .grad, as zero_grad does, between a backward and the next call of step: then the step so far is
+        dropped. To clear .grad after a call of step drops nothing: a loop may do both after each backward."""
         return self.unseen and all(leaf.parameter.grad is None for leaf in self.leaves)
 
     def drop_cleared(self) -> None:
@@ -317,7 +317,7 @@ class Passes:
                 "zero: a backward comes after that of its pass, or after a later pass: give fully_shard free_order=True "
                 "for several backwards of one forward"
             )
-        # A backward to chosen inputs, of which none is a parameter. Torch allows no reentrant checkpoint in it, which hides parameters.
+        # A backward to chosen inputs, of which none is a parameter. PyTorch refuses reentrant checkpoints in it: they hide parameters.
         reads = not _torch.autograd._is_checkpoint_valid() and not any(_gets_gradient(leaf.parameter) for leaf in self.leaves)
         if reads and self.in_root:
             raise ZeroError("zero: torch.autograd.grad is called inside of the model's forward: call it on what the model returns")
