@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/utf8.h"
 #include "engine/comm/socket.h"
 #include "engine/comm/verdict.h"
 #include "tests/check.h"
@@ -943,7 +945,18 @@ static void no_rank_calls_itself(void) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* A message for which a verdict has no room loses its end, between two characters. */
+static void a_long_message_stays_utf8(void) {
+    enum { CHARACTERS = 510 };
+    struct zero_error error = {.code = ZERO_E_IO, .message = "x"};
+    for (int i = 0; i < CHARACTERS; i++) memcpy(error.message + 1 + 2 * i, "\xc3\xa9", 2);
+    struct verdict verdict = verdict_make(1, ZERO_E_IO, &error);
+    CHECK(strlen(verdict.message) < strlen(error.message));
+    CHECK(utf8_is(verdict.message));
+}
+
 int main(void) {
+    a_long_message_stays_utf8();
     no_rank_calls_itself();
     interrupted_while_one_is_absent();
     interrupted_when_all_have_come();

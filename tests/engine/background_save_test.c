@@ -420,6 +420,9 @@ static void fails(zero_engine *engine, uint32_t rank, void *user) {
     double sum = 1;
     CHECK_INT(zero_engine_sum(engine, &sum, 1), ZERO_OK); /* rank 0 is past it too */
     CHECK(!is_there(".step_00000002.saving"));
+    /* this one fails before it is in the background */
+    CHECK_INT(zero_engine_save(engine, "/dev/null/runs"), ZERO_E_IO);
+    CHECK_INT(zero_engine_save_wait(engine), ZERO_E_IO);
     CHECK_INT(zero_engine_save(engine, directory), ZERO_OK);
     CHECK_INT(zero_engine_save_wait(engine), ZERO_OK);
     CHECK(is_saved(BEFORE + AFTER));
