@@ -64,6 +64,6 @@ int main(int argc, char **argv) {
     CHECK((clock_now_ns() - since_ns) / 1000000000 < SOON_S);
     if (group) comm_group_close(group);
     comm_close(comm);
-    printf("rank %u ends: %s\n", me, error.message);
+    printf("rank %u %s: %s\n", me, late ? "came late" : "ends", error.message);
     return check_end();
 }
