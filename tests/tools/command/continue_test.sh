@@ -130,6 +130,18 @@ expect 1 go_on --steps $((had + 3))
 says err "later than its latest checkpoint, and the run cannot go on from it"
 cmp -s drive/zero-shadow-00000-of-00002 kept/drive/zero-shadow-00000-of-00002 || fail "a refused run changed what is left of the shadow"
 
+# Where its chunks are damaged, each --continue fails, and says how to give the shadow up.
+back && rm -r run/checkpoints
+for file in drive/zero-shadow-*; do
+    head -c $(($(stat -c %s $file) - 65536)) /dev/zero | dd of=$file bs=65536 seek=1 conv=notrunc status=none
+done
+expect 1 go_on --steps $((had + 3))
+says err "came back damaged from"
+says err "if the shadow is damaged, --discard-shadow gives it up: the run then goes on from its latest checkpoint, or begins anew"
+expect 0 go_on --steps 2 --discard-shadow
+says out "begins    with random weights"
+expect 0 "$zero" report run
+
 # Frozen weights are in no shadow: those of --model come from there again, though a checkpoint has them, too.
 expect 0 "$zero" ckpt export run/checkpoints model
 rm -rf run drive whole
