@@ -101,7 +101,8 @@ static const struct option options[] = {
      "settings",
      OPTION_NAME, FIELD(recover)},
     {"--discard-shadow", NULL,
-     "overwrites the step that another run, which has not ended, keeps on the drive (nvme.shadow)",
+     "overwrites the step that this run or another one, which has not ended, keeps on the drive "
+     "(nvme.shadow)",
      OPTION_FLAG, FIELD(discard_shadow)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
     {"--prompt", "TEXT", "the text that the sample continues; for text only", OPTION_TEXT, FIELD(prompt)},
