@@ -1,4 +1,4 @@
-/* The only file here that knows json-c. */
+/* The only file of checkpoint/ that includes json-c. */
 #include "engine/checkpoint/json.h"
 
 #include <json-c/json.h>

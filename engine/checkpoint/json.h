@@ -1,4 +1,4 @@
-/* Reads JSON documents, and writes strings. Only json.c knows json-c. The caller bounds the size of a document.
+/* Reads JSON documents, and writes strings. Only json.c includes json-c. The caller bounds the size of a document.
  * Nothing in a document is trusted: every accessor takes NULL and values of any type, and reports a value of the
  * wrong type. */
 #ifndef ZERO_ENGINE_CHECKPOINT_JSON_H

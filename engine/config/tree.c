@@ -1,4 +1,4 @@
-/* The only file that includes json-c. The scanner checks the text of a file before json-c parses it. */
+/* The only file of config/ that includes json-c. The scanner checks the text of a file before json-c parses it. */
 #include "engine/config/tree.h"
 
 #include <json-c/json.h>
