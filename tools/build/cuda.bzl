@@ -79,18 +79,37 @@ _fatbin = rule(
     },
 )
 
+# Machine code for a GPU is the same in all configurations of the host's compiler: it is made once, in Bazel's own configuration.
+def _once_impl(ctx):
+    made = ctx.attr.made
+    return [
+        DefaultInfo(files = made[DefaultInfo].files),
+        OutputGroupInfo(fatbin = made[OutputGroupInfo].fatbin),
+    ]
+
+_once = rule(
+    implementation = _once_impl,
+    attrs = {"made": attr.label(cfg = "exec", mandatory = True)},
+)
+
 def cuda_fatbin(name, src, architectures = CUDA_ARCHITECTURES, deps = [], fmad = False, copts = [], visibility = None, tags = []):
     """A cc_library with one symbol, `name`: see the head of this file."""
     _fatbin(
-        name = name + "_assembly",
+        name = name + "_compiled",
         src = src,
         architectures = architectures,
         copts = copts,
         fmad = fmad,
         symbol = name,
-        tags = tags,
+        tags = tags + ["manual"],
         target_compatible_with = CUDA_TOOLKIT,
         deps = deps,
+    )
+    _once(
+        name = name + "_assembly",
+        made = name + "_compiled",
+        tags = tags,
+        target_compatible_with = CUDA_TOOLKIT,
     )
     native.filegroup(
         name = name + "_file",
