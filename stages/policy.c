@@ -4,10 +4,10 @@
 
 #include "stages/emit.h"
 #include "stages/eviction.h"
+#include "stages/gather_ahead.h"
 #include "stages/grad.h"
 #include "stages/matrix.h"
 #include "stages/param.h"
-#include "stages/gather_ahead.h"
 #include "stages/room.h"
 #include "stages/tensor.h"
 

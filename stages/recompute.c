@@ -1,8 +1,8 @@
 /* Recomputation: forwards that run again inside a backward, for activation checkpointing (Chen et al. 2016, Training
  * Deep Nets with Sublinear Memory Cost). */
 #include "stages/emit.h"
-#include "stages/param.h"
 #include "stages/gather_ahead.h"
+#include "stages/param.h"
 
 uint32_t policy_recompute_position(const struct policy *p, uint32_t use, uint32_t next) {
     return 2 * p->uses - 1 - use == next ? next : 2 * p->uses + use;

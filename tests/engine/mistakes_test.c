@@ -96,6 +96,13 @@ static void declaring(void) {
 }
 
 /* A copied line, or spans that overlap: one array would have two places in the model. */
+/* A parameter without a slot, in memory of the host program. */
+static void add_lent(zero_unit *unit, const char *name, const zero_span *span, uint32_t flags) {
+    zero_param param = param_of(name, NULL);
+    param.shape[0] = span->count, param.spans = span, param.span_count = 1, param.flags = flags;
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+}
+
 static void spans_in_the_same_memory(void) {
     static float other[COUNT];
     zero_unit *unit;
@@ -103,11 +110,8 @@ static void spans_in_the_same_memory(void) {
         zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
         zero_span span[2] = {{weights, grads, COUNT}, {weights, other, COUNT}};
         for (int u = 0; u < 2; u++) {
-            zero_param param = param_of(u ? "w1" : "w0", NULL);
-            param.spans = &span[u], param.span_count = 1;
-            param.flags = frozen ? ZERO_FROZEN : 0;
             CHECK_INT(zero_engine_add_unit(e, u ? "second" : "first", &unit), ZERO_OK);
-            CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+            add_lent(unit, u ? "w1" : "w0", &span[u], frozen ? ZERO_FROZEN : 0);
         }
         if (frozen) CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK); /* they stay alike */
         if (!frozen)
@@ -134,12 +138,11 @@ static void gradients_in_the_same_memory(void) {
     zero_span span[3] = {
         {weights, grads, COUNT}, {other, grads, COUNT / 2}, {other + COUNT, grads + COUNT / 4, COUNT / 2}};
     zero_unit *unit;
-    for (int i = 0; i < 3; i++) {
-        zero_param param = param_of((const char *[]){"w0", "w1", "w2"}[i], NULL);
-        param.shape[0] = span[i].count, param.spans = &span[i], param.span_count = 1;
-        if (i < 2) CHECK_INT(zero_engine_add_unit(e, i ? "second" : "first", &unit), ZERO_OK);
-        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
-    }
+    CHECK_INT(zero_engine_add_unit(e, "first", &unit), ZERO_OK);
+    add_lent(unit, "w0", &span[0], 0);
+    CHECK_INT(zero_engine_add_unit(e, "second", &unit), ZERO_OK);
+    add_lent(unit, "w1", &span[1], 0);
+    add_lent(unit, "w2", &span[2], 0);
     answers(zero_engine_commit(e, NULL), ZERO_E_ARGUMENT,
             "parameters \"w1\" and \"w2\" have spans in the same memory");
     zero_engine_destroy(e);
@@ -151,12 +154,9 @@ static void frozen_spans_beside_a_trained_one(void) {
     zero_span span[3] = {{weights, NULL, COUNT}, {weights, NULL, 1}, {weights + COUNT / 2, grads, 1}};
     zero_unit *unit;
     CHECK_INT(zero_engine_add_unit(e, "unit", &unit), ZERO_OK);
-    for (int i = 0; i < 3; i++) {
-        zero_param param = param_of((const char *[]){"w0", "w1", "w2"}[i], NULL);
-        param.shape[0] = span[i].count, param.spans = &span[i], param.span_count = 1;
-        param.flags = i < 2 ? ZERO_FROZEN : 0;
-        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
-    }
+    add_lent(unit, "w0", &span[0], ZERO_FROZEN);
+    add_lent(unit, "w1", &span[1], ZERO_FROZEN);
+    add_lent(unit, "w2", &span[2], 0);
     answers(zero_engine_commit(e, NULL), ZERO_E_ARGUMENT,
             "parameters \"w0\" and \"w2\" have spans in the same memory");
     zero_engine_destroy(e);

@@ -18,13 +18,15 @@ struct claim {
     const char *products;     /* identity_describe's */
     struct identity own;      /* of this configuration and this data */
     struct identity previous; /* of the run that used this directory before; an empty id: none */
-    bool same_run;            /* the new run is `previous`, too, whose shadow stays for the ranks that made it; rank 0 alone sets it */
+    bool
+        same_run; /* it begins anew, and keeps the id of `previous`, whose shadow stays; only rank 0 sets it */
 };
 
 /* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not
  * say what to do with that; ZERO_E_IO: one of the run's file names is taken by a file that no run made. `is_new`: the directory was
  * not there before; then --continue, too, finds no earlier run. Called on rank 0. */
-zero_status claim_directory(const struct job *job, const char *directory, bool is_new, struct zero_error *error);
+zero_status claim_directory(const struct job *job, const char *directory, bool is_new,
+                            struct zero_error *error);
 
 /* Called after commit and before the weights are filled, loaded or recovered. All ranks call it and then agree on their
  * failures. Chooses the way. */

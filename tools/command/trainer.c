@@ -39,10 +39,10 @@ struct trainer {
     const struct job *job;
     struct zero_error *error; /* the rank's first failure */
     uint32_t rank, ranks;
-    bool speaks; /* rank 0 */
-    bool lr_set; /* a run that goes on has the configuration's learning rate */
-    bool stops;  /* the ranks agreed to stop after a whole step: its state can be saved */
-    bool moved;  /* a step was whole */
+    bool speaks;  /* rank 0 */
+    bool lr_set;  /* a run that goes on has the configuration's learning rate */
+    bool stops;   /* the ranks agreed to stop after a whole step: its state can be saved */
+    bool stepped; /* this process has made a whole step */
     uint64_t steps;
     struct products products;
     struct claim claim;
@@ -587,7 +587,7 @@ static zero_status run_steps(struct trainer *t) {
         status = run_step(t, &record);
         interrupted = status == ZERO_E_INTERRUPTED;
         bool whole = status == ZERO_OK || t->stops;
-        t->moved |= whole;
+        t->stepped |= whole;
         if (t->speaks && whole) write_step(t, &record);
         status = save_if_due(t, record.step, status);
         if (status == ZERO_OK && t->traced && record.step - t->begin.steps == t->traced) write_trace(t);
@@ -623,13 +623,12 @@ static zero_status finish(struct trainer *t) {
     return ZERO_OK;
 }
 
-/* Chunks that are damaged in the shadow show in the first step, and would in that of each later --continue. */
+/* The first step reads all chunks of the shadow. If one is damaged, the step fails, and so would each later --continue. */
 static void tell_way_out(const struct trainer *t, zero_status status) {
     bool failed = status == ZERO_E_IO || status == ZERO_E_PEER;
-    if (!failed || !t->speaks || t->moved || !t->job->again || t->claim.way != CLAIM_RECOVER) return;
+    if (!failed || !t->speaks || t->stepped || !t->job->again || t->claim.way != CLAIM_RECOVER) return;
     fprintf(stderr, "zero train: if the shadow is damaged, --discard-shadow gives it up: the run then goes "
-                    "on from its latest "
-                    "checkpoint, or begins anew if it has none\n");
+                    "on from its latest checkpoint, or begins anew if it has none\n");
 }
 
 zero_status trainer_run(const struct job *job, uint32_t rank, struct zero_error *error) {

@@ -6,7 +6,7 @@
 #include "tools/gpt/cuda/state.h"
 
 enum { TIMING_ROUNDS = 5 };
-static const float timing_faster = 0.98f; /* times the first one's time: another way must take less to replace the first */
+static const float timing_faster = 0.98f; /* of the first way's time: another way that takes less replaces the first */
 
 struct timing {
     struct cuda_gpt *c;
