@@ -8,8 +8,7 @@ out=$TEST_TMPDIR/out
 export OMPI_MCA_orte_abort_on_non_zero_status=0
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 export LSAN_OPTIONS=detect_leaks=0 ASAN_OPTIONS=detect_leaks=0
-# Two mpiruns in two sandboxes have one process number, and would share files in /dev/shm by that name.
-export TMPDIR=$TEST_TMPDIR OMPI_MCA_btl_vader_backing_directory=$TEST_TMPDIR
+export TMPDIR=$TEST_TMPDIR
 mpirun --allow-run-as-root -n "$ranks" "$program" mpi "$ranks" $fault > "$out.mpi" 2> "$out.errors"
 status=$?
 cat "$out.mpi" "$out.errors"

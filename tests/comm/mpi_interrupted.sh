@@ -4,7 +4,7 @@
 # late in cases 0 and 1, too: they are tried again.
 program=$1 failures=0
 export ASAN_OPTIONS=detect_leaks=0
-export TMPDIR=$TEST_TMPDIR OMPI_MCA_btl_vader_backing_directory=$TEST_TMPDIR
+export TMPDIR=$TEST_TMPDIR
 for case in 0 1 2; do
     for try in 1 2 3; do
         rm -f "$TEST_TMPDIR/interrupted"

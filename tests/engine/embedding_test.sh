@@ -47,8 +47,7 @@ config() { # STAGE
 # weights BLOCK STAGE
 weights() {
     case $1 in
-    *mpi*) OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$TEST_TMPDIR OMPI_MCA_btl_vader_backing_directory=$TEST_TMPDIR \
-        mpirun -np 1 "$1.run" "$(config "$2")" ;;
+    *mpi*) OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$TEST_TMPDIR mpirun -np 1 "$1.run" "$(config "$2")" ;;
     *) "$1.run" "$(config "$2")" ;;
     esac
 }

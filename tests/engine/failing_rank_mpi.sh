@@ -3,7 +3,7 @@
 # mpirun does not end the ranks that would wait for ever.
 program=$1 failures=0
 export ASAN_OPTIONS=detect_leaks=0
-export TMPDIR=$TEST_TMPDIR OMPI_MCA_btl_vader_backing_directory=$TEST_TMPDIR
+export TMPDIR=$TEST_TMPDIR
 for fault in 0 1 2 3 4 5 6; do
     timeout 120 mpirun --allow-run-as-root --enable-recovery --bind-to none --oversubscribe -n 3 \
         sh -c '"$@"; echo "ended $?"' sh "$program" $fault >"$TEST_TMPDIR/out" 2>&1

@@ -7,7 +7,7 @@ program=$PWD/$1 times=${2:-$((50 / ${ZERO_TEST_DIVISOR:-1}))} failures=0 seen=0
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/zero-XXXXXX")
 cd "$work" || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0
-export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work
+export TMPDIR=$work
 # Bazel runs several at once: each takes every so many kills. 4 stages and 2 kinds of kill are in each while their number is odd.
 shard=${TEST_SHARD_INDEX:-0} shards=${TEST_TOTAL_SHARDS:-1} kills=0
 ((times < 2 * shards)) && times=$((2 * shards)) # one kill of each kind

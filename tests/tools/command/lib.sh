@@ -5,8 +5,8 @@ zero=$PWD/$1
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/zero-XXXXXX")
 cd "$work" || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Open MPI names its files by mpirun's process number, which is the same in two sandboxes: two tests would share memory.
-export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work
+# Open MPI names its folder by the user: two tests would share it.
+export TMPDIR=$work
 # Before its first product oneDNN makes code for all kinds of them. For AVX-512 that takes two thirds of a small run; for SSE4.1 nearly
 # nothing. train_test and precision_test run with all that the processor has.
 export ONEDNN_MAX_CPU_ISA=SSE41

@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
 }
 HOST
 has mpicc && has pkg-config && {
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$PWD OMPI_MCA_btl_vader_backing_directory=$PWD
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$PWD
     # shellcheck disable=SC2046
     mpicc host.c $(pkg-config --cflags --libs zero) -Wl,-rpath,"$prefix/lib" -o host || fail "a program of MPI does not build"
     said=$(mpirun --bind-to none --oversubscribe -n 3 ./host 2>&1 | sort | paste -sd,)
