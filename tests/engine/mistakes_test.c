@@ -95,7 +95,6 @@ static void declaring(void) {
     zero_engine_destroy(e);
 }
 
-/* A copied line, or spans that overlap: one array would have two places in the model. */
 /* A parameter without a slot, in memory of the host program. */
 static void add_lent(zero_unit *unit, const char *name, const zero_span *span, uint32_t flags) {
     zero_param param = param_of(name, NULL);
@@ -103,6 +102,7 @@ static void add_lent(zero_unit *unit, const char *name, const zero_span *span, u
     CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
 }
 
+/* A copied line, or spans that overlap: one array would have two places in the model. */
 static void spans_in_the_same_memory(void) {
     static float other[COUNT];
     zero_unit *unit;

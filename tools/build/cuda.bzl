@@ -79,7 +79,8 @@ _fatbin = rule(
     },
 )
 
-# Machine code for a GPU is the same in all configurations of the host's compiler: it is made once, in Bazel's configuration for tools (exec).
+# Machine code for a GPU is the same in all configurations of the host's compiler: it is made once, in Bazel's configuration for
+# tools (exec).
 def _once_impl(ctx):
     made = ctx.attr.made
     return [

@@ -18,8 +18,7 @@ struct claim {
     const char *products;     /* identity_describe's */
     struct identity own;      /* of this configuration and this data */
     struct identity previous; /* of the run that used this directory before; an empty id: none */
-    bool
-        same_run; /* it begins anew, and keeps the id of `previous`, whose shadow stays; only rank 0 sets it */
+    bool same_run; /* it begins anew with the id of `previous`, whose shadow stays; only rank 0 sets it */
 };
 
 /* Whether the run may write in its directory, which it has locked. ZERO_E_ARGUMENT: it holds an earlier run, and the job does not

@@ -68,7 +68,8 @@ _Noreturn static void end_now(int number, const char *what) {
 
 /* Whether a signal after the first one ends the process. SIGXCPU comes again every second. `timeout` sends its signal to the
  * process, and then to the process's group; a launcher passes Ctrl-C on to processes that also get it from the terminal. Such a
- * repeated signal is the same request. A second Ctrl-C of the terminal, which the kernel sends, is a new request, however soon it comes. */
+ * repeated signal is the same request. A second Ctrl-C of the terminal, which the kernel sends, is a new request, however soon it
+ * comes. */
 static bool asks_more(const siginfo_t *signal) {
     bool typed = signal->si_signo == SIGINT && signal->si_code == SI_KERNEL;
     bool again = signal->si_signo == state.first && !typed &&

@@ -5,7 +5,7 @@ zero=$PWD/$1
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/zero-XXXXXX")
 cd "$work" || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Open MPI names its folder by the user: two tests would share it.
+# By default all jobs of a user share the folder that Open MPI makes in /tmp.
 export TMPDIR=$work
 # Before its first product oneDNN makes code for all kinds of them. For AVX-512 that takes two thirds of a small run; for SSE4.1 nearly
 # nothing. train_test and precision_test run with all that the processor has.

@@ -17,7 +17,7 @@ loss=$(sed -nE 's/^step 100  loss //p' <<<"$out")
 awk -v loss="$loss" 'BEGIN { exit !(loss != "" && loss < 0.5) }' || fail "loss $loss after 100 steps; guessing gives 0.693"
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Open MPI names its folder by the user: two tests would share it.
+# By default all jobs of a user share the folder that Open MPI makes in /tmp.
 export TMPDIR=$TEST_TMPDIR
 weights=$(ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 2 "$mlp" "${flags[@]}" | sed -n 's/^weights //p')
 [[ $weights == "$expected" ]] || fail "as processes $weights, as threads $expected"
