@@ -125,18 +125,28 @@ zero_status json_each(const struct json *object, json_member_fn fn, void *user, 
     return status;
 }
 
+static bool is_plain(char c) { return (unsigned char)c >= 0x20 && c != '"' && c != '\\'; }
+
+/* The number of bytes from `at` that stand unchanged in a JSON string. */
+static size_t plain_length(const char *at, const char *end) {
+    const char *from = at;
+    size_t bytes;
+    while (at < end && is_plain(*at) && (bytes = utf8_length(at, end))) at += bytes;
+    return (size_t)(at - from);
+}
+
 void json_write_string(FILE *file, const char *text) {
     fputc('"', file);
     for (const char *c = text, *end = text + strlen(text); c < end;) {
-        size_t bytes = utf8_length(c, end);
-        if (!bytes)
+        size_t bytes = plain_length(c, end);
+        if (bytes)
+            fwrite(c, 1, bytes, file);
+        else if (is_plain(*c)) /* not UTF-8 */
             fputs("\\ufffd", file);
-        else if (*c == '"' || *c == '\\')
-            fprintf(file, "\\%c", *c);
-        else if (bytes == 1 && *c < 0x20)
+        else if ((unsigned char)*c < 0x20)
             fprintf(file, "\\u%04x", (unsigned)*c);
         else
-            fwrite(c, 1, bytes, file);
+            fprintf(file, "\\%c", *c);
         c += bytes ? bytes : 1;
     }
     fputc('"', file);
