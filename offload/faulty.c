@@ -6,11 +6,13 @@
  *                                                               \-----------------------------------------^ */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "offload/faults.h"
 #include "offload/implementations.h"
 
 enum { TESTS_MAX = 16 }; /* the most tests that a request waits, unless it waits for ever */
+enum { NAP_NS = 1000 * 1000 };
 static const uint32_t FOREVER = UINT32_MAX;
 
 enum state { WAITING, STARTED, DONE };
@@ -31,7 +33,9 @@ struct faulty {
     struct tier *inner;
     struct fault_stream stream;
     struct tier_work *works, *free_works;
-    uint32_t posted, withheld; /* withheld: requests in WAITING, or in DONE and not yet reported */
+    uint32_t posted;
+    uint32_t withheld; /* with tests left */
+    uint32_t stuck;    /* for ever */
 };
 
 static void *faulty_address(struct tier *tier) { return NULL; }
@@ -106,7 +110,7 @@ static zero_status faulty_post(struct tier *tier, const struct tier_request *r, 
     work->tests_left = 0;
     if (fault_fires(&f->stream, FAULT_STUCK)) {
         work->tests_left = FOREVER;
-        f->withheld++;
+        f->stuck++;
     } else if (fault_fires(&f->stream, FAULT_DELAYED)) {
         work->tests_left = 1 + (uint32_t)fault_below(&f->stream, TESTS_MAX);
         f->withheld++;
@@ -147,10 +151,15 @@ static zero_status faulty_test(struct tier *tier, struct tier_work *work, bool *
     return work->status;
 }
 
-/* A withheld request goes on when it is tested, so wait must not sleep. */
+/* A withheld request goes on when it is tested, so wait must not sleep. The inner tier does not know of stuck requests, and returns
+ * at once where there are no others. */
 static void faulty_wait(struct tier *tier, uint64_t timeout_ns) {
     struct faulty *f = (struct faulty *)tier;
-    if (!f->withheld) f->inner->ops->wait(f->inner, timeout_ns);
+    if (f->withheld) return;
+    if (f->posted > f->stuck)
+        f->inner->ops->wait(f->inner, timeout_ns);
+    else if (f->stuck)
+        nanosleep(&(struct timespec){.tv_nsec = timeout_ns < NAP_NS ? (long)timeout_ns : NAP_NS}, NULL);
 }
 
 static zero_status faulty_sync(struct tier *tier, struct zero_error *error) {

@@ -4,13 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t reference_mix(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 /* Finite numbers of many magnitudes, so that another order of additions gives other bits. */
 static uint32_t element(enum dtype dtype, uint32_t rank, uint64_t i) {
     uint32_t random = (uint32_t)reference_mix(reference_mix((uint64_t)rank << 8 | dtype) ^ i);

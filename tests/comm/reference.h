@@ -5,7 +5,12 @@
 #include "engine/comm/comm.h"
 
 /* A hash of a number. */
-uint64_t reference_mix(uint64_t x);
+static inline uint64_t reference_mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
 
 /* An element's bits, and the number that they are. */
 uint32_t reference_get(const void *buffer, enum dtype dtype, uint64_t i);
