@@ -1,6 +1,6 @@
-/* How much of its work a test does. A plain build does all of it. Under a sanitizer, .bazelrc sets ZERO_TEST_DIVISOR: a
- * test then draws that many times fewer seeds, and takes one of that many cases of a long list. tools/soak does all of
- * the work under sanitizers, too. */
+/* How much of its work a test does. In a short run .bazelrc sets ZERO_TEST_DIVISOR: a test then draws that many times fewer
+ * seeds, and takes one of that many cases of a long list. In a full run (--config=full, or a test that is started without
+ * Bazel) it does all of its work: .ci/run makes one of the plain build, tools/soak of those with sanitizers, too. */
 #ifndef ZERO_TESTS_SEEDS_H
 #define ZERO_TESTS_SEEDS_H
 

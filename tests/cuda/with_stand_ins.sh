@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a program on the stand-in CUDA libraries of this folder: with_stand_ins.sh SEEDS PROGRAM ARGUMENT...
-# Fewer seeds where ZERO_TEST_DIVISOR says so: tests/seeds.h.
+# Fewer seeds in a short run: tests/seeds.h.
 set -euo pipefail
 seeds=$(($1 / ${ZERO_TEST_DIVISOR:-1}))
 ((seeds)) || seeds=1

@@ -241,7 +241,7 @@ static void save_and_load(struct run *run) {
     }
 }
 
-/* Under a sanitizer, each tier and stage in one type. */
+/* In a short run, each tier and stage in one type. */
 static void test_everywhere(void) {
     static const char *const swaps[] = {
         "", ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}",

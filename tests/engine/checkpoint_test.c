@@ -149,7 +149,7 @@ static void place(char out[512], uint32_t world, uint32_t stage) {
     snprintf(out, 512, "%s/by_%s_at_%u", getenv("TEST_TMPDIR"), worlds[world].name, stage);
 }
 
-/* Under a sanitizer, one stage of each world: every world, stage, tier and type is there, but not with each of the others. */
+/* In a short run, one stage of each world: every world, stage, tier and type is there, but not with each of the others. */
 static bool is_there(const struct run *run, uint32_t world, uint32_t stage) {
     uint32_t first = worlds[world].first_stage, only = first + (world + run->compute) % (4 - first);
     if (seeds_divisor() > 1 && stage != only) return false;
@@ -169,7 +169,7 @@ static void save_all(struct run *run) {
         }
 }
 
-/* Under a sanitizer, a few of the pairs. */
+/* In a short run, a few of the pairs. */
 static void load_all(struct run *run) {
     uint64_t pairs = 0;
     for (run->world = 0; run->world < WORLDS; run->world++)

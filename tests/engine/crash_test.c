@@ -137,7 +137,7 @@ static void judge(const struct scenario *s, const struct crash *crash, enum endi
                 sentence);
 }
 
-/* A sanitizer sees the memory and the threads of all states in the first ones; the others differ in bytes of files. */
+/* In a short run far fewer: the states differ in bytes of files. */
 static uint32_t rounds(uint32_t all) {
     uint64_t few = all / (seeds_divisor() * seeds_divisor());
     return few ? (uint32_t)few : 1;

@@ -28,7 +28,7 @@
 
 static const char *device;
 
-/* Under a sanitizer, each way of a list at one or two stages, and in one mode; all of them run in the plain build. */
+/* In a short run, each way of a list at one or two stages, and in one mode. */
 static bool is_taken(const char *name, const struct toy_setup *s) {
     return seeds_divisor() == 1 || (strlen(name) + s->stage + s->ranks + (size_t)s->mode[0]) % 3 == 0;
 }
@@ -423,7 +423,7 @@ static void stored_gradients_of(const char *name, struct toy_setup s, const char
     if ((runs++ + strlen(s.mode)) % 2)
         return; /* some in the modes "auto" and "last", the others in "every" */
     if (seeds_divisor() > 1 && *s.mode == (strlen(name) % 2 ? 'a' : 'l'))
-        return; /* a sanitizer: each in one mode */
+        return; /* a short run: each in one mode */
     s.steps = 3, s.before = take_gradients, s.tiers = tiers;
     snprintf(tiers, sizeof tiers, NVME "%s", more);
     toy_train(&s, &expected);

@@ -296,7 +296,7 @@ static void same_bits_as_slots(void) {
         }
 }
 
-/* Regions of more than 4 MiB, and the ranks compare what they have. Under a sanitizer, at one stage. */
+/* Regions of more than 4 MiB, and the ranks compare what they have. In a short run, at one stage. */
 static void many_rounds(void) {
     static struct cell slots;
     for (uint32_t stage = seeds_divisor() > 1 ? 2 : 0; stage < 3; stage++) {

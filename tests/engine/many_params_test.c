@@ -18,8 +18,7 @@ enum { PASS_CPU_S = 2, DECLARE_CPU_S = 2, NAMED = 60000 };
 static zero_unit *unit[UNITS];
 static float weights[ELEMENTS], grads[ELEMENTS], pieces[PIECES], piece_grads[PIECES];
 
-/* The first unit has one parameter in many pieces, the second has most parameters. Fewer of all under a sanitizer, whose
- * time says nothing. */
+/* The first unit has one parameter in many pieces, the second has most parameters. Fewer of all in a short run. */
 static uint32_t params_of(int u) {
     return u == 0 ? 1 : (uint32_t)seeds_count(u == 1 ? PARAMS_LARGE : PARAMS);
 }

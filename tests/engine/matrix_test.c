@@ -5,7 +5,7 @@
  * Weights equal the serial oracle's byte for byte, so all cells of one class (type, order of additions over the mesh,
  * accumulation and its mode, scaling before the sum, frozen parameters, kept ones, clipping) are equal. The allocated memory equals the
  * plan. A cell that is not possible is refused with the reason. Then, class by class, the test prints the loss after
- * 200 steps beside that of fp32 on the plain mesh; not under a sanitizer.
+ * 200 steps beside that of fp32 on the plain mesh; not in a short run.
  *
  * matrix_test: cells that contain every pair of values of any two axes, and all refused cells.
  * matrix_test --whole: all cells. A new axis is a row of `axes`. */
@@ -429,8 +429,7 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < all && whole; i++, runs++) c = cell_at(i), run(&c);
     if (!whole) runs = run_refused();
     for (; !whole && next_of_pairs(&c); runs++) run(&c);
-    if (seeds_divisor() == 1)
-        losses(); /* numbers: a sanitizer sees nothing there that the cells do not show it */
+    if (seeds_divisor() == 1) losses();
     CHECK(repeated[false] && repeated[true] && in_three_tiers);
     printf("%d of %u cells\n", runs, all);
     return check_end();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # kill -9 of one rank of two at random moments of their opening and training: no file is left in nvme_path, and the
-# other rank ends by itself. offload_killed.sh PROGRAM [TIMES]     TIMES: 50, or fewer under a sanitizer: tests/seeds.h
+# other rank ends by itself. offload_killed.sh PROGRAM [TIMES]     TIMES: 50, or fewer in a short run (tests/seeds.h)
 # Every other time mpirun's recovery is on and training has begun: then it is the engine that ends the other rank.
 set -uo pipefail
 program=$PWD/$1 times=${2:-$((50 / ${ZERO_TEST_DIVISOR:-1}))} failures=0 seen=0

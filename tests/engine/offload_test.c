@@ -277,7 +277,7 @@ static void set_budget(const struct placing *tier, const struct result *before,
     out[ZERO_CPU] = part ? p->bytes[ZERO_CPU] + state * (tiered ? 1 : 2) / 5 + 40000 : 0;
 }
 
-/* Under a sanitizer, a third of the rows; those that look at the row before go with it. */
+/* In a short run, a third of the rows; those that look at the row before go with it. */
 static bool is_taken(size_t t, uint32_t turn) {
     if (strstr(tiers[t].name, "part resident")) t--;
     return seeds_divisor() == 1 || (t + turn) % 3 == 0;
@@ -375,7 +375,7 @@ int main(int argc, char **argv) {
             run_tier(&tiers[0], FORMAT_F32, stage, worlds[w], 1000000000, NULL, &expected);
             CHECK_STRING(expected.error, "");
             CHECK_STRING(expected.hash, plain.hash);
-            for (int c = 0; c < 3; c++) /* a sanitizer: each once */
+            for (int c = 0; c < 3; c++) /* a short run: each once */
                 if (seeds_divisor() == 1 || c == w)
                     compare(FORMAT_F32, stage, worlds[w], chunks[c], &expected);
         }

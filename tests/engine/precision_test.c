@@ -29,7 +29,7 @@ static void compare(const struct toy_setup *s) {
                 s->micro_steps, s->mode, s->depth, s->threshold, s->memory, s->skip_unit);
 }
 
-/* Under a sanitizer, a part of them. */
+/* In a short run, a part of them. */
 static void both_modes(struct toy_setup *s) {
     static uint64_t cases;
     for (s->stage = 0; s->stage <= 3; s->stage++)

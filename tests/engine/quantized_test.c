@@ -343,7 +343,7 @@ static void trainings(void) {
         for (int mode = 0; mode < 3; mode++) {
             s.micro_steps = mode ? 3 : 1, s.mode = modes[mode];
             if (seeds_divisor() == 1 || mode == (int)s.compute)
-                one_class(&s); /* a sanitizer: one mode of each type */
+                one_class(&s); /* a short run: one mode of each type */
         }
 }
 

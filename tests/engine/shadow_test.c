@@ -207,7 +207,7 @@ static bool goes_on(const struct setting *s, const struct life *expected, uint64
            CHECK_STRING(life.hash[STEPS], expected->hash[STEPS]);
 }
 
-/* It ends after a step that was flushed, one that was not, and within a pass. Under a sanitizer, in one of these ways, in turn. */
+/* It ends after a step that was flushed, one that was not, and within a pass. In a short run, in one of these ways, in turn. */
 static void stops(const struct setting *s) {
     static struct life expected, life;
     static int turn;
@@ -229,7 +229,7 @@ static void stops(const struct setting *s) {
     }
 }
 
-/* Under a sanitizer, each in one type. */
+/* In a short run, each in one type. */
 static void every_setting(void) {
     struct setting s = {.path = "stops", .clip = 1};
     for (s.stage = 0; s.stage <= 3; s.stage++)

@@ -188,7 +188,7 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
     CHECK(after.control_messages >= before.control_messages + 2);
 }
 
-/* Under a sanitizer, a part of them: what differs is numbers of bytes. */
+/* In a short run, a part of them: what differs is numbers of bytes. */
 static void run(const struct model *m, const struct toy_setup *s, const struct mesh *mesh) {
     static uint64_t cases;
     char json[2048];

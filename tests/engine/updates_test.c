@@ -58,7 +58,7 @@ static void past_the_schedule(void) {
     for (s.stage = 0; s.stage <= 3; s.stage++) s.tiers = s.stage == 3 ? ALL SMALL : NULL, same(s);
 }
 
-/* Under a sanitizer, one order of micro-steps for each stage and tier: every order is there, but not with each of the others. */
+/* In a short run, one order of micro-steps for each stage and tier: every order is there, but not with each of the others. */
 static bool is_taken(uint32_t order, uint32_t orders, uint32_t turn) {
     return seeds_divisor() == 1 || order == turn % orders;
 }

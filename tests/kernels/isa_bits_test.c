@@ -47,7 +47,7 @@ static void compare(const struct optimizer *optimizer, enum kernel_isa isa, int 
     shard_free(&plain), shard_free(&fast);
 }
 
-/* Once per form; under a sanitizer once. */
+/* Once per form; in a short run once. */
 static bool takes_largest(int form, int g, uint64_t offset) {
     return g == form && offset == 1 && (form == 0 || seeds_divisor() == 1);
 }

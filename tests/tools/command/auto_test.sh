@@ -96,7 +96,7 @@ cmp own/identity identity && cmp own/metrics.jsonl metrics.jsonl || fail "a star
 # A path with all that JSON escapes, which is measured.
 mkdir 'a "b\c"'
 open_config | sed 's|"swap"|"a \\"b\\\\c\\""|' >escaped.json
-((sanitized)) || config=escaped.json expect 0 train --run escaped
+((short)) || config=escaped.json expect 0 train --run escaped
 
 # Processes: rank 0 chooses, and tells all, over MPI and TCP; their link is measured, where no machine is described.
 threads=$(cat run2/config.json)
@@ -107,9 +107,9 @@ processes --hardware desk.json --run mpi
 [[ $(weights) == "$hash" && $(cat mpi/config.json) == "$threads" ]] || fail "over MPI: $(weights), not $hash"
 status=2 processes --hardware none.file
 [[ $(grep -c "none.file: cannot be opened" err) == 1 ]] || fail "every rank speaks: $(cat err)"
-# Checkpoints are on a drive of their own, which is measured, too. Under a sanitizer plan_test alone measures one: it takes long.
+# Checkpoints are on a drive of their own, which is measured, too. In a short run plan_test alone measures one: it takes long.
 checkpoints=', "activation_checkpointing": {"interval": "auto", "nvme_checkpointing": true, "nvme_path": "checkpoints"}'
-config '"auto"' "$( ((sanitized)) || echo "$checkpoints")" >drive.json
+config '"auto"' "$( ((short)) || echo "$checkpoints")" >drive.json
 config=drive.json processes --run measured && says out "measuring this machine once" && [[ $(weights) ]] || fail "measured over MPI: $(cat err)"
 over_tcp() {
     local port=$((20000 + RANDOM % 12000)) rank process
@@ -137,7 +137,7 @@ file=$(echo cache/zero/machine-*)
 [[ $(stat -c %a "$file") == 600 && $(stat -c %a cache/zero) == 700 ]] || fail "modes: $(stat -c %a "$file" cache/zero)"
 says "$file" "zero machine 1 "
 sed -i 's/"memory_per_s": \([0-9]\)/"memory_per_s": 9\1/' "$file" && measures 1 "damaged" && measures 0 "mended"
-if ((!sanitized)); then # products_test has kept files that are refused, too
+if ((!short)); then # products_test has kept files that are refused, too
     sed -i '1s/machine 1/machine 2/' "$file" && measures 1 "another version"
     chmod 666 "$file" && measures 1 "others may write it"
     : >"$file" && measures 1 "empty"

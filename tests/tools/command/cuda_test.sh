@@ -55,10 +55,10 @@ over_tcp() {
     cp out.0 out
 }
 over_mpi() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 2 "$@" >out 2>&1 || fail "over MPI: $(cat out)"; }
-# Under a sanitizer, each way at one stage.
+# In a short run, each way at one stage.
 for way in over_tcp over_mpi; do
     for stage in 0 3; do
-        ((sanitized)) && [[ $way$stage == over_tcp3 || $way$stage == over_mpi0 ]] && continue
+        ((short)) && [[ $way$stage == over_tcp3 || $way$stage == over_mpi0 ]] && continue
         small "$stage"
         "$way" env LD_LIBRARY_PATH="$stand_ins" "$zero" train c.json --data text --steps 2 --run processes --overwrite
         grep -q "2 ranks.*nccl" out || fail "$way, stage $stage is not over NCCL: $(cat out)"
@@ -88,7 +88,7 @@ on_gpu cuda 0 "" --ranks 2
 graphs=true
 
 # Outputs of norms and activations are kept as far as the plan leaves room: to the byte of memory.device, on all ranks alike, as zero plan
-# says. No bit changes. Under a sanitizer, with each number of outputs once.
+# says. No bit changes. In a short run, with each number of outputs once.
 keeps() { # NORMS ACTIVATIONS BUDGET OPTION...
     on_gpu cuda 3 ", \"memory\": {\"device\": $3}" --ranks 2 "${@:4}"
     [[ $(kept) == "$1 $2" ]] || fail "keeps outputs of norms and activations of $(kept) blocks, not $1 $2: $3 ${*:4}"
@@ -99,7 +99,7 @@ keeps() { # NORMS ACTIVATIONS BUDGET OPTION...
     [[ $row == *"\"kept_norm_blocks\": $1, \"kept_activation_blocks\": $2, "*"\"device_bytes\": $(device_bytes), "* ]] ||
         fail "zero train keeps $1 $2 and has $(device_bytes) bytes on the device, zero plan: $row"
 }
-if ((!sanitized)); then
+if ((!short)); then
     keeps 0 0 '"unlimited"' --set device.keep_outputs=false
     keeps 1 1 '"unlimited"' --set device.keep_outputs=true
 fi
@@ -107,10 +107,10 @@ keeps 1 1 '"unlimited"'
 expect 0 "$zero" plan c.json --gpu h100-80g --ranks 2
 says out "It has room to keep outputs for the backward: of norms in 1 of 1 blocks, of activations in 1, "
 all=$(device_bytes)
-((sanitized)) || keeps 1 1 "$all"
+((short)) || keeps 1 1 "$all"
 keeps 1 0 $((all - 1))
 norms=$(device_bytes)
-((sanitized)) || keeps 1 0 "$norms"
+((short)) || keeps 1 0 "$norms"
 keeps 0 0 $((norms - 1))
 
 # Muon and Lamb: one hash each, wherever the state is.

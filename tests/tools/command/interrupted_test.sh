@@ -6,7 +6,7 @@
 #   interrupted_test.sh ZERO LIBRARY [RUNS [SEED]]     RUNS: 20, in about 40 s; tools/soak makes 200
 source "$(dirname "$0")/lib.sh" "$1"
 library=$OLDPWD/$2 seed=${4:-1}
-runs=${3:-$((sanitized ? 4 : 20))} # one of each transport
+runs=${3:-$((short ? 4 : 20))} # one of each transport
 port=$((20000 + RANDOM % 10000)) # before the seed: other tests run beside this one
 text >text
 config 3 ', "comm": {"timeout_s": 30}, "trace": {"steps": 0}' >c.json

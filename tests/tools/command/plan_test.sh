@@ -18,10 +18,10 @@ expect 0 "$zero" plan --model gpt2 --gpu h200 --ranks 4 --json
 wire() { sed -nE "s/.*\"stage\": $1, \"offload_optimizer\": \"none\".*\"recompute\": false.*\"wire_bytes\": ([0-9]+).*/\1/p" out; }
 (($(wire 1) == $(wire 0) && $(wire 3) > $(wire 2) && $(wire 2) >= 4 * 3 / 4 * 124439808)) || fail "bytes on the wire: $(wire 0) $(wire 1) $(wire 2) $(wire 3)"
 
-# The largest: of a shape, and of a model; more memory holds more layers. A search plans many models: minutes under a sanitizer.
+# The largest: of a shape, and of a model; more memory holds more layers. A search plans many models, and is left out in a short run.
 layers() { sed -nE "s/^Largest .* ([0-9,]+) layers, .*/\1/p" out; }
 largest() { expect 0 "$zero" plan "$@" --largest --gpu cpu --ranks 1 && says out "Binds     the device's memory: $binds"; }
-if ((!sanitized)); then
+if ((!short)); then
     binds="Llama's shape" && largest --seq 128 --host-memory 1GiB && wide=$(layers)
     largest --seq 128 --host-memory 300MiB && (($(layers) < wide && $(layers) > 1)) || fail "$(layers) layers with 300 MiB, $wide with 1 GiB"
     binds="the model block" && largest good.json --host-memory 4MiB --write-config deep.json && says out "32 wide"
@@ -108,7 +108,7 @@ expect 2 "$zero" plan typo.json --gpu cpu && says err 'did you mean "zero_optimi
 expect 2 "$zero" plan --measure --model gpt2 && says err "--measure takes the model's shapes from CONFIG.json"
 expect 2 "$zero" plan --measure good.json --ranks 1 --threads 1 --out /nowhere/here.json && says err "--out /nowhere/here.json cannot be written"
 
-ranks=$((sanitized ? 1 : 2))
+ranks=$((short ? 1 : 2))
 expect 0 "$zero" plan good.json --measure --ranks $ranks --threads 1 --drive . --out here.json
 expect 0 "$zero" plan good.json --hardware here.json --ranks $ranks && says out "on 1 node: here" && says out "drive here"
 finish

@@ -9,13 +9,13 @@ ways=('"activation_checkpointing": {"interval": 1}' '"activation_checkpointing":
     '"activation_checkpointing": {"number_checkpoints": 2}' '"activation_checkpointing": {"interval": 2, "nvme_checkpointing": true, "nvme_path": "swap"}')
 
 deeper() { "$@" | sed 's/\("n_layer"\|"num_hidden_layers"\): 2/\1: 5/'; }
-# all_equal NAME CONFIG EXTRA RANKS; under a sanitizer, each stage with one way, and each way at one stage.
+# all_equal NAME CONFIG EXTRA RANKS; in a short run, each stage with one way, and each way at one stage.
 all_equal() {
     local name=$1 make=$2 extra=$3 ranks=$4 stage way expected="" turn=0 at
     for stage in "${stages[@]}"; do
         at=$((turn--))
         for way in "" "${ways[@]}"; do
-            ((sanitized && at++ % 5)) && continue
+            ((short && at++ % 5)) && continue
             deeper "$make" "$stage" "$extra${way:+, $way}" >c.json
             expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 3 --run run --overwrite --quiet
             expected=${expected:-$(weights)}

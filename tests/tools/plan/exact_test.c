@@ -318,7 +318,7 @@ static void run(struct scenario *s, const struct cell *cell, const struct varian
     struct zero_error error;
     struct price price;
     static int runs;
-    if (!seeds_take((uint64_t)runs++)) return; /* a sanitizer: a part of them */
+    if (!seeds_take((uint64_t)runs++)) return; /* a short run: a part of them */
     error_clear(&error);
     s->checkpoints = v->checkpoints;
     s->shapes.vocab_block = v->vocab_block;
