@@ -11,8 +11,10 @@
 #include "offload/faults.h"
 #include "offload/implementations.h"
 
-enum { TESTS_MAX = 16 }; /* the most tests that a request waits, unless it waits for ever */
-enum { NAP_NS = 1000 * 1000 };
+enum {
+    TESTS_MAX = 16,      /* the most tests that a request waits, unless it waits for ever */
+    NAP_NS = 1000 * 1000 /* the longest sleep beside stuck requests */
+};
 static const uint32_t FOREVER = UINT32_MAX;
 
 enum state { WAITING, STARTED, DONE };
@@ -34,8 +36,8 @@ struct faulty {
     struct fault_stream stream;
     struct tier_work *works, *free_works;
     uint32_t posted;
-    uint32_t withheld; /* with tests left */
-    uint32_t stuck;    /* for ever */
+    uint32_t withheld; /* requests with tests left */
+    uint32_t stuck;    /* requests that wait for ever */
 };
 
 static void *faulty_address(struct tier *tier) { return NULL; }
@@ -151,8 +153,8 @@ static zero_status faulty_test(struct tier *tier, struct tier_work *work, bool *
     return work->status;
 }
 
-/* A withheld request goes on when it is tested, so wait must not sleep. The inner tier does not know of stuck requests, and returns
- * at once where there are no others. */
+/* A withheld request goes on when it is tested, so wait must not sleep. The inner tier does not know of stuck requests: if there are
+ * no others, its wait would return at once, and the caller would poll without a pause. */
 static void faulty_wait(struct tier *tier, uint64_t timeout_ns) {
     struct faulty *f = (struct faulty *)tier;
     if (f->withheld) return;

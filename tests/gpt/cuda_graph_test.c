@@ -144,8 +144,8 @@ static void check_equal(const struct setup *s, const struct trial *expected_of, 
     }
 }
 
-/* A sanitizer looks at each training alone: there a short run only has those with graphs. Another short run compares the one of two
- * ranks, which has most of what differs. */
+/* A short run only repeats the training of two ranks without graphs, which has fp16, offload and recomputation; under a sanitizer it
+ * repeats none. */
 static bool is_compared(const struct setup *s) {
     return seeds_divisor() == 1 || (!SANITIZED && s->ranks > 1);
 }

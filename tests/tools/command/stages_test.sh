@@ -13,7 +13,7 @@ stages=(0 1 2 3
 
 # all_equal NAME RANKS EXTRA [CONFIG]: one hash over all stages. A shard of the test makes its part of the calls. In a
 # short run (tests/seeds.h) it is every third call: all numbers of ranks, modes and models are among these.
-each=$((${ZERO_TEST_DIVISOR:-1} > 1 ? 3 : 1)) shard=${TEST_SHARD_INDEX:-0} shards=${TEST_TOTAL_SHARDS:-1} calls=0
+each=$((short ? 3 : 1)) shard=${TEST_SHARD_INDEX:-0} shards=${TEST_TOTAL_SHARDS:-1} calls=0
 [[ -z ${TEST_SHARD_STATUS_FILE-} ]] || touch "$TEST_SHARD_STATUS_FILE"
 all_equal() {
     local call=$((calls++))
