@@ -1,5 +1,6 @@
 /* Which device an engine's memory is on. */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/open/join.h"
@@ -14,16 +15,16 @@ static zero_status open_row(struct joining *j, enum device_kind kind, const zero
     return device_table[kind]->open(&options, &j->run->device, error);
 }
 
-/* Whether NVIDIA's kernel driver is on this machine, or Windows below it has one, and the user does not hide the GPUs. Containers see
- * /proc/driver also without a GPU. */
+/* Whether NVIDIA's kernel driver is on this machine, or Windows below it has one, and nobody hides the GPUs by a list of none: "",
+ * "-1", Slurm's "NoDevFiles". A container sees /proc/driver also without a GPU. */
 static bool gpu_expected(void) {
     static const char *const signs[] = {"/dev/nvidiactl", "/proc/driver/nvidia/version",
                                         "/usr/lib/wsl/lib/libcuda.so.1"};
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    bool expected = false;
+    if (visible && (!*visible || !strchr("0123456789GM", *visible))) return false; /* GPU-..., MIG-... */
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
-        expected = expected || access(signs[i], F_OK) == 0;
-    return expected && !(visible && (!*visible || *visible == '-'));
+        if (access(signs[i], F_OK) == 0) return true;
+    return false;
 }
 
 /* It is no failure if there is no GPU. Where there seems to be one, the log says why the CPU takes its place. */

@@ -9,17 +9,22 @@ if [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; then
 fi
 text 20 >text
 config >c.json
+preload=(env LD_PRELOAD="$library" ASAN_OPTIONS=verify_asan_link_order=0)
 train() { expect "$1" "${@:2}" "$zero" train c.json --data text --steps 1 --run run --overwrite; }
 why="device cuda: (this build has no CUDA|libcuda.so.1 cannot be loaded .*): (build|install) .*, or set device.type to \"cpu\""
 
 train 0
 ! grep -q "NVIDIA" out err || fail "no GPU: $(grep NVIDIA out err)"
-train 0 env LD_PRELOAD="$library"
+train 0 "${preload[@]}"
 [[ $(grep -cE "computes on the CPU, not on this machine's NVIDIA GPU: $why" err) == 1 ]] || fail "does not say once why"
-train 0 env LD_PRELOAD="$library" CUDA_VISIBLE_DEVICES=
-! grep -q "NVIDIA" out err || fail "hidden: $(grep NVIDIA out err)"
+for list in "" -1 NoDevFiles; do
+    train 0 "${preload[@]}" CUDA_VISIBLE_DEVICES=$list
+    ! grep -q "NVIDIA" out err || fail "hidden by \"$list\": $(grep NVIDIA out err)"
+done
+train 0 "${preload[@]}" CUDA_VISIBLE_DEVICES=1,0
+grep -q "NVIDIA" err || fail "does not say that the GPUs of a list are not used"
 config 3 ', "device": {"type": "cpu"}' >c.json
-train 0 env LD_PRELOAD="$library"
+train 0 "${preload[@]}"
 ! grep -q "NVIDIA" out err || fail "a CPU was asked for: $(grep NVIDIA out err)"
 config 3 ', "device": {"type": "cuda"}' >c.json
 train 1
