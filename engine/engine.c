@@ -75,7 +75,8 @@ static zero_status open_training(zero_engine *e, bool obeys, struct zero_error *
                               .precision = blueprint_precision(&e->config),
                               .threads = e->host.threads,
                               .cpus = e->host.cpus,
-                              .sharers = e->host.sharers};
+                              .sharers = e->host.sharers,
+                              .without_gpu = &e->host.without_gpu};
     choices_log(&choices);
     return ZERO_OK;
 }

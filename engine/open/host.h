@@ -21,6 +21,8 @@ struct host {
     struct device_room device; /* the memory found on the GPU */
     bool plans_only;           /* zero_runtime.plan_ranks: the other ranks are not there */
     bool discard_shadow;       /* zero_runtime's */
+    /* Why the CPU computes although a GPU seems to be here; its code is ZERO_OK where that is not so. */
+    struct zero_error without_gpu;
 };
 
 #endif
