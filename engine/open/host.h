@@ -3,14 +3,12 @@
 #define ZERO_ENGINE_OPEN_HOST_H
 
 #include <stdbool.h>
-#include <sys/types.h>
 
 #include "engine/open/device_memory.h"
 #include "engine/open/host_memory.h"
 #include "engine/zero.h"
 
 struct host {
-    pid_t process;                  /* the process that opened the engine */
     zero_local *local;              /* NULL: ranks are processes */
     int (*interrupted)(void *user); /* zero_runtime's, or NULL */
     void *interrupted_user;

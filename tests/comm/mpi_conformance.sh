@@ -7,8 +7,8 @@ out=$TEST_TMPDIR/out
 # By default mpirun ends all ranks as soon as one ends badly, before they can say what they saw.
 export OMPI_MCA_orte_abort_on_non_zero_status=0
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-# The same for Open MPI 5, which then does not end a rank that is stuck: timeout does.
-export PRTE_MCA_state_base_recoverable=1
+# The same for Open MPI 5, which then does not end a rank that is stuck (timeout does), nor the others where one exits.
+[ "$fault" = exited ] || export PRTE_MCA_state_base_recoverable=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 export LSAN_OPTIONS=detect_leaks=0 ASAN_OPTIONS=detect_leaks=0
 export TMPDIR=$TEST_TMPDIR
