@@ -31,6 +31,7 @@ except (AttributeError, ImportError) as error:
 _set = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
 _clear = getattr(torch._C, "_clear_storage_data_ptr_access_error_msg", None)
 _REFUSED = "Cannot access data pointer of Storage"
+_sentences: dict[int, str] = {}  # by storage, where PyTorch does not keep them
 
 
 def gets_gradient(parameter: nn.Parameter) -> bool:
@@ -69,20 +70,24 @@ def _raise_named(cls: Any, function: Any, types: Any, arguments: Any = (), optio
         with DisableTorchFunctionSubclass():
             return function(*arguments, **(options or {}))
     except RuntimeError as error:
-        says = [t.says for t in pytree.tree_leaves((arguments, options)) if isinstance(t, (_Named, _NamedParameter))]
-        if says and _REFUSED in str(error):
-            raise RuntimeError(says[0]) from None
-        raise
+        if _REFUSED not in str(error):
+            raise
+        tensors = [t for t in pytree.tree_leaves((arguments, options)) if isinstance(t, torch.Tensor)]
+        said = [_sentences[s] for s in (t.untyped_storage()._cdata for t in tensors) if s in _sentences]
+        raise RuntimeError(*said[:1] or error.args) from None
 
 
 class _Named(torch.Tensor):
-    says: str
     __torch_function__ = classmethod(_raise_named)
 
 
 class _NamedParameter(nn.Parameter):
-    says: str
     __torch_function__ = classmethod(_raise_named)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        with torch.no_grad():
+            memo[id(self)] = nn.Parameter(self.clone(), self.requires_grad)
+        return memo[id(self)]
 
 
 def guard(storage: int, sentence: str, tensor: Any) -> None:
@@ -91,7 +96,7 @@ def guard(storage: int, sentence: str, tensor: Any) -> None:
         _set(storage, sentence)
         return
     _flag(storage, True)
-    tensor.says = sentence
+    _sentences[storage] = sentence
     if type(tensor) in _NAMED:
         tensor.__class__ = _NAMED[type(tensor)]
 
@@ -101,6 +106,7 @@ def unguard(storage: int, tensor: Any) -> None:
         _clear(storage)
         return
     _flag(storage, False)
+    _sentences.pop(storage, None)
     if type(tensor) is _NamedParameter:
         tensor.__class__ = nn.Parameter  # type: ignore[assignment]
 
