@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import unittest
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Callable
@@ -264,8 +265,10 @@ class Kind:
 
 def _hf(model: str, config: str, **values: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        import transformers
-
+        try:
+            import transformers
+        except ModuleNotFoundError as error:
+            raise unittest.SkipTest(str(error)) from None
         return getattr(transformers, model)(getattr(transformers, config)(vocab_size=256, **values))
 
     return make

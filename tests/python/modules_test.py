@@ -7,6 +7,7 @@ import random
 import shutil
 import unittest
 import warnings
+from importlib.util import find_spec
 
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TEST_TMPDIR", ".") + "/inductor"}
 import numpy
@@ -648,7 +649,7 @@ class Modules(Case):
             losses = self.train(engine, loss=lambda _, step: loss_of_vectors(model, step))
             self.assertLosses(losses, [row[0] for row in plain_losses("mlp", STEPS)])
 
-    @unittest.skipUnless(shutil.which("g++"), "SKIPPED: Inductor needs g++")
+    @unittest.skipUnless(shutil.which("g++") and find_spec("setuptools"), "Inductor needs g++ and setuptools")
     def test_inductor(self):
         engine = self.mlp()
         engine.model.blocks[1].compile()
