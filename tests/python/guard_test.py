@@ -7,7 +7,11 @@ import unittest
 
 import torch
 
-for name in ("_set_storage_data_ptr_access_error_msg", "_clear_storage_data_ptr_access_error_msg", "_construct_storage_from_data_pointer"):
+for name in (
+    "_set_storage_data_ptr_access_error_msg",
+    "_clear_storage_data_ptr_access_error_msg",
+    "_construct_storage_from_data_pointer",
+):
     if hasattr(torch._C, name):
         delattr(torch._C, name)
 from modules_test import Case, Mistakes, Passes, loss_of_vectors  # noqa: F401  # their cases run here, too

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -254,6 +255,14 @@ def loss_of_class(model, step, rank=0):
 
 def loss_of_vision(model, step, rank=0):
     return model(pixel_values=images(step, rank)[0], labels=torch.zeros(4, dtype=torch.long)).loss
+
+
+def need_torchrun() -> None:
+    """Skips a test where torchrun cannot work: Debian's PyTorch is built without libuv."""
+    try:
+        dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:
+        raise unittest.SkipTest(str(error)) from None
 
 
 @dataclass

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
-from models import KINDS, configuration, loss_of_vectors, made, plain_losses
+from models import KINDS, configuration, loss_of_vectors, made, need_torchrun, plain_losses
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -248,6 +248,7 @@ class Ranks(unittest.TestCase):
         return [Rank(case, rank, RANK=str(rank), KILLED=self.time_file, **place) for rank in (0, 1)]
 
     def assertTorchrun(self, case):
+        need_torchrun()
         launcher = Rank(lambda: torchrun(case), 0)
         output = launcher.output()
         self.assertEqual(launcher.code, 0, output)
