@@ -16,16 +16,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from zero._abi import ZeroError, lib
 from zero._header import ZERO_EVAL as EVAL
 from zero._header import ZERO_TRAIN as TRAIN
 from zero._leaf import Leaf
+from zero._private import current_graph_task as _in_autograd
+from zero._private import gets_gradient as _gets_gradient
+from zero._private import is_checkpoint_valid, pytree, queue_callback
 
 _torch: Any = torch  # functions without types
 _disable = _torch.compiler.disable
-_in_autograd = torch._C._current_graph_task_id  # -1: this thread is in no backward
 _FIRST = 1 << 32  # above the index of each use
 
 
@@ -49,14 +50,6 @@ class Pass:
         self.position = 0  # the least index of the next use
         self.calls: list[Call] = []
         self.read = False  # by torch.autograd.grad: its backward may never come
-
-
-def _gets_gradient(parameter: nn.Parameter) -> bool:
-    """Whether the present backward adds to the parameter's .grad. PyTorch raises if torch.autograd.grad returns the gradient instead."""
-    try:
-        return bool(_torch._C._will_engine_execute_node(_torch.autograd.graph.get_gradient_edge(parameter).node))
-    except RuntimeError:
-        return False
 
 
 @dataclass(eq=False, slots=True)
@@ -318,7 +311,7 @@ class Passes:
                 "for several backwards of one forward"
             )
         # A backward to chosen inputs, of which none is a parameter. PyTorch refuses reentrant checkpoints in it: they hide parameters.
-        reads = not _torch.autograd._is_checkpoint_valid() and not any(_gets_gradient(leaf.parameter) for leaf in self.leaves)
+        reads = not is_checkpoint_valid() and not any(_gets_gradient(leaf.parameter) for leaf in self.leaves)
         if reads and self.in_root:
             raise ZeroError("zero: torch.autograd.grad is called inside of the model's forward: call it on what the model returns")
         if reads:
@@ -333,7 +326,7 @@ class Passes:
             self.waiting = False
             self._clear_grads()
         self.current, self.in_backward, self.last = owner, True, _FIRST
-        _torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        queue_callback(self._finish)
 
     def _fire(self, call: Call, owner: Pass | None) -> None:
         """A gradient comes to an output of this call."""

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from zero._private import FakeTensorMode, TorchDispatchMode, pytree, set_stance
 
 logger = logging.getLogger("zero")
 _torch: Any = torch  # functions without types
@@ -124,7 +123,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             hooks.callback(register_module_forward_hook(leave).remove)
             same = lambda t: t  # hooks of a checkpoint around the model keep none of these tensors
             hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(same, same))
-            with _same_numbers(), torch.compiler.set_stance("force_eager"), self:
+            with _same_numbers(), set_stance("force_eager"), self:
                 yield
 
 
