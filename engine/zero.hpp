@@ -123,10 +123,10 @@ struct state {
 template <class Handle> class scope {
   public:
     using call = zero_status (*)(Handle *);
-    scope(state &state, Handle *handle, call begin, call end)
-        : state_(&state), handle_(handle), end_(end), exceptions_(std::uncaught_exceptions()) {
-        state.checked();
-        check(begin(handle));
+    scope(state &shared, Handle *handle, call first, call last)
+        : state_(&shared), handle_(handle), end_(last), exceptions_(std::uncaught_exceptions()) {
+        shared.checked();
+        check(first(handle));
     }
     scope(const scope &) = delete;
     scope &operator=(const scope &) = delete;

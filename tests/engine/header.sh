@@ -10,7 +10,7 @@ check() { # COMPILER STANDARDS...
     for standard; do
         for header in "-I." "-DINSTALLED -Iengine/include"; do
             # shellcheck disable=SC2086
-            $compiler -std="$standard" -Wall -Wextra -Wpedantic -Wconversion -Werror $header -fsyntax-only "$source" ||
+            $compiler -std="$standard" -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror $header -fsyntax-only "$source" ||
                 { echo "FAILED: $compiler -std=$standard $header" >&2 && status=1; }
         done
     done
@@ -24,7 +24,7 @@ source=$2
 for compiler in g++ clang++; do
     command -v $compiler >/dev/null || continue
     for standard in c++17 c++20; do
-        $compiler -std=$standard -Wall -Wextra -Wpedantic -Wconversion -Werror -I. -fsyntax-only "$source" ||
+        $compiler -std=$standard -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror -I. -fsyntax-only "$source" ||
             { echo "FAILED: $compiler -std=$standard $source" >&2 && status=1; }
     done
 done
