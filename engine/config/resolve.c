@@ -152,6 +152,18 @@ static zero_status check_params(const struct config *config, struct zero_error *
         path, text, compute);
 }
 
+/* Beside a static scale the keys of a dynamic one have no effect. */
+static zero_status check_scale(const struct config *config, struct zero_error *error) {
+    static const char *const paths[] = {"fp16.loss_scale", "fp16.initial_scale_power",
+                                        "fp16.loss_scale_window", "fp16.hysteresis", "fp16.min_loss_scale"};
+    size_t count = config->fp16.loss_scale > 0 ? 1 : sizeof paths / sizeof *paths;
+    zero_status status = ZERO_OK;
+    for (size_t i = 0; i < count && !status; i++)
+        if (config_written(config, paths[i]))
+            status = config_check_range(config, config_key_find(paths[i]), error);
+    return status;
+}
+
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
     zero_status status = fill_types(config, error);
     if (!status) status = take_autocast(config, error);
@@ -170,7 +182,8 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
             "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, "
             "or remove it");
     config->compute_dtype = bf16 ? DTYPE_BF16 : config->fp16.enabled ? DTYPE_F16 : DTYPE_F32;
-    return check_params(config, error);
+    status = config->fp16.enabled ? check_scale(config, error) : ZERO_OK;
+    return status ? status : check_params(config, error);
 }
 
 /* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. A shadow keeps the values

@@ -140,6 +140,7 @@ zero_status config_resolve_offload(struct config *c, struct zero_error *error) {
     if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_device, &c->optimizer_paths, error);
     if (!status) status = check_drive(OFFLOAD_PARAM, c->param_device, &c->param_paths, error);
     if (!status) status = resolve_share(c, error);
+    if (!c->chunk_elements_max) c->chunk_elements_max = 1000000000; /* DeepSpeed's 0 */
     if (status) return status;
     if (c->param_tier != TIER_DEVICE && !config_shards_params(c))
         return error_set(error, ZERO_E_CONFIG,

@@ -28,6 +28,10 @@ static enum value_kind kind_of(json_object *json) {
     return VALUE_NULL;
 }
 
+static bool is_number(enum value_kind kind) {
+    return kind == VALUE_BOOL || kind == VALUE_INT || kind == VALUE_REAL;
+}
+
 /* The value borrows from `json`. The caller adds the items. */
 static struct config_value value_of(json_object *json) {
     struct config_value value = {.kind = kind_of(json)};
@@ -38,6 +42,7 @@ static struct config_value value_of(json_object *json) {
     switch (value.kind) {
     case VALUE_BOOL:
         value.boolean = json_object_get_boolean(json);
+        value.real = value.boolean;
         break;
     case VALUE_STRING:
         value.string = json_object_get_string(json);
@@ -54,8 +59,8 @@ static struct config_value value_of(json_object *json) {
         break;
     case VALUE_OBJECT:
         value.count = (uint64_t)json_object_object_length(json);
-        value.boolean = json_object_object_get_ex(json, "enabled", &enabled) &&
-                        json_object_is_type(enabled, json_type_boolean) && !json_object_get_boolean(enabled);
+        value.boolean = json_object_object_get_ex(json, "enabled", &enabled) && is_number(kind_of(enabled)) &&
+                        !json_object_get_boolean(enabled);
         break;
     case VALUE_NULL:
         break;

@@ -15,7 +15,7 @@ enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_INT, VALUE_REAL, VALUE_STRING, V
 struct config_value {
     enum value_kind kind;
     bool boolean; /* OBJECT: whether it holds "enabled": false */
-    double real;  /* INT and REAL */
+    double real;  /* INT and REAL; BOOL: 1 or 0 */
     int64_t integer;
     const char *string;
     const char *text;           /* as JSON */
