@@ -264,21 +264,48 @@ static zero_status derive_dtype(struct config *config, const char *path, int *dt
     return config_derived(config, path, text, error);
 }
 
+/* In which type a mode adds the gradients of micro-steps. */
+static int sums_of(const struct config *config, int mode) {
+    return mode == ACCUMULATE_EVERY ? DTYPE_F32 : config->compute_dtype;
+}
+
+/* Sums in fp32 choose the mode that has them, at any stage. The other mode takes memory for whole gradients, so the user writes it. */
+static zero_status choose_accumulation(struct config *config, struct zero_error *error) {
+    static const char path[] = "gradient_accumulation_mode";
+    char text[16];
+    if (config_written(config, path) || config->accumulation_dtype != DTYPE_F32 ||
+        config->compute_dtype == DTYPE_F32)
+        return ZERO_OK;
+    config->accumulation_mode = ACCUMULATE_EVERY;
+    snprintf(text, sizeof text, "\"%s\"", accumulations[ACCUMULATE_EVERY].name);
+    return config_derived(config, path, text, error);
+}
+
+static zero_status refuse_sums(const struct config *config, const char *path, struct zero_error *error) {
+    int mode = config->accumulation_mode,
+        other = mode == ACCUMULATE_EVERY ? ACCUMULATE_LAST : ACCUMULATE_EVERY;
+    bool helps = sums_of(config, other) == config->accumulation_dtype;
+    return error_set(error, ZERO_E_CONFIG,
+                     "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in "
+                     "%s: remove it%s%s%s",
+                     path, accumulations[mode].name, dtype_name((enum dtype)config->compute_dtype),
+                     dtype_name((enum dtype)sums_of(config, mode)),
+                     helps ? ", or write \"gradient_accumulation_mode\": \"" : "",
+                     helps ? accumulations[other].name : "", helps ? "\"" : "");
+}
+
 /* Resolves the element types in which gradients are sent and added. Runs after resolve_accumulation. */
 static zero_status resolve_gradients(struct config *config, struct zero_error *error) {
     static const char path[] = "data_types.grad_accum_dtype";
-    enum accumulation mode = (enum accumulation)config->accumulation_mode;
-    int sums = mode == ACCUMULATE_EVERY ? DTYPE_F32 : config->compute_dtype;
-    zero_status status = derive_dtype(config, "communication_data_type", &config->communication_dtype,
-                                      config->compute_dtype, error);
+    bool asked = config_written(config, path) && config->accumulation_steps > 1;
+    zero_status status = asked ? choose_accumulation(config, error) : ZERO_OK;
+    int sums = sums_of(config, config->accumulation_mode);
+    if (!status)
+        status = derive_dtype(config, "communication_data_type", &config->communication_dtype,
+                              config->compute_dtype, error);
     if (!status) status = derive_dtype(config, path, &config->accumulation_dtype, sums, error);
     if (status || config->accumulation_steps == 1 || config->accumulation_dtype == sums) return status;
-    return error_set(
-        error, ZERO_E_CONFIG,
-        "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in %s: "
-        "remove it, or change the mode",
-        path, accumulations[mode].name, dtype_name((enum dtype)config->compute_dtype),
-        dtype_name((enum dtype)sums));
+    return refuse_sums(config, path, error);
 }
 
 /* DeepSpeed's rules (runtime/engine.py, allreduce_bucket): prescaling divides by the number of ranks and ignores

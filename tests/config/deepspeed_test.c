@@ -69,6 +69,18 @@ static const struct {
     {"\"activation_checkpointing\": {\"number_checkpoints\": null}", "activation_checkpointing.interval",
      "0"},
     {"\"activation_checkpointing\": {\"number_checkpoints\": 0}", "activation_checkpointing.interval", "0"},
+    /* the type of sums chooses the mode */
+    {"\"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}, \"data_types\": "
+     "{\"grad_accum_dtype\": \"fp32\"}",
+     "gradient_accumulation_mode", "\"every\""},
+    {"\"gradient_accumulation_steps\": 2, \"fp16\": {\"enabled\": true}, \"data_types\": "
+     "{\"grad_accum_dtype\": \"fp32\"}, "
+     "\"zero_optimization\": true",
+     "gradient_accumulation_mode", "\"every\""},
+    {"\"gradient_accumulation_steps\": 2, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}",
+     "gradient_accumulation_mode", "\"last\""},
+    {"\"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}", "gradient_accumulation_mode",
+     "\"last\""},
     /* keys at the top that DeepSpeed does not read */
     {"\"_optimizer\": {\"type\": \"SGD\"}, \"//\": \"a note\", \"#stage\": 3, \"comms_config\": {}, "
      "\"monitor_config\": [], "
