@@ -18,6 +18,7 @@ struct scan {
     uint32_t depth;
     char *keys; /* the keys of the open objects, each with a final zero */
     size_t keys_length, keys_capacity;
+    uint64_t content; /* see config_scan_content */
     bool edited;
     FILE *out;          /* edited: strict JSON */
     bool lost;          /* there was no memory for a part of it */
@@ -79,7 +80,7 @@ static zero_status keep(struct scan *s, const char *bytes, size_t count) {
         s->keys = keys, s->keys_capacity = capacity;
     }
     memcpy(s->keys + s->keys_length, bytes, count);
-    s->keys_length += count;
+    s->keys_length += count, s->content += count;
     return ZERO_OK;
 }
 
@@ -325,6 +326,7 @@ static zero_status nested(struct scan *s) {
 }
 
 static zero_status value(struct scan *s) {
+    s->content += peek(s, 'n') ? 1 : 2;
     if (s->at >= s->end) return fail(s, s->at, "the text ends too early");
     if (*s->at == '{' || *s->at == '[') return nested(s);
     if (*s->at == '-' || digit(s)) return number(s);
@@ -361,15 +363,17 @@ static zero_status document(struct scan *s) {
 }
 
 static zero_status scan(zero_status (*part)(struct scan *), const char *text, size_t length, const char *name,
-                        struct zero_error *error) {
+                        uint64_t *out_content, struct zero_error *error) {
     struct scan s = {.name = name, .text = text, .at = text, .end = text + length, .error = error};
     zero_status status = part(&s);
     free(s.keys);
+    *out_content = s.content;
     return status;
 }
 
 zero_status config_scan(const char *text, size_t length, const char *name, struct zero_error *error) {
-    return scan(document, text, length, name, error);
+    uint64_t unused;
+    return scan(document, text, length, name, &unused, error);
 }
 
 zero_status config_scan_edited(const char *text, size_t length, const char *name, char **out,
@@ -397,5 +401,11 @@ bool config_scan_is_text(const char *text) {
 }
 
 zero_status config_scan_value(const char *text, size_t length, const char *name, struct zero_error *error) {
-    return scan(whole_value, text, length, name, error);
+    uint64_t unused;
+    return scan(whole_value, text, length, name, &unused, error);
+}
+
+zero_status config_scan_content(const char *text, size_t length, uint64_t *out_content,
+                                struct zero_error *error) {
+    return scan(whole_value, text, length, "configuration", out_content, error);
 }

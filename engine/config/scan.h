@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "engine/base/error.h"
 
@@ -31,5 +32,9 @@ bool config_scan_is_text(const char *text);
 
 /* The same check for text that does not come from a file; it may be any one value. */
 zero_status config_scan_value(const char *text, size_t length, const char *name, struct zero_error *error);
+
+/* As config_scan_value. *out_content: 1 for each null, 2 for each other value, and the bytes of keys and strings, each with a final zero. */
+zero_status config_scan_content(const char *text, size_t length, uint64_t *out_content,
+                                struct zero_error *error);
 
 #endif

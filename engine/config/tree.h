@@ -24,8 +24,7 @@ struct config_value {
     uint64_t count;
 };
 
-/* `refusal`: the status for a syntax error. If the scanner has accepted the text, a syntax error is a bug of the
- * engine. */
+/* `refusal`: the status for a syntax error. ZERO_E_MEMORY: the scanner accepts the text, and json-c does not. */
 zero_status config_tree_parse(const char *text, size_t length, zero_status refusal, struct json_object **out,
                               struct zero_error *error);
 void config_tree_free(struct json_object *tree); /* NULL is allowed */

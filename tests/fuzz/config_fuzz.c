@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     error_clear(&error);
     zero_status status = config_read_text((const char *)data, size, "fuzz", &config, &error);
     require((status != ZERO_OK) == (error.message[0] != 0), "a failure and a message go together", &error);
-    require(status != ZERO_E_INTERNAL, "scanner and json-c disagree", &error);
+    require(status != ZERO_E_INTERNAL && status != ZERO_E_MEMORY, "scanner and json-c disagree", &error);
     if (status == ZERO_OK) use(&config, 1), use(&config, 3);
     config_free(&config);
     return 0;
