@@ -170,7 +170,8 @@ typedef struct zero_runtime {
  * come, every other rank gets ZERO_E_PEER after 10 x comm.timeout_s. If the host has not called MPI_Init, the engine calls it.
  * MPI_Init waits for all processes, without a limit, and asks no zero_runtime.interrupted. */
 
-/* `json`: the text of a DeepSpeed configuration, or the path of a .json file. NULL: it failed, see zero_last_error(). Collective. */
+/* `json`: the text of a DeepSpeed configuration, the path of a .json file, or base64 of the text. As in DeepSpeed the text may have
+ * comments (#, //, and as in C), commas behind a last member, keys without quotes and single quotes. NULL: it failed, see zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
@@ -207,6 +208,11 @@ zero_status zero_last_failure(zero_failure *out);
  * have destroyed their engines. */
 zero_local *zero_local_create(uint32_t ranks);
 void zero_local_destroy(zero_local *local);
+
+/* The configuration as strict JSON, for a host that reads keys itself: `json` as zero_engine_init takes it, which may have comments or
+ * be base64. Writes `out` where `capacity` has room. Returns the number of bytes, a final zero included; 0: it failed, see
+ * zero_last_error(). Local. */
+size_t zero_config_text(const char *json, char *out, size_t capacity);
 
 const char *zero_version(void); /* of the library: "0.1.0" */
 int zero_abi_version(void);     /* of the library: its ZERO_ABI_VERSION */

@@ -5,10 +5,16 @@
 #include "engine/config/config.h"
 #include "engine/config/key.h"
 #include "engine/config/given.h"
+#include "offload/tier.h"
+
+#define WHOLE "below stage 3, where parameters are whole on every rank"
 
 static bool left_to_host(const struct config *c) { return !c->host_obeys; }
 static bool not_fp16(const struct config *c) { return c->compute_dtype != DTYPE_F16; }
 static bool not_stage_3(const struct config *c) { return !config_shards_params(c); }
+static bool whole_on_device(const struct config *c) {
+    return not_stage_3(c) && (c->cpu_offload_param || tier_table[c->param_device]->kind != TIER_DEVICE);
+}
 static bool exact_gradients(const struct config *c) { return !c->quantized_gradients; }
 static bool one_micro_step(const struct config *c) { return c->accumulation_steps == 1; }
 static bool saves_at_once(const struct config *c) { return !c->checkpoint_async; }
@@ -39,7 +45,11 @@ static const struct idle {
     {{"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage3_max_live_parameters"},
      NULL,
      not_stage_3,
-     "below stage 3, where parameters are whole on every rank"},
+     WHOLE},
+    {{"zero_optimization.offload_param.device", "zero_optimization.cpu_offload_param"},
+     NULL,
+     whole_on_device,
+     WHOLE},
     {{"comm.quantized_gradient_bits"},
      NULL,
      exact_gradients,

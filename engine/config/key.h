@@ -34,6 +34,9 @@ enum key_use {
     KEY_REFUSED   /* any value except the default is an error, because it would change the result */
 };
 
+/* As a key's `max`: a limit that has none of its own. Larger values, inf too, are this one. */
+#define KEY_UNBOUNDED 1e18
+
 struct config_key {
     const char *path; /* "zero_optimization.stage" */
     enum key_type type;

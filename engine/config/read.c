@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/regular_file.h"
+#include "engine/config/base64.h"
 #include "engine/config/groups.h"
 #include "engine/config/key.h"
 #include "engine/config/scan.h"
@@ -100,15 +102,10 @@ static zero_status begin(struct config *out, const char *name, struct zero_error
 zero_status config_read_text(const char *text, size_t length, const char *name, struct config *out,
                              struct zero_error *error) {
     zero_status status = begin(out, name, error);
-    char *copy = NULL; /* json-c needs a final zero */
-    if (status == ZERO_OK && length <= SCAN_BYTES_MAX) copy = strndup(text, length);
-    if (status == ZERO_OK && !copy && length <= SCAN_BYTES_MAX)
-        status = error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", name);
-    if (status == ZERO_OK && copy && strlen(copy) < length)
-        status = error_set(error, ZERO_E_CONFIG, "%s: a NUL byte in the text: this is not a JSON file", name);
-    if (status == ZERO_OK)
-        status = config_parse(out, copy ? copy : text, length, name, "", CONFIG_FILE, error);
-    free(copy);
+    char *strict = NULL;
+    if (status == ZERO_OK) status = config_scan_edited(text, length, name, &strict, error);
+    if (status == ZERO_OK) status = config_parse(out, strict, strlen(strict), name, "", CONFIG_FILE, error);
+    free(strict);
     return status;
 }
 
@@ -121,19 +118,27 @@ static zero_status name_file(zero_status status, const char *path, struct zero_e
     return error_set(error, status, "%s: %s", path, message);
 }
 
-static const char unnamed[] = "configuration";
+static const char unnamed[] = "configuration", encoded[] = "configuration in base64";
 
 zero_status config_text_read(const char *json_or_path, struct config_text *out, struct zero_error *error) {
-    bool is_text = json_or_path[strspn(json_or_path, " \t\r\n")] == '{';
+    bool is_text = config_scan_is_text(json_or_path);
     *out = (struct config_text){.name = is_text ? unnamed : json_or_path};
-    if (!is_text) return read_file(json_or_path, false, &out->text, &out->length, error);
-    out->text = strdup(json_or_path), out->length = strlen(json_or_path);
-    return out->text ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+    char *decoded = is_text || access(json_or_path, F_OK) == 0 ? NULL : config_base64_text(json_or_path),
+         *read = NULL;
+    const char *text = decoded ? decoded : json_or_path;
+    size_t length = strlen(text);
+    if (decoded) out->name = encoded;
+    zero_status status = is_text || decoded ? ZERO_OK : read_file(json_or_path, false, &read, &length, error);
+    if (!status) status = config_scan_edited(read ? read : text, length, out->name, &out->text, error);
+    if (!status) out->length = strlen(out->text);
+    free(decoded);
+    free(read);
+    return status;
 }
 
 zero_status config_text_parse(const struct config_text *text, struct config *out, struct zero_error *error) {
     zero_status status = config_read_text(text->text, text->length, text->name, out, error);
-    return text->name == unnamed ? status : name_file(status, text->name, error);
+    return text->name == unnamed || text->name == encoded ? status : name_file(status, text->name, error);
 }
 
 zero_status config_read(const char *json_or_path, struct config *out, struct zero_error *error) {
@@ -154,9 +159,7 @@ zero_status config_read_model(struct config *config, const char *path, struct ze
         return error_set(error, ZERO_E_MEMORY, "no memory for a path");
     zero_status status = read_file(file, directory, &text, &length, error);
     if (status == ZERO_OK) {
-        status = strlen(text) < length
-                     ? error_set(error, ZERO_E_CONFIG, "a NUL byte in the text: this is not a JSON file")
-                     : forget_model(config, error);
+        status = forget_model(config, error);
         if (status == ZERO_OK)
             status = config_parse(config, text, length, file, "model", CONFIG_MODEL_FILE, error);
         free(text);

@@ -152,6 +152,18 @@ static zero_status check_params(const struct config *config, struct zero_error *
         path, text, compute);
 }
 
+/* Beside a static scale the keys of a dynamic one have no effect. */
+static zero_status check_scale(const struct config *config, struct zero_error *error) {
+    static const char *const paths[] = {"fp16.loss_scale", "fp16.initial_scale_power",
+                                        "fp16.loss_scale_window", "fp16.hysteresis", "fp16.min_loss_scale"};
+    size_t count = config->fp16.loss_scale > 0 ? 1 : sizeof paths / sizeof *paths;
+    zero_status status = ZERO_OK;
+    for (size_t i = 0; i < count && !status; i++)
+        if (config_written(config, paths[i]))
+            status = config_check_range(config, config_key_find(paths[i]), error);
+    return status;
+}
+
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
     zero_status status = fill_types(config, error);
     if (!status) status = take_autocast(config, error);
@@ -170,7 +182,8 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
             "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, "
             "or remove it");
     config->compute_dtype = bf16 ? DTYPE_BF16 : config->fp16.enabled ? DTYPE_F16 : DTYPE_F32;
-    return check_params(config, error);
+    status = config->fp16.enabled ? check_scale(config, error) : ZERO_OK;
+    return status ? status : check_params(config, error);
 }
 
 /* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. A shadow keeps the values
@@ -251,21 +264,48 @@ static zero_status derive_dtype(struct config *config, const char *path, int *dt
     return config_derived(config, path, text, error);
 }
 
+/* In which type a mode adds the gradients of micro-steps. */
+static int sums_of(const struct config *config, int mode) {
+    return mode == ACCUMULATE_EVERY ? DTYPE_F32 : config->compute_dtype;
+}
+
+/* Sums in fp32 choose the mode that has them, at any stage. The other mode takes memory for whole gradients, so the user writes it. */
+static zero_status choose_accumulation(struct config *config, struct zero_error *error) {
+    static const char path[] = "gradient_accumulation_mode";
+    char text[16];
+    if (config_written(config, path) || config->accumulation_dtype != DTYPE_F32 ||
+        config->compute_dtype == DTYPE_F32)
+        return ZERO_OK;
+    config->accumulation_mode = ACCUMULATE_EVERY;
+    snprintf(text, sizeof text, "\"%s\"", accumulations[ACCUMULATE_EVERY].name);
+    return config_derived(config, path, text, error);
+}
+
+static zero_status refuse_sums(const struct config *config, const char *path, struct zero_error *error) {
+    int mode = config->accumulation_mode,
+        other = mode == ACCUMULATE_EVERY ? ACCUMULATE_LAST : ACCUMULATE_EVERY;
+    bool helps = sums_of(config, other) == config->accumulation_dtype;
+    return error_set(error, ZERO_E_CONFIG,
+                     "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in "
+                     "%s: remove it%s%s%s",
+                     path, accumulations[mode].name, dtype_name((enum dtype)config->compute_dtype),
+                     dtype_name((enum dtype)sums_of(config, mode)),
+                     helps ? ", or write \"gradient_accumulation_mode\": \"" : "",
+                     helps ? accumulations[other].name : "", helps ? "\"" : "");
+}
+
 /* Resolves the element types in which gradients are sent and added. Runs after resolve_accumulation. */
 static zero_status resolve_gradients(struct config *config, struct zero_error *error) {
     static const char path[] = "data_types.grad_accum_dtype";
-    enum accumulation mode = (enum accumulation)config->accumulation_mode;
-    int sums = mode == ACCUMULATE_EVERY ? DTYPE_F32 : config->compute_dtype;
-    zero_status status = derive_dtype(config, "communication_data_type", &config->communication_dtype,
-                                      config->compute_dtype, error);
+    bool asked = config_written(config, path) && config->accumulation_steps > 1;
+    zero_status status = asked ? choose_accumulation(config, error) : ZERO_OK;
+    int sums = sums_of(config, config->accumulation_mode);
+    if (!status)
+        status = derive_dtype(config, "communication_data_type", &config->communication_dtype,
+                              config->compute_dtype, error);
     if (!status) status = derive_dtype(config, path, &config->accumulation_dtype, sums, error);
     if (status || config->accumulation_steps == 1 || config->accumulation_dtype == sums) return status;
-    return error_set(
-        error, ZERO_E_CONFIG,
-        "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in %s: "
-        "remove it, or change the mode",
-        path, accumulations[mode].name, dtype_name((enum dtype)config->compute_dtype),
-        dtype_name((enum dtype)sums));
+    return refuse_sums(config, path, error);
 }
 
 /* DeepSpeed's rules (runtime/engine.py, allreduce_bucket): prescaling divides by the number of ranks and ignores

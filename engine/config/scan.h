@@ -1,10 +1,13 @@
-/* Checks for strict JSON (RFC 8259), before json-c builds the tree. json-c alone is not enough: even in strict mode it
+/* Checks text before json-c builds the tree: for strict JSON (RFC 8259), or for JSON that people edit, which it rewrites as strict
+ * JSON. json-c alone is not enough: even in strict mode it
  * accepts NaN, single quotes, remains of comments, invalid UTF-8 and duplicate keys. Pure; allocates nothing that
  * outlives the call. */
 #ifndef ZERO_ENGINE_CONFIG_SCAN_H
 #define ZERO_ENGINE_CONFIG_SCAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "engine/base/error.h"
 
@@ -18,7 +21,20 @@ enum {
  * from 1. */
 zero_status config_scan(const char *text, size_t length, const char *name, struct zero_error *error);
 
+/* As config_scan, for the configuration of a user. It may have comments (#, //, and as in C), a comma behind a last member, keys of
+ * letters without quotes, strings in single quotes, a byte order mark, and Infinity, which Python's json writes. *out: the same as
+ * strict JSON; the caller frees it. */
+zero_status config_scan_edited(const char *text, size_t length, const char *name, char **out,
+                               struct zero_error *error);
+
+/* Whether the text is an object of config_scan_edited, and no path: { is behind spaces and comments. */
+bool config_scan_is_text(const char *text);
+
 /* The same check for text that does not come from a file; it may be any one value. */
 zero_status config_scan_value(const char *text, size_t length, const char *name, struct zero_error *error);
+
+/* As config_scan_value. *out_content: 1 for each null, 2 for each other value, and the bytes of keys and strings, each with a final zero. */
+zero_status config_scan_content(const char *text, size_t length, uint64_t *out_content,
+                                struct zero_error *error);
 
 #endif

@@ -88,12 +88,49 @@ static const char *nearest_elsewhere(const char *leaf, size_t limit) {
     return found;
 }
 
+/* Names of Hugging Face, PyTorch Lightning and Megatron, and the key here. NULL: `leaf` is none. */
+static const char *other_name(const char *leaf) {
+    static const struct {
+        const char *names[8], *key;
+    } known[] = {
+        {{"max_grad_norm", "clip_grad", "clip_grad_norm", "grad_clip", "gradient_clip_val", "clipping"},
+         "gradient_clipping"},
+        {{"learning_rate", "lr"}, "optimizer.params.lr"},
+        {{"wd", "weight_decay"}, "optimizer.params.weight_decay"},
+        {{"adam_beta1", "adam_beta2", "betas"}, "optimizer.params.betas"},
+        {{"adam_epsilon", "adam_eps", "eps"}, "optimizer.params.eps"},
+        {{"optim", "optimizer_type"}, "optimizer.type"},
+        {{"lr_scheduler", "lr_scheduler_type", "scheduler_type"}, "scheduler.type"},
+        {{"warmup_steps", "num_warmup_steps", "warmup_iters", "warmup"}, "scheduler.params.warmup_num_steps"},
+        {{"max_steps", "total_steps", "num_training_steps", "train_steps"},
+         "scheduler.params.total_num_steps"},
+        {{"zero_stage", "stage", "zero"}, "zero_optimization.stage"},
+        {{"offload_optimizer_device", "offload_optimizer"}, "zero_optimization.offload_optimizer.device"},
+        {{"offload_param_device", "offload_param"}, "zero_optimization.offload_param.device"},
+        {{"mixed_precision", "precision", "dtype", "torch_dtype", "half_precision"},
+         "bf16.enabled or fp16.enabled"},
+        {{"initial_loss_scale", "initial_scale"}, "fp16.initial_scale_power, its logarithm to base 2"},
+        {{"allreduce_always_fp32", "fp32_allreduce"}, "communication_data_type, as \"fp32\""},
+        {{"batch_size", "micro_batch_size", "per_device_train_batch_size", "micro_batch_size_per_gpu"},
+         "train_micro_batch_size_per_gpu"},
+        {{"global_batch_size"}, "train_batch_size"},
+        {{"gradient_checkpointing", "checkpoint_activations"}, "activation_checkpointing.interval"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        for (int k = 0; k < 8 && known[i].names[k]; k++)
+            if (!strcmp(leaf, known[i].names[k])) return known[i].key;
+    return NULL;
+}
+
 void suggest_key(const char *parent, const char *leaf, char *out, size_t out_bytes) {
+    const char *key = other_name(leaf);
     char sibling[WORD_MAX + 1] = "";
     size_t near = nearest_sibling(parent, leaf, sibling), limit = limit_of(leaf);
     const char *elsewhere = near == 0 ? NULL : nearest_elsewhere(leaf, 0);
     if (!elsewhere && near > limit) elsewhere = nearest_elsewhere(leaf, 1);
-    if (elsewhere) {
+    if (key) {
+        snprintf(out, out_bytes, "its name here is %s", key);
+    } else if (elsewhere) {
         snprintf(out, out_bytes, "it belongs elsewhere: %s", elsewhere);
     } else if (near <= limit) {
         snprintf(out, out_bytes, "did you mean \"%s\"?", sibling);

@@ -17,6 +17,11 @@ static const struct tier_ops *tier_of(const struct config *c, int device) {
     return tier_table[tier_table[device] ? device : (int)(c->optimizer_paths.count ? TIER_NVME : TIER_CPU)];
 }
 
+/* The row for parameters. Below stage 3 parameters are whole on the device, whatever offload_param says, as in DeepSpeed. */
+static int param_device(const struct config *c) {
+    return config_shards_params(c) ? c->param_device : (int)TIER_DEVICE;
+}
+
 /* Sets the kind of the tier that `device` chose. DeepSpeed's old keys mean device "cpu". */
 static zero_status resolve_device(struct config *config, const char *path, int *device, int *out_tier,
                                   const char *old, bool given, struct zero_error *error) {
@@ -51,7 +56,7 @@ const struct config_paths *config_park_paths(const struct config *c) {
 
 const struct tier_ops *config_tier(const struct config *c, enum tier_kind kind) {
     if (c->optimizer_tier == (int)kind) return tier_of(c, c->optimizer_device);
-    return tier_table[c->param_tier == (int)kind ? c->param_device : (int)kind];
+    return tier_table[c->param_tier == (int)kind ? param_device(c) : (int)kind];
 }
 
 bool config_same_paths(const struct config_paths *a, const struct config_paths *b) {
@@ -138,21 +143,18 @@ zero_status config_resolve_offload(struct config *c, struct zero_error *error) {
         status = resolve_device(c, OFFLOAD_PARAM ".device", &c->param_device, &c->param_tier,
                                 "zero_optimization.cpu_offload_param", c->cpu_offload_param, error);
     if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_device, &c->optimizer_paths, error);
-    if (!status) status = check_drive(OFFLOAD_PARAM, c->param_device, &c->param_paths, error);
+    if (!config_shards_params(c)) c->param_tier = TIER_DEVICE;
+    if (!status) status = check_drive(OFFLOAD_PARAM, param_device(c), &c->param_paths, error);
     if (!status) status = resolve_share(c, error);
+    if (!c->chunk_elements_max) c->chunk_elements_max = 1000000000; /* DeepSpeed's 0 */
     if (status) return status;
-    if (c->param_tier != TIER_DEVICE && !config_shards_params(c))
-        return error_set(error, ZERO_E_CONFIG,
-                         OFFLOAD_PARAM ".device: parameters are whole on every rank at stage %llu: set "
-                                       "zero_optimization.stage to %u, or remove the block",
-                         (unsigned long long)c->stage, stage_first(stage_shards_params));
     status = resolve_grad_tier(c, error);
     if (status) return status;
-    if (c->param_tier == c->optimizer_tier && tier_table[c->param_device] != tier_of(c, c->optimizer_device))
+    if (c->param_tier == c->optimizer_tier && tier_table[param_device(c)] != tier_of(c, c->optimizer_device))
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".device: \"%s\" and \"%s\" of " OFFLOAD_OPTIMIZER
                                        " share one memory: choose one of them for both",
-                         tier_table[c->param_device]->choice, tier_of(c, c->optimizer_device)->choice);
+                         tier_table[param_device(c)]->choice, tier_of(c, c->optimizer_device)->choice);
     if (c->param_tier == TIER_NVME && c->optimizer_tier == TIER_NVME) status = config_check_offload(c, error);
     if (!status) status = config_check_distinct(OFFLOAD_OPTIMIZER, &c->optimizer_paths, error);
     if (status) return status;

@@ -28,16 +28,20 @@ static enum value_kind kind_of(json_object *json) {
     return VALUE_NULL;
 }
 
+static bool is_number(enum value_kind kind) {
+    return kind == VALUE_BOOL || kind == VALUE_INT || kind == VALUE_REAL;
+}
+
 /* The value borrows from `json`. The caller adds the items. */
 static struct config_value value_of(json_object *json) {
     struct config_value value = {.kind = kind_of(json)};
     json_object *enabled;
     value.text =
         json_object_to_json_string_ext(json, JSON_C_TO_STRING_SPACED | JSON_C_TO_STRING_NOSLASHESCAPE);
-    if (!value.text) value.text = "";
     switch (value.kind) {
     case VALUE_BOOL:
         value.boolean = json_object_get_boolean(json);
+        value.real = value.boolean;
         break;
     case VALUE_STRING:
         value.string = json_object_get_string(json);
@@ -54,8 +58,8 @@ static struct config_value value_of(json_object *json) {
         break;
     case VALUE_OBJECT:
         value.count = (uint64_t)json_object_object_length(json);
-        value.boolean = json_object_object_get_ex(json, "enabled", &enabled) &&
-                        json_object_is_type(enabled, json_type_boolean) && !json_object_get_boolean(enabled);
+        value.boolean = json_object_object_get_ex(json, "enabled", &enabled) && is_number(kind_of(enabled)) &&
+                        !json_object_get_boolean(enabled);
         break;
     case VALUE_NULL:
         break;
@@ -68,8 +72,9 @@ static void free_items(struct config_value *value) {
     free(value->items);
 }
 
-/* Adds the items of all levels. The scanner limits the depth of a document, and so the recursion. */
+/* Adds the items of all levels. False: there was no memory for an item, or for a text. The scanner limits the depth of a document, and so the recursion. */
 static bool add_items(json_object *json, struct config_value *value) {
+    if (!value->text) return false;
     if ((value->kind != VALUE_LIST && value->kind != VALUE_OBJECT) || !value->count) return true;
     value->items = calloc(value->count, sizeof *value->items);
     if (!value->items) return false;
@@ -92,11 +97,35 @@ static bool add_items(json_object *json, struct config_value *value) {
     return good;
 }
 
+/* As the scanner counts a value. */
+static uint64_t content_of(json_object *json) {
+    uint64_t content = json ? 2 : 1;
+    if (json_object_is_type(json, json_type_string))
+        return content + (uint64_t)json_object_get_string_len(json) + 1;
+    if (json_object_is_type(json, json_type_array))
+        for (size_t i = 0; i < json_object_array_length(json); i++)
+            content += content_of(json_object_array_get_idx(json, i));
+    if (json_object_is_type(json, json_type_object)) {
+        json_object_object_foreach(json, name, member) content += strlen(name) + 1 + content_of(member);
+    }
+    return content;
+}
+
+/* Where memory ends, json-c leaves out members and parts of strings, of a tree and of a text, and says nothing. */
+static zero_status check_whole(json_object *json, const char *text, size_t length, struct zero_error *error) {
+    uint64_t content;
+    zero_status status = config_scan_content(text, length, &content, error);
+    if (status || content == content_of(json)) return status;
+    return error_set(error, ZERO_E_MEMORY, "no memory for a value of the configuration");
+}
+
 zero_status config_tree_value(json_object *json, config_visit_fn fn, void *user, struct zero_error *error) {
     struct config_value value = value_of(json);
-    zero_status status = add_items(json, &value)
-                             ? fn(user, &value)
-                             : error_set(error, ZERO_E_MEMORY, "no memory for a list of the configuration");
+    zero_status status = ZERO_OK;
+    if (!add_items(json, &value))
+        status = error_set(error, ZERO_E_MEMORY, "no memory for a value of the configuration");
+    if (!status) status = check_whole(json, value.text, strlen(value.text), error);
+    if (!status) status = fn(user, &value);
     free_items(&value);
     return status;
 }
@@ -113,9 +142,15 @@ zero_status config_tree_parse(const char *text, size_t length, zero_status refus
         code = json_tokener_get_error(tokener);
     }
     json_tokener_free(tokener);
-    if (code == json_tokener_success && end == length) return ZERO_OK;
+    bool taken = code == json_tokener_success && end == length;
+    struct zero_error scanned;
+    error_clear(&scanned);
+    zero_status status = check_whole(*out, text, length, &scanned);
+    if (taken && !status) return ZERO_OK;
     json_object_put(*out);
     *out = NULL;
+    if (!status || status == ZERO_E_MEMORY)
+        return error_set(error, ZERO_E_MEMORY, "no memory to parse the configuration");
     return error_set(error, refusal, "the JSON parser refuses %.*s: %s", utf8_fit(text, 60), text,
                      code ? json_tokener_error_desc(code) : "text follows the value");
 }

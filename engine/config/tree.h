@@ -15,7 +15,7 @@ enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_INT, VALUE_REAL, VALUE_STRING, V
 struct config_value {
     enum value_kind kind;
     bool boolean; /* OBJECT: whether it holds "enabled": false */
-    double real;  /* INT and REAL */
+    double real;  /* INT and REAL; BOOL: 1 or 0 */
     int64_t integer;
     const char *string;
     const char *text;           /* as JSON */
@@ -24,8 +24,7 @@ struct config_value {
     uint64_t count;
 };
 
-/* `refusal`: the status for a syntax error. If the scanner has accepted the text, a syntax error is a bug of the
- * engine. */
+/* `refusal`: the status for a syntax error. ZERO_E_MEMORY: the scanner accepts the text, and json-c does not. */
 zero_status config_tree_parse(const char *text, size_t length, zero_status refusal, struct json_object **out,
                               struct zero_error *error);
 void config_tree_free(struct json_object *tree); /* NULL is allowed */

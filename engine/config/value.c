@@ -65,8 +65,12 @@ static zero_status wrong_type(const struct store *s) {
                                       : "");
 }
 
+/* A block that is off may hold any number. config_check_range refuses the number where the block is on; the field stays as it is. */
+static bool ranges_later(const struct config_key *key) { return !strncmp(key->path, "fp16.", 5); }
+
 static zero_status out_of_range(const struct store *s) {
     char min[32], max[32];
+    if (ranges_later(s->key) && s->field) return ZERO_OK;
     return error_set(s->error, ZERO_E_CONFIG, "%s: %s is outside its range: give %s from %s to %s",
                      s->key->path, show(s->value).text, config_key_type_name(s->key->type),
                      config_number_text(s->key->min, min), config_number_text(config_key_max(s->key), max));
@@ -74,21 +78,55 @@ static zero_status out_of_range(const struct store *s) {
 
 /* ---- one check per type; each writes its field ---- */
 
+/* To DeepSpeed, as to Python, true is 1 and 1.0, but for the scales of fp16. A model's keys and the engine's own are strict. */
+static bool alike(const struct config_key *key) {
+    static const char *const strict[] = {"fp16.loss_scale",
+                                         "fp16.min_loss_scale",
+                                         "model.",
+                                         "data.",
+                                         "device.",
+                                         "comm.",
+                                         "memory.",
+                                         "nvme.",
+                                         "debug.",
+                                         "trace.",
+                                         "ema.",
+                                         "seed",
+                                         "threads",
+                                         "max_skipped_steps"};
+    for (size_t i = 0; i < sizeof strict / sizeof *strict; i++)
+        if (!strncmp(key->path, strict[i], strlen(strict[i]))) return false;
+    return true;
+}
+
+static bool is_number(const struct config_value *v) { return v->kind == VALUE_INT || v->kind == VALUE_REAL; }
+
+static bool stands_for_number(const struct store *s) {
+    return is_number(s->value) || (s->value->kind == VALUE_BOOL && alike(s->key));
+}
+
+static bool stands_for_boolean(const struct store *s) {
+    const struct config_value *v = s->value;
+    return v->kind == VALUE_BOOL || (is_number(v) && (v->real == 0 || v->real == 1) && alike(s->key));
+}
+
 static zero_status set_bool(struct store *s) {
-    if (s->value->kind != VALUE_BOOL) return wrong_type(s);
-    if (s->field) *(bool *)s->field = s->value->boolean;
+    if (!stands_for_boolean(s)) return wrong_type(s);
+    if (s->field) *(bool *)s->field = s->value->real != 0;
     return ZERO_OK;
 }
 
 static zero_status set_int(struct store *s) {
     const struct config_value *v = s->value;
-    if (v->kind != VALUE_INT && v->kind != VALUE_REAL) return wrong_type(s);
-    if (v->kind == VALUE_REAL && v->real != floor(v->real)) return wrong_type(s);
-    if (v->real < s->key->min || v->real > config_key_max(s->key)) return out_of_range(s);
+    double real = v->real, max = config_key_max(s->key);
+    if (!stands_for_number(s)) return wrong_type(s);
+    if (v->kind == VALUE_REAL && real != floor(real)) return wrong_type(s);
+    if (max == KEY_UNBOUNDED && real > max) real = max;
+    if (real < s->key->min || real > max) return out_of_range(s);
     if (s->field)
-        *(uint64_t *)s->field = v->kind == VALUE_INT ? (uint64_t)v->integer
-                                : v->real < 0        ? (uint64_t)(int64_t)v->real
-                                                     : (uint64_t)v->real;
+        *(uint64_t *)s->field = v->kind == VALUE_INT && real == v->real ? (uint64_t)v->integer
+                                : real < 0                              ? (uint64_t)(int64_t)real
+                                                                        : (uint64_t)real;
     return ZERO_OK;
 }
 
@@ -106,7 +144,7 @@ static zero_status set_stage(struct store *s) {
 
 static zero_status set_real(struct store *s) {
     const struct config_value *v = s->value;
-    if (v->kind != VALUE_INT && v->kind != VALUE_REAL) return wrong_type(s);
+    if (!stands_for_number(s)) return wrong_type(s);
     if (!(v->real >= s->key->min && v->real <= s->key->max)) return out_of_range(s);
     if (s->field) *(double *)s->field = v->real;
     return ZERO_OK;
@@ -154,7 +192,7 @@ static zero_status set_choice(struct store *s) {
 }
 
 static zero_status set_switch(struct store *s) {
-    if (s->value->kind == VALUE_BOOL) return choose(s, s->value->text);
+    if (stands_for_boolean(s)) return choose(s, s->value->real ? "true" : "false");
     return quoted(s->value) ? wrong_type(s) : set_choice(s);
 }
 
@@ -177,8 +215,7 @@ static zero_status set_size(struct store *s) {
     uint64_t bytes = 0;
     bool fine = false;
     if (v->kind == VALUE_STRING) fine = config_size_parse(v->string, &bytes);
-    if ((v->kind == VALUE_INT || v->kind == VALUE_REAL) && v->real >= 0 && v->real < 9e18 &&
-        v->real == floor(v->real))
+    if (is_number(v) && v->real >= 0 && v->real < 9e18 && v->real == floor(v->real))
         fine = true, bytes = (uint64_t)v->real;
     if (!fine) return wrong_type(s);
     *(uint64_t *)s->field = bytes;
@@ -190,7 +227,7 @@ static zero_status set_betas(struct store *s) {
     if (v->kind != VALUE_LIST || v->count != 2) return wrong_type(s);
     for (int i = 0; i < 2; i++) {
         const struct config_value *beta = &v->items[i];
-        if (beta->kind != VALUE_INT && beta->kind != VALUE_REAL) return wrong_type(s);
+        if (!is_number(beta)) return wrong_type(s);
         if (!(beta->real >= 0 && beta->real < 1))
             return error_set(s->error, ZERO_E_CONFIG,
                              "%s: %s is outside its range: give numbers of at least 0 and less than 1",
@@ -208,7 +245,7 @@ static zero_status set_numbers(struct store *s) {
     if (!numbers.count) return wrong_type(s);
     for (uint32_t i = 0; i < numbers.count; i++) {
         const struct config_value *item = numbers.each ? &v->items[i] : v;
-        if ((item->kind != VALUE_INT && item->kind != VALUE_REAL) || item->real < 0) return wrong_type(s);
+        if (!is_number(item) || item->real < 0) return wrong_type(s);
         numbers.value[i] = item->real;
     }
     *(struct lr_numbers *)s->field = numbers;
@@ -257,7 +294,7 @@ static zero_status set_group(struct store *s) {
 static zero_status set_eval(struct store *s) {
     struct config_eval *eval = s->field;
     const struct config_value *v = s->value;
-    if (v->kind != VALUE_INT && v->kind != VALUE_REAL) {
+    if (!is_number(v)) {
         zero_status status = set_paths_to(s, &eval->paths);
         if (status == ZERO_OK) eval->fraction = 0;
         return status;
@@ -285,11 +322,9 @@ static zero_status (*const setters[KEY_TYPES])(struct store *) = {
 /* ---- one action per use of a key ---- */
 
 static bool same(const struct config_value *a, const struct config_value *b) {
-    bool numbers =
-        (a->kind == VALUE_INT || a->kind == VALUE_REAL) && (b->kind == VALUE_INT || b->kind == VALUE_REAL);
+    bool numbers = (is_number(a) || a->kind == VALUE_BOOL) && (is_number(b) || b->kind == VALUE_BOOL);
     if (numbers) return a->real == b->real;
     if (a->kind != b->kind) return false;
-    if (a->kind == VALUE_BOOL) return a->boolean == b->boolean;
     if (a->kind == VALUE_STRING) return strcasecmp(a->string, b->string) == 0;
     return a->kind == VALUE_NULL;
 }
@@ -305,16 +340,24 @@ static zero_status compare(void *user, const struct config_value *fallback) {
     return ZERO_OK;
 }
 
+zero_status config_value_same(const struct config_value *value, const char *text, bool *out_same,
+                              struct zero_error *error) {
+    struct comparison c = {.value = value};
+    zero_status status = config_value_parse(text, compare, &c, error);
+    *out_same = c.same;
+    return status;
+}
+
 /* A refused key may hold a value that changes nothing: its default. A block may also be {} or hold "enabled": false. */
 static zero_status refuse(struct store *s) {
     const struct config_value *v = s->value;
-    struct comparison c = {.value = v};
+    bool same = false;
     zero_status status = ZERO_OK;
     if (s->key->type == KEY_OPAQUE)
-        c.same = (v->kind == VALUE_OBJECT && (v->boolean || v->count == 0)) ||
-                 (v->kind == VALUE_LIST && v->count == 0);
-    if (!c.same && s->key->fallback) status = config_value_parse(s->key->fallback, compare, &c, s->error);
-    if (status || c.same) return status;
+        same = (v->kind == VALUE_OBJECT && (v->boolean || v->count == 0)) ||
+               (v->kind == VALUE_LIST && v->count == 0);
+    if (!same && s->key->fallback) status = config_value_same(v, s->key->fallback, &same, s->error);
+    if (status || same) return status;
     return error_set(s->error, ZERO_E_UNSUPPORTED, "%s: %s is not supported here: %s", s->key->path,
                      show(v).text, s->key->note);
 }
@@ -369,6 +412,16 @@ static bool is_auto(const struct config_key *key, const struct config_value *val
     return value->kind == VALUE_STRING && strcmp(value->string, "auto") == 0 && config_key_takes_auto(key);
 }
 
+/* Runs and ranks compare texts, so true and 1 have one. */
+static const char *text_of(const struct store *s) {
+    enum key_type type = s->key->type;
+    bool boolean = type == KEY_BOOL || type == KEY_SWITCH;
+    bool number = type == KEY_INT || type == KEY_LIMIT || type == KEY_REAL || type == KEY_STAGE;
+    if (boolean && is_number(s->value)) return s->value->real ? "true" : "false";
+    if (number && s->value->kind == VALUE_BOOL) return s->value->real ? "1" : "0";
+    return s->value->text;
+}
+
 zero_status config_store(struct config *config, const struct config_key *key,
                          const struct config_value *value, enum config_source source,
                          struct zero_error *error) {
@@ -379,7 +432,7 @@ zero_status config_store(struct config *config, const struct config_key *key,
     if (not_given && key->type != KEY_LIMIT) return ZERO_OK;
     zero_status status = setters[key->type](&s);
     if (status == ZERO_OK) status = uses[key->use](&s);
-    if (status == ZERO_OK) status = config_entry_set(config, key, source, value->text, error);
+    if (status == ZERO_OK) status = config_entry_set(config, key, source, text_of(&s), error);
     return status;
 }
 
@@ -393,6 +446,18 @@ struct text_store {
 static zero_status store_visited(void *user, const struct config_value *value) {
     struct text_store *t = user;
     return config_store(t->config, t->key, value, t->source, t->error);
+}
+
+static zero_status check_visited(void *user, const struct config_value *value) {
+    struct store *s = user;
+    s->value = value;
+    return value->real >= s->key->min && value->real <= s->key->max ? ZERO_OK : out_of_range(s);
+}
+
+zero_status config_check_range(const struct config *config, const struct config_key *key,
+                               struct zero_error *error) {
+    struct store s = {.key = key, .error = error};
+    return config_value_parse(config_entry(config, key->path)->text, check_visited, &s, error);
 }
 
 zero_status config_store_text(struct config *config, const struct config_key *key, const char *json,

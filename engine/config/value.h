@@ -18,6 +18,14 @@ zero_status config_store_text(struct config *config, const struct config_key *ke
 /* Replaces an entry's text by the resolved value. */
 zero_status config_entry_set(struct config *config, const struct config_key *key, enum config_source source,
                              const char *text, struct zero_error *error);
+/* Whether the value is that of the JSON text: numbers and booleans as numbers. */
+zero_status config_value_same(const struct config_value *value, const char *text, bool *out_same,
+                              struct zero_error *error);
+
+/* Refuses the number of a key whose range config_store leaves to a later call. */
+zero_status config_check_range(const struct config *config, const struct config_key *key,
+                               struct zero_error *error);
+
 struct config_entry *config_entry(const struct config *config, const char *path);
 
 /* The shortest decimal text that reads back as `number`; always with a decimal point, in every locale. */

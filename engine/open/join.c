@@ -1,6 +1,5 @@
 #include "engine/open/join.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -21,24 +20,16 @@ struct cpus {
     uint64_t hash; /* equal for ranks that share them all */
 };
 
-enum { CPUS_MIN = 1024, CPUS_MAX = 1 << 20 }; /* what a set has room for; Linux builds end at 8192 */
+enum { CPUS_MAX = 1 << 16 }; /* Linux builds end at 8192; it refuses sets smaller than its own */
 
-/* Linux refuses sets smaller than its own with EINVAL. One CPU where it does not tell. */
+/* Allocates nothing: the number of threads, and so the bits, may not depend on memory. One CPU where Linux does not tell. */
 static struct cpus find_cpus(void) {
     char host[256] = "";
+    cpu_set_t set[CPUS_MAX / CPU_SETSIZE];
     gethostname(host, sizeof host - 1);
     struct cpus cpus = {1, hash_string(HASH_START, host)};
-    bool found = false;
-    for (int most = CPUS_MIN; most <= CPUS_MAX && !found; most *= 2) {
-        size_t bytes = CPU_ALLOC_SIZE(most);
-        cpu_set_t *set = CPU_ALLOC(most);
-        if (!set) break;
-        found = sched_getaffinity(0, bytes, set) == 0;
-        bool small = errno == EINVAL;
-        if (found) cpus = (struct cpus){(uint32_t)CPU_COUNT_S(bytes, set), hash_bytes(cpus.hash, set, bytes)};
-        CPU_FREE(set);
-        if (!found && !small) break;
-    }
+    if (sched_getaffinity(0, sizeof set, set) == 0)
+        cpus = (struct cpus){(uint32_t)CPU_COUNT_S(sizeof set, set), hash_bytes(cpus.hash, set, sizeof set)};
     return cpus;
 }
 

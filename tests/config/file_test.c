@@ -220,6 +220,50 @@ static void long_values_are_printed_whole(void) {
     config_free(&config);
 }
 
+/* A file with comments is read as the same text is, and as base64 of the text. */
+static void edited_files(void) {
+    static const char *const texts[] = {
+        FILES "edited.json",
+        "/* a note */ {train_batch_size: 4, # per step\n 'zero_optimization': {'stage': 2,},}",
+        "eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgInplcm9fb3B0aW1pemF0aW9uIjogeyJzdGFnZSI6IDJ9fQ==",
+        "IyBhIG5vdGU_IAp7dHJhaW5fYmF0Y2hfc2l6ZTogNCwgemVyb19vcHRpbWl6YXRpb246IHtzdGFnZTogMn19",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct config config;
+        read_ok(texts[i], &config);
+        resolve_ok(&config, 1);
+        CHECK_INT(config.train_batch, 4);
+        CHECK_INT(config.stage, 2);
+        config_free(&config);
+    }
+    static const struct {
+        const char *text, *message;
+    } wrong[] = {
+        {"{train_batch_size: 4,\n # no\n stage}", "configuration:3:7: a colon is expected after the key"},
+        {"eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgInplcm9fb3B0aW1pemF0aW9uIjog",
+         "configuration in base64:1:46: the text ends too early"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        CHECK_INT(config_read(wrong[i].text, &config, &error), ZERO_E_CONFIG);
+        CHECK_STRING(error.message, wrong[i].message);
+        config_free(&config);
+    }
+}
+
+/* A model's file is strict JSON, as Transformers reads it. */
+static void strict_model(void) {
+    struct config config;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(config_read("{\"train_batch_size\": 2}", &config, &error), ZERO_OK);
+    CHECK_INT(config_read_model(&config, FILES "edited.json", &error), ZERO_E_CONFIG);
+    CHECK_CONTAINS(error.message, FILES "edited.json:1:1: a byte order mark");
+    config_free(&config);
+}
+
 static void missing_files(void) {
     struct config config;
     struct zero_error error;
@@ -243,6 +287,8 @@ int main(void) {
     a_llama();
     a_model_in_place_of_the_block();
     long_values_are_printed_whole();
+    edited_files();
+    strict_model();
     missing_files();
     return check_end();
 }

@@ -20,6 +20,14 @@ static void idle_keys(void) {
          "\"zero_quantized_gradients\": true}, "
          "\"comm\": {\"quantized_gradient_bits\": 8}",
          ""},
+        {", \"zero_optimization\": {\"stage\": 1, \"cpu_offload_param\": true}",
+         "zero_optimization.cpu_offload_param: no effect below stage 3, where parameters are whole on every "
+         "rank\n"},
+        {", \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}, "
+         "\"offload_param\": {\"device\": "
+         "\"nvme\"}}",
+         "zero_optimization.offload_param.device: no effect below stage 3, where parameters are whole on "
+         "every rank\n"},
         {", \"zero_optimization\": {\"micro_order\": \"vertical\"}",
          "zero_optimization.micro_order: no effect while a step has one micro-step\n"},
         {", \"gradient_accumulation_steps\": 1, \"comm\": {\"quantized_gradient_bits\": 8}",

@@ -377,10 +377,6 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}",
          "zero_optimization.offload_optimizer.device: \"nvme\" needs a directory on the drive: set "
          "zero_optimization.offload_optimizer.nvme_path"},
-        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": "
-         "\"cpu\"}}}",
-         "zero_optimization.offload_param.device: parameters are whole on every rank at stage 2: set "
-         "zero_optimization.stage to 3, or remove the block"},
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
          "{\"device\": "
          "\"nvme\", \"nvme_path\": \"/a\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
@@ -430,10 +426,17 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": false}, \"bfloat16\": {\"enabled\": true}}",
          "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16"},
         {"{\"train_batch_size\": 4, \"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}, "
-         "\"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
+         "\"gradient_accumulation_mode\": \"last\", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
          "data_types.grad_accum_dtype: with gradient_accumulation_mode \"last\" and compute in bf16 "
-         "gradients "
-         "are added in bf16: remove it, or change the mode"},
+         "gradients are added in bf16: remove it, or write \"gradient_accumulation_mode\": \"every\""},
+        {"{\"train_batch_size\": 4, \"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}, "
+         "\"zero_optimization\": {\"stage\": 3}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}}",
+         "data_types.grad_accum_dtype: with gradient_accumulation_mode \"every\" and compute in bf16 "
+         "gradients are added in fp32: remove it, or write \"gradient_accumulation_mode\": \"last\""},
+        {"{\"train_batch_size\": 4, \"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}, "
+         "\"data_types\": {\"grad_accum_dtype\": \"fp16\"}}",
+         "data_types.grad_accum_dtype: with gradient_accumulation_mode \"last\" and compute in bf16 "
+         "gradients are added in bf16: remove it"},
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 2, \"zero_quantized_weights\": true}}",
          "zero_optimization.zero_quantized_weights: at stage 2 the weights that are gathered are the ones "
          "that train: "
@@ -447,7 +450,8 @@ static void conflicts(void) {
          "set zero_optimization.stage to 3, or remove it"},
         {"{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"eps\": 0}}, "
          "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": true}}",
-         "optimizer.params.eps: with zero_quantized_weights an update divides by it where a gradient is zero: "
+         "optimizer.params.eps: with zero_quantized_weights an update divides by it where a gradient is "
+         "zero: "
          "set it above 0"},
         {"{\"train_batch_size\": 2, \"comm\": {\"quantized_gradient_bits\": 6}}",
          "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one"},

@@ -73,12 +73,79 @@ static void tables(void) {
     }
 }
 
+/* JSON that people edit, and the strict JSON that it becomes. Strict JSON stays as it is. */
+static const struct {
+    const char *text, *strict;
+} edited[] = {
+    {"{ \"a\": [1, {}] ,\n \"b\" : 'c' }", "{ \"a\": [1, {}] ,\n \"b\" : \"c\" }"},
+    {"\xef\xbb\xbf// first\n{\"a\": 1} # last", " \n{\"a\": 1}  "},
+    {"{\"a\": 1, # one\n \"b\": [1, /* two */ 2, ], // three\n}", "{\"a\": 1,  \n \"b\": [1,   2 ]  \n}"},
+    {"{\"a\": [1 /**/ , /* , */ ] /***/ }", "{\"a\": [1      ]   }"},
+    {"{a: 1, zero_2$: {'b-c.d': 2,},}", "{\"a\": 1, \"zero_2$\": {\"b-c.d\": 2}}"},
+    {"{'a\\'\"b\\\"': \"it\\'s # no 'comment'\"}", "{\"a'\\\"b\\\"\": \"it's # no 'comment'\"}"},
+    {"{\"a\": Infinity, \"b\": [-Infinity]}", "{\"a\": 1e999, \"b\": [-1e999]}"},
+    {"{\"path\": \"/* no comment */ // nor this\"}", "{\"path\": \"/* no comment */ // nor this\"}"},
+};
+
+static const struct {
+    const char *text, *message;
+} not_edited[] = {
+    {"{\"a\": 1 /* one }", "t:1:9: a comment has no end: close it with */"},
+    {"/*/ {}", "t:1:1: a comment has no end: close it with */"},
+    {"# {}", "t:1:5: the text is empty: a configuration is one JSON object"},
+    {"{\"a\": 1,, }", "t:1:9: a key is expected here"},
+    {"{,}", "t:1:2: a key is expected here"},
+    {"{\"a\": [,]}", "t:1:8: a value is missing here"},
+    {"{\"a\": }", "t:1:7: a value is missing here"},
+    {"{\"a\": b}",
+     "t:1:7: a value is expected here: an object, a list, a string, a number, true, false or null"},
+    {"{a b: 1}", "t:1:4: a colon is expected after the key"},
+    {"{\"a\": 1\n \"b\": 2}", "t:2:2: a comma or } is expected here"},
+    {"{'a\": 1}", "t:1:2: a string has no end"},
+    {"{a: 1, // one\n  'a': 2}", "t:2:3: key \"a\" stands twice in one object: remove one"},
+    {"{\"a\": '''b'''}", "t:1:9: a comma or } is expected here"},
+    {"\xef\xbb\xbf{\"a\": NaN}", "t:1:7: NaN, Infinity and +1 are not JSON: write a finite number"},
+    {"{\"a\": Infinite}", "t:1:7: NaN, Infinity and +1 are not JSON: write a finite number"},
+    {"{\"a\": True,}", "t:1:7: true and false are written in lower case"},
+    {"{\"a\": \"b\xff\"}", "t:1:9: this is not UTF-8: save the file as UTF-8"},
+    {"{a\xc3\xa9: 1}", "t:1:3: a colon is expected after the key"},
+};
+
+static void edited_texts(void) {
+    struct zero_error error;
+    char *out;
+    for (size_t i = 0; i < sizeof edited / sizeof edited[0]; i++) {
+        error_clear(&error);
+        if (!CHECK_INT(config_scan_edited(edited[i].text, strlen(edited[i].text), "t", &out, &error),
+                       ZERO_OK))
+            fprintf(stderr, "%s\n", error.message);
+        if (CHECK(out)) CHECK_STRING(out, edited[i].strict);
+        CHECK_INT(config_scan(edited[i].strict, strlen(edited[i].strict), "t", &error), ZERO_OK);
+        CHECK(config_scan_is_text(edited[i].text));
+        free(out);
+    }
+    for (size_t i = 0; i < sizeof not_edited / sizeof not_edited[0]; i++) {
+        error_clear(&error);
+        CHECK_INT(config_scan_edited(not_edited[i].text, strlen(not_edited[i].text), "t", &out, &error),
+                  ZERO_E_CONFIG);
+        CHECK_STRING(error.message, not_edited[i].message);
+        CHECK(!out);
+    }
+    static const char *const paths[] = {"", "a.json", "//host/a.json", "#1.json", "./{a}", "/*", "'{}'"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (!CHECK(!config_scan_is_text(paths[i]))) fprintf(stderr, "%s\n", paths[i]);
+}
+
 static void limits(void) {
     struct zero_error error;
     char deep[256] = "{\"a\":";
     memset(deep + 5, '[', 40);
     error_clear(&error);
     CHECK_INT(config_scan(deep, strlen(deep), "t", &error), ZERO_E_CONFIG);
+    CHECK_STRING(error.message, "t:1:37: objects and lists are nested more than 32 deep");
+    char *out;
+    error_clear(&error);
+    CHECK_INT(config_scan_edited(deep, strlen(deep), "t", &out, &error), ZERO_E_CONFIG);
     CHECK_STRING(error.message, "t:1:37: objects and lists are nested more than 32 deep");
 
     size_t length = (16 << 20) + 1;
@@ -96,11 +163,18 @@ static void limits(void) {
     error_clear(&error);
     CHECK_INT(config_scan(large, strlen(large), "t", &error), ZERO_E_CONFIG);
     CHECK_CONTAINS(error.message, "more than 1024 keys");
+    error_clear(&error);
+    CHECK_INT(config_scan_edited(large, strlen(large), "t", &out, &error), ZERO_E_CONFIG);
+    CHECK_CONTAINS(error.message, "more than 1024 keys");
+    error_clear(&error);
+    CHECK_INT(config_scan_edited("{\0}", 3, "t", &out, &error), ZERO_E_CONFIG);
+    CHECK_STRING(error.message, "t:1:2: a NUL byte: this is not a JSON file");
     free(large);
 }
 
 int main(void) {
     tables();
+    edited_texts();
     limits();
     return check_end();
 }

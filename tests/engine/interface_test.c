@@ -319,6 +319,22 @@ static void failed_in(const char *call) {
     CHECK_CONTAINS(failure.sentence, call);
 }
 
+/* A host reads the keys of a file that people edit, from the text that the engine reads. */
+static void texts_of_configurations(void) {
+    char text[64] = "";
+    static const char edited[] = "# a\n{seed: 1,}", strict[] = " \n{\"seed\": 1}";
+    CHECK_INT(zero_config_text(edited, NULL, 0), sizeof strict);
+    CHECK_INT(zero_config_text(edited, text, sizeof strict - 1), sizeof strict);
+    CHECK_STRING(text, "");
+    CHECK_INT(zero_config_text(edited, text, sizeof text), sizeof strict);
+    CHECK_STRING(text, strict);
+    CHECK_INT(zero_config_text("{seed: 1", text, sizeof text), 0);
+    CHECK_STRING(zero_last_error(), "configuration:1:9: a comma or } is expected here");
+    CHECK_INT(zero_config_text(NULL, text, sizeof text), 0);
+    CHECK_INT(zero_config_text("/nowhere.json", text, sizeof text), 0);
+    CHECK_CONTAINS(zero_last_error(), "/nowhere.json: cannot be opened");
+}
+
 /* Not of the call before, which had a unit. */
 static void a_call_that_only_reads_fails_in_its_own_name(void) {
     char line[256] = "";
@@ -503,6 +519,7 @@ int main(void) {
     a_step_without_a_backward();
     the_last_failure_has_parts();
     a_call_that_only_reads_fails_in_its_own_name();
+    texts_of_configurations();
     for (int early = 0; early < 2; early++) a_schedule_may_ask(early);
     long_names_stay_utf8();
     what_the_configuration_came_to();

@@ -481,7 +481,7 @@ static const struct row rows[] = {
      FP16("'hysteresis': 1, 'min_loss_scale': 32768")},
     {"max_skipped_steps", ends_at_the_limit, NULL, "'max_skipped_steps': 0", "'max_skipped_steps': 3"},
     {"data_types.grad_accum_dtype", other_sum, "'gradient_accumulation_steps': 2, " BF16,
-     "'data_types': {'grad_accum_dtype': 'bf16'}", "'data_types': {'grad_accum_dtype': 'fp32'}"},
+     "'data_types': {'grad_accum_dtype': 'bf16'}", "'data_types': {'grad_accum_dtype': 'fp16'}"},
     {"zero_optimization.stage", state_bytes, NULL, "'zero_optimization': {'stage': 0}", ZERO3},
     {"zero_optimization.offload_optimizer.device", cpu_bytes, NULL,
      "'zero_optimization': {'offload_optimizer': {'device': 'none'}}", ON_CPU},

@@ -155,12 +155,21 @@ class TrainerTest(unittest.TestCase):
             trainer(self.path, bf16_full_eval=True)
         twice = self.path / "twice.json"
         twice.write_text('{"zero_optimization": {"stage": 2, "overlap_comm": true, "stage": 3}}')
-        with self.assertRaisesRegex(ValueError, r'twice\.json: key "stage" stands twice'):
+        with self.assertRaisesRegex(zero.ZeroError, r'twice\.json:1:58: key "stage" stands twice'):
             trainer(self.path, config=str(twice))
         with self.assertRaisesRegex(ValueError, "take `scheduler` out"):
             trainer(self.path, config={"scheduler": {"type": "WarmupLR"}})
         with self.assertRaisesRegex(zero.ZeroError, "train_batch_size"):
             trainer(self.path, config={"train_micro_batch_size_per_gpu": 3})
+
+    def test_edited_file(self):
+        """A file with comments, and a path that is no str, are those of fully_shard."""
+        edited = self.path / "edited.json"
+        edited.write_text("// by hand\n{zero_optimization: {'stage': 2,}, # of 3\n}")
+        self.assertEqual(trainer(self.path, config=edited).engine.setting("zero_optimization.stage"), "2")
+        edited.write_text("# by hand\n{zero_optimization: {'stage' 2}}")
+        with self.assertRaisesRegex(zero.ZeroError, r"edited\.json:2:30: a colon is expected after the key"):
+            trainer(self.path, config=edited)
 
     def test_skipped_steps(self):
         """A step that overflows leaves the schedule where it is."""

@@ -103,11 +103,14 @@ static zero_tier tier_of(const struct config *c, int device) {
     return c->optimizer_paths.count ? ZERO_NVME : ZERO_CPU;
 }
 
-static struct cell fixed_cell(const struct config *c) {
+static struct cell fixed_cell(const struct config *c, bool searches_stage) {
+    bool cuts = searches_stage || config_shards_params(c); /* else offload_param has no effect */
     bool writes_grads = config_written(c, OFFLOAD("gradients"));
     return (struct cell){.stage = (uint32_t)c->stage,
                          .optimizer = c->cpu_offload ? ZERO_CPU : tier_of(c, c->optimizer_device),
-                         .params = c->cpu_offload_param ? ZERO_CPU : tier_of(c, c->param_device),
+                         .params = !cuts                  ? ZERO_DEVICE
+                                   : c->cpu_offload_param ? ZERO_CPU
+                                                          : tier_of(c, c->param_device),
                          .recompute = choice_recompute(c, c->model.layers),
                          .tiered = !tier_table[c->optimizer_device],
                          .grads = writes_grads ? 1u + (uint32_t)tier_of(c, c->grad_device) : 0};
@@ -197,7 +200,7 @@ zero_status space_of(struct config *c, const char *text, uint32_t ranks, struct 
                       .params = follows(c, OFFLOAD("param"), state, c->cpu_offload_param),
                       .grads = follows(c, OFFLOAD("gradients"), state, false),
                       .recompute = config_automatic(c, INTERVAL) && !config_asks_recompute(c),
-                      .fixed = fixed_cell(c),
+                      .fixed = fixed_cell(c, stage),
                       .on_drive = c->nvme_shadow,
                       .no_drive = !c->optimizer_paths.count && !c->param_paths.count,
                       .cut = stage && needs_cut(c),

@@ -439,6 +439,13 @@ static void says_what_is_wrong(void) {
                      "{\"device\": \"cpu\"}, "
                      "\"offload_optimizer\": \"auto\"}",
                      2, &s, &error),
+              ZERO_OK); /* offload_param is without effect */
+    CHECK_INT(best(&s)->cell.params, ZERO_DEVICE);
+    close_search(&s);
+    CHECK_INT(search("\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 0, \"offload_gradients\": "
+                     "{\"device\": \"cpu\"}, "
+                     "\"offload_optimizer\": \"auto\"}",
+                     2, &s, &error),
               ZERO_E_CONFIG);
     CHECK(strstr(error.message, "leave nothing to choose") != NULL);
     close_search(&s);

@@ -86,3 +86,15 @@ def _load() -> Any:
 
 
 lib = _load()
+
+
+def config_text(config: str | os.PathLike[str]) -> str:
+    """The configuration as JSON: that of a file, or a text, with comments or in base64, as the engine reads it."""
+    bytes_max = 1 << 16
+    while True:
+        text = C.create_string_buffer(bytes_max)
+        size: int = lib.zero_config_text(config, text, bytes_max)
+        _check(size == 0, None, None)
+        if size <= bytes_max:
+            return text.value.decode()
+        bytes_max = size

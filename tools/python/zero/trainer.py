@@ -6,30 +6,18 @@ Trainer(model, args, train_dataset=data, zero_config="ds_config.json").train()
 
 import json
 import os
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import transformers
 from transformers.training_args import OptimizerNames
 
 import zero
+from zero._abi import config_text
 
 # The beginning of `optim` of the TrainingArguments, after "paged_", and the engine's optimizer.
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "lion": "Lion"}
 # A word in the name of an optimizer, and the TrainingArguments that it takes beside lr and weight_decay.
 _TAKES = {"adam": ("betas", "eps"), "lamb": ("betas", "eps"), "lion": ("betas",)}
-
-
-def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        for key, count in Counter(key for key, _ in pairs).items():
-            if count > 1:
-                raise ValueError(f'zero: {os.fspath(path)}: key "{key}" stands twice in one object: remove one')
-        return dict(pairs)
-
-    config: dict[str, Any] = json.loads(Path(path).read_text(), object_pairs_hook=once)
-    return config
 
 
 def _merged(given: Any, ours: Any) -> Any:
@@ -74,7 +62,7 @@ class Sharded:
 
     def _configuration(self: Any) -> dict[str, Any]:
         given, args = self._zero[0], self.args
-        config = given if isinstance(given, dict) else _read(given)
+        config = given if isinstance(given, dict) else json.loads(config_text(given))
         if "scheduler" in config:
             raise ValueError("zero: the TrainingArguments give the schedule; take `scheduler` out of the configuration")
         if args.fp16_full_eval or args.bf16_full_eval:
