@@ -44,6 +44,30 @@ says err "pytorch_model.bin" && says err "save_pretrained" && says err "--random
 [[ ! -e pickle.run ]] || fail "a refused run left a directory"
 expect 0 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run --overwrite --random
 expect 2 "$zero" train zero1.json --model pickle --run pickle.run --resume --random && says err "drop one"
+# So does a directory with other weights that are not read: never random weights where there are weights. FILE WHY
+while read -r file why; do
+    mkdir -p "other/$(dirname "$file")" && cp "$tiny/tiny_gpt2/config.json" other && : >"other/$file"
+    expect 2 "$zero" train zero1.json --model other --steps 1 --run other.run && says err "$file" && says err "$why"
+    rm -r other
+done <<'END'
+model-00001-of-00002.safetensors model.safetensors.index.json
+consolidated.safetensors not read
+model.fp16.safetensors not read
+tiny.Q4_K_M.gguf not read
+original/consolidated.00.pth pickle
+pytorch_model-00001-of-00002.bin pickle
+tf_model.h5 not read
+adapter_model.safetensors adapter
+.cache/huggingface/download/abc.incomplete finish
+END
+cp -r "$tiny/tiny_gpt2" adapted && echo '{}' >adapted/adapter_config.json # its adapter would be left out
+expect 2 "$zero" train zero1.json --model adapted --steps 1 --run other.run && says err "adapter_config.json"
+cp -r "$tiny/tiny_gpt2" dangling && ln -sf ../blobs/none dangling/model.safetensors
+expect 2 "$zero" train zero1.json --model dangling --steps 1 --run other.run && says err "dangling/model.safetensors"
+expect 1 "$zero" ckpt import pickle out.pickle && says err "pytorch_model.bin"
+[[ ! -e other.run ]] || fail "a refused run left a directory"
+expect 0 "$zero" train zero1.json --model bare --data tokens.bin --steps 1 --run bare/run --save-every 1 # of the run are not of the model
+expect 0 "$zero" train zero1.json --model bare --data tokens.bin --steps 1 --run bare/run --overwrite
 
 # Damage is said before the run begins.
 mkdir cut && cp "$tiny"/tiny_gpt2/config.json cut && head -c 2000 "$tiny/tiny_gpt2/model.safetensors" >cut/model.safetensors
