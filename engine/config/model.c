@@ -28,7 +28,7 @@ static const struct {
 };
 
 /* fallback: the default per architecture, as JSON; NULL: the architecture has no such key; "": the key has no
- * default. */
+ * default, and its value may come from other keys. */
 struct model_key {
     const char *path, *fallback[ARCHITECTURES];
     const char *instead;            /* the other architecture's name for this key */
@@ -115,7 +115,16 @@ static zero_status store_default(struct config *config, const struct model_key *
                                  struct zero_error *error) {
     const struct config_key *k = config_key_find(key->path);
     const char *text = key->fallback[config->model.type];
-    if (*text) return config_store_text(config, k, text, CONFIG_DEFAULT, error);
+    /* Transformers derives this one in every architecture, whatever the default is. */
+    bool derived = strcmp(key->path, MODEL("num_key_value_heads")) == 0;
+    bool null = config_entry(config, key->path)->null;
+    for (int i = 0; i < ALIASES_MAX && key->alias[i]; i++) null |= config_entry(config, key->alias[i])->null;
+    if (null && *text && !derived)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "%s: it is null, and a %s needs a value: write one, or remove the key for the default, %s",
+            key->path, config_architecture(config->model.type), text);
+    if (*text && !null) return config_store_text(config, k, text, CONFIG_DEFAULT, error);
     memset((char *)config + k->offset, 0, field_bytes(k->type));
     return config_entry_set(config, k, CONFIG_DEFAULT, NULL, error);
 }
@@ -137,7 +146,7 @@ static zero_status resolve_key(struct config *config, const struct model_key *ke
         if (!config_written(config, key->alias[i])) continue;
         if (!member) return no_such_key(key->alias[i], key, config->model.type, error);
         const char *text = config_entry(config, key->alias[i])->text;
-        if (given && strcmp(text, config_entry(config, key->path)->text) != 0)
+        if (given && !config_same(text, config_entry(config, key->path)->text))
             return contradiction(config, key->path, key->alias[i], error);
         if (!given) status = config_store_text(config, k, text, CONFIG_DERIVED, error);
         given = true;

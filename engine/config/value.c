@@ -296,6 +296,7 @@ static bool same(const struct config_value *a, const struct config_value *b) {
 
 struct comparison {
     const struct config_value *value;
+    const char *text;
     bool same;
 };
 
@@ -303,6 +304,19 @@ static zero_status compare(void *user, const struct config_value *fallback) {
     struct comparison *c = user;
     c->same = same(c->value, fallback);
     return ZERO_OK;
+}
+
+static zero_status compare_texts(void *user, const struct config_value *value) {
+    struct comparison *c = user;
+    struct comparison inner = {.value = value};
+    zero_status status = config_value_parse(c->text, compare, &inner, NULL);
+    c->same = inner.same;
+    return status;
+}
+
+bool config_same(const char *a, const char *b) {
+    struct comparison c = {.text = b};
+    return strcmp(a, b) == 0 || (config_value_parse(a, compare_texts, &c, NULL) == ZERO_OK && c.same);
 }
 
 /* A refused key may hold a value that changes nothing: its default. A block may also be {} or hold "enabled": false. */
@@ -341,8 +355,9 @@ zero_status config_entry_set(struct config *config, const struct config_key *key
     char *copy = text ? strdup(text) : NULL;
     if (text && !copy) return error_set(error, ZERO_E_MEMORY, "%s: no memory for its value", key->path);
     struct config_entry *entry = &config->entries[config_key_index(key)];
+    bool null = entry->null && (source == CONFIG_DEFAULT || source == CONFIG_DERIVED);
     free(entry->text);
-    *entry = (struct config_entry){.source = source, .text = copy};
+    *entry = (struct config_entry){.source = source, .text = copy, .null = null};
     return ZERO_OK;
 }
 
@@ -376,7 +391,7 @@ zero_status config_store(struct config *config, const struct config_key *key,
     if (key->use == KEY_USED) s.field = (char *)config + key->offset;
     bool not_given = value->kind == VALUE_NULL && (!key->fallback || key->use != KEY_USED);
     if (is_auto(key, value)) return store_auto(&s, source);
-    if (not_given && key->type != KEY_LIMIT) return ZERO_OK;
+    if (not_given && key->type != KEY_LIMIT) return config_entry(config, key->path)->null = true, ZERO_OK;
     zero_status status = setters[key->type](&s);
     if (status == ZERO_OK) status = uses[key->use](&s);
     if (status == ZERO_OK) status = config_entry_set(config, key, source, value->text, error);

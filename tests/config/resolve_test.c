@@ -365,6 +365,13 @@ static void conflicts(void) {
         {LLAMA("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
                "\"high_freq_factor\": 1, \"original_max_position_embeddings\": 8192}"),
          "model.rope_scaling.low_freq_factor: 4 is not below high_freq_factor 1: lower it"},
+        {LLAMA("\"rms_norm_eps\": null"), "model.rms_norm_eps: it is null, and a llama needs a value: write "
+                                          "one, or remove the key for the default, 1e-6"},
+        {QWEN("\"vocab_size\": null"), "model.vocab_size: it is null, and a qwen2 needs a value: write one, "
+                                       "or remove the key for the default, 151936"},
+        {LLAMA("\"rope_parameters\": {\"rope_theta\": null}"),
+         "model.rope_theta: it is null, and a llama needs a value: write one, or remove the key for the "
+         "default, 10000"},
         {LLAMA("\"rope_theta\": 5e5, \"rope_parameters\": {\"rope_theta\": 1e4}"),
          "model.rope_parameters.rope_theta: 1e4 is not model.rope_theta 5e5, of which it is another name: "
          "remove "
@@ -447,7 +454,8 @@ static void conflicts(void) {
          "set zero_optimization.stage to 3, or remove it"},
         {"{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"eps\": 0}}, "
          "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": true}}",
-         "optimizer.params.eps: with zero_quantized_weights an update divides by it where a gradient is zero: "
+         "optimizer.params.eps: with zero_quantized_weights an update divides by it where a gradient is "
+         "zero: "
          "set it above 0"},
         {"{\"train_batch_size\": 2, \"comm\": {\"quantized_gradient_bits\": 6}}",
          "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one"},
