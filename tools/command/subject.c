@@ -77,7 +77,6 @@ static zero_status read_checkpoint(struct subject *s, const struct checkpoint *c
     zero_status status = weights_block_config(m, begin, &s->config, error);
     if (!status) s->model = weights_model(&s->config.model);
     s->model.documents = s->config.data.document_end >= 0;
-    s->model.document_end = (int32_t)s->config.data.document_end;
     return status;
 }
 

@@ -384,7 +384,6 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         job.model.recompute = (uint32_t)job.config.recompute.blocks;
         job.model.checkpoints = (zero_tier)job.config.recompute.tier;
         job.model.documents = job.config.data.document_end >= 0;
-        job.model.document_end = (int32_t)job.config.data.document_end;
         job.model.no_graphs = !job.config.device_graphs;
         job.model.outputs = (enum gpt_outputs)job.config.device_outputs;
         job.model.times_products = job.config.device_products == CONFIG_PRODUCTS_TIMED;

@@ -33,7 +33,9 @@ enum {
     DIRECTORY_BYTES = 4096,
     TRACE_PATH_BYTES = DIRECTORY_BYTES + sizeof "/trace.json"
 };
-_Static_assert((int)READER_NO_TARGET == (int)GPT_NO_TARGET, "one number means no target");
+_Static_assert((int)READER_NO_TARGET == (int)GPT_NO_TARGET &&
+                   (int)READER_NEXT_DOCUMENT == (int)GPT_NEXT_DOCUMENT,
+               "one number each means no target and a new document");
 
 struct trainer {
     const struct job *job;
