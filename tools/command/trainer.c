@@ -247,6 +247,7 @@ static zero_status open_directory(struct trainer *t) {
         status = run_file_write_config(job, t->directory, t->error);
     else if (status == ZERO_OK && begins_anew(t))
         status = run_file_drop_config(job, t->directory, t->error);
+    if (status == ZERO_OK) status = run_file_write_model(job, t->directory, t->error);
     return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
