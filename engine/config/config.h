@@ -180,6 +180,7 @@ extern const struct config_type_key {
 struct config_entry {
     enum config_source source;
     char *text; /* NULL: no value */
+    bool null;  /* null is written where it says that there is no value */
 };
 
 struct config {

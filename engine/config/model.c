@@ -19,16 +19,17 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
 static const struct {
     const char *width, *heads; /* the keys that have these numbers */
     zero_status (*resolve)(struct config *config, struct zero_error *error);
+    const char *class; /* in "architectures" */
 } architectures[ARCHITECTURES] = {
-    [GPT2] = {"n_embd", "n_head", resolve_gpt2},
-    [LLAMA] = {"hidden_size", "num_attention_heads", resolve_llama},
-    [MISTRAL] = {"hidden_size", "num_attention_heads", resolve_llama},
-    [QWEN2] = {"hidden_size", "num_attention_heads", resolve_llama},
-    [QWEN3] = {"hidden_size", "num_attention_heads", resolve_llama},
+    [GPT2] = {"n_embd", "n_head", resolve_gpt2, "\"GPT2LMHeadModel\""},
+    [LLAMA] = {"hidden_size", "num_attention_heads", resolve_llama, "\"LlamaForCausalLM\""},
+    [MISTRAL] = {"hidden_size", "num_attention_heads", resolve_llama, "\"MistralForCausalLM\""},
+    [QWEN2] = {"hidden_size", "num_attention_heads", resolve_llama, "\"Qwen2ForCausalLM\""},
+    [QWEN3] = {"hidden_size", "num_attention_heads", resolve_llama, "\"Qwen3ForCausalLM\""},
 };
 
 /* fallback: the default per architecture, as JSON; NULL: the architecture has no such key; "": the key has no
- * default. */
+ * default, and its value may come from other keys. */
 struct model_key {
     const char *path, *fallback[ARCHITECTURES];
     const char *instead;            /* the other architecture's name for this key */
@@ -54,7 +55,10 @@ static const struct model_key keys[] = {
     {MODEL("num_hidden_layers"), NOT_GPT2("32"), "n_layer", {0}},
     {MODEL("hidden_size"), NOT_GPT2("4096"), "n_embd", {0}},
     {MODEL("num_attention_heads"), NOT_GPT2("32"), "n_head", {0}},
-    {MODEL("max_position_embeddings"), {NULL, "2048", "131072", "32768", "32768"}, "n_positions", {0}},
+    {MODEL("max_position_embeddings"),
+     {NULL, "2048", "131072", "32768", "32768"},
+     "n_positions",
+     {MODEL("max_sequence_length")}},
     {MODEL("intermediate_size"), {NULL, "11008", "14336", "22016", "22016"}, "n_inner", {0}},
     {MODEL("hidden_act"), NOT_GPT2("\"silu\""), "activation_function", {0}},
     {MODEL("rms_norm_eps"), NOT_GPT2("1e-6"), "layer_norm_epsilon", {0}},
@@ -115,7 +119,16 @@ static zero_status store_default(struct config *config, const struct model_key *
                                  struct zero_error *error) {
     const struct config_key *k = config_key_find(key->path);
     const char *text = key->fallback[config->model.type];
-    if (*text) return config_store_text(config, k, text, CONFIG_DEFAULT, error);
+    /* Transformers derives this one in every architecture, whatever the default is. */
+    bool derived = strcmp(key->path, MODEL("num_key_value_heads")) == 0;
+    bool null = config_entry(config, key->path)->null;
+    for (int i = 0; i < ALIASES_MAX && key->alias[i]; i++) null |= config_entry(config, key->alias[i])->null;
+    if (null && *text && !derived)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "%s: it is null, and a %s needs a value: write one, or remove the key for the default, %s",
+            key->path, config_architecture(config->model.type), text);
+    if (*text && !null) return config_store_text(config, k, text, CONFIG_DEFAULT, error);
     memset((char *)config + k->offset, 0, field_bytes(k->type));
     return config_entry_set(config, k, CONFIG_DEFAULT, NULL, error);
 }
@@ -137,7 +150,7 @@ static zero_status resolve_key(struct config *config, const struct model_key *ke
         if (!config_written(config, key->alias[i])) continue;
         if (!member) return no_such_key(key->alias[i], key, config->model.type, error);
         const char *text = config_entry(config, key->alias[i])->text;
-        if (given && strcmp(text, config_entry(config, key->path)->text) != 0)
+        if (given && !config_same(text, config_entry(config, key->path)->text))
             return contradiction(config, key->path, key->alias[i], error);
         if (!given) status = config_store_text(config, k, text, CONFIG_DERIVED, error);
         given = true;
@@ -310,9 +323,24 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
     return status ? status : shorten(config, error);
 }
 
+/* A model with code of its own may compute anything, unless it names a type and a class that are here. */
+static zero_status check_own_code(const struct config *config, struct zero_error *error) {
+    const char *map = config_entry(config, MODEL("auto_map"))->text,
+               *classes = config_entry(config, MODEL("architectures"))->text,
+               *class = architectures[config->model.type].class;
+    bool own = map && strchr(map, '"');
+    if (!own || (config_written(config, MODEL("model_type")) && classes && strstr(classes, class)))
+        return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "model.auto_map: the model is computed by code of its own, which is not run here: take "
+                     "a model of which "
+                     "model_type and architectures (%s) are here",
+                     class);
+}
+
 zero_status config_resolve_model(struct config *config, struct zero_error *error) {
     struct config_model *m = &config->model;
-    zero_status status = ZERO_OK;
+    zero_status status = check_own_code(config, error);
     for (int i = 0; i < KEYS && !status; i++) status = resolve_key(config, &keys[i], error);
     if (status) return status;
     if (!m->head_width && m->width % m->heads)

@@ -83,8 +83,11 @@ static zero_status forget_model(struct config *config, struct zero_error *error)
     }
     config->line_count = kept;
     config->model.given = false;
-    for (uint32_t i = 0; i < config_key_count() && status == ZERO_OK; i++)
-        if (of_model(config_key_at(i)->path)) status = set_default(config, config_key_at(i), error);
+    for (uint32_t i = 0; i < config_key_count() && status == ZERO_OK; i++) {
+        if (!of_model(config_key_at(i)->path)) continue;
+        config->entries[i].null = false;
+        status = set_default(config, config_key_at(i), error);
+    }
     return status;
 }
 

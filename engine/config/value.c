@@ -331,6 +331,7 @@ static bool same(const struct config_value *a, const struct config_value *b) {
 
 struct comparison {
     const struct config_value *value;
+    const char *text;
     bool same;
 };
 
@@ -346,6 +347,16 @@ zero_status config_value_same(const struct config_value *value, const char *text
     zero_status status = config_value_parse(text, compare, &c, error);
     *out_same = c.same;
     return status;
+}
+
+static zero_status compare_texts(void *user, const struct config_value *value) {
+    struct comparison *c = user;
+    return config_value_same(value, c->text, &c->same, NULL);
+}
+
+bool config_same(const char *a, const char *b) {
+    struct comparison c = {.text = b};
+    return strcmp(a, b) == 0 || (config_value_parse(a, compare_texts, &c, NULL) == ZERO_OK && c.same);
 }
 
 /* A refused key may hold a value that changes nothing: its default. A block may also be {} or hold "enabled": false. */
@@ -384,8 +395,9 @@ zero_status config_entry_set(struct config *config, const struct config_key *key
     char *copy = text ? strdup(text) : NULL;
     if (text && !copy) return error_set(error, ZERO_E_MEMORY, "%s: no memory for its value", key->path);
     struct config_entry *entry = &config->entries[config_key_index(key)];
+    bool null = entry->null && (source == CONFIG_DEFAULT || source == CONFIG_DERIVED);
     free(entry->text);
-    *entry = (struct config_entry){.source = source, .text = copy};
+    *entry = (struct config_entry){.source = source, .text = copy, .null = null};
     return ZERO_OK;
 }
 
@@ -429,7 +441,7 @@ zero_status config_store(struct config *config, const struct config_key *key,
     if (key->use == KEY_USED) s.field = (char *)config + key->offset;
     bool not_given = value->kind == VALUE_NULL && (!key->fallback || key->use != KEY_USED);
     if (is_auto(key, value)) return store_auto(&s, source);
-    if (not_given && key->type != KEY_LIMIT) return ZERO_OK;
+    if (not_given && key->type != KEY_LIMIT) return config_entry(config, key->path)->null = true, ZERO_OK;
     zero_status status = setters[key->type](&s);
     if (status == ZERO_OK) status = uses[key->use](&s);
     if (status == ZERO_OK) status = config_entry_set(config, key, source, text_of(&s), error);

@@ -28,6 +28,9 @@ zero_status config_check_range(const struct config *config, const struct config_
 
 struct config_entry *config_entry(const struct config *config, const char *path);
 
+/* Whether two JSON texts have one value: 1000000 and 1e6, "adamw" and "AdamW". */
+bool config_same(const char *a, const char *b);
+
 /* The shortest decimal text that reads back as `number`; always with a decimal point, in every locale. */
 const char *config_number_text(double number, char out[32]);
 

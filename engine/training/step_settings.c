@@ -14,6 +14,18 @@ static bool has_betas(const struct training *t) {
     return t->optimizer->defaults.beta1 > 0 || (t->groups.other && t->groups.other->defaults.beta1 > 0);
 }
 
+/* Finds a setting that no optimizer takes before the first step, where the program says how many steps it trains. */
+static zero_status check_planned(struct training *t, struct zero_error *error) {
+    struct lr_setting setting[GROUP_MAX];
+    zero_status status = ZERO_OK;
+    for (t->steps = 0; t->steps < t->config->planned_steps && !status; t->steps++) {
+        settings_next(t, setting);
+        status = settings_check(t, setting, error);
+    }
+    t->steps = 0;
+    return status;
+}
+
 zero_status settings_open(struct training *t, struct zero_error *error) {
     const struct lr_schedule *schedule = t->config->schedule_row;
     settings_restart(t);
@@ -30,7 +42,7 @@ zero_status settings_open(struct training *t, struct zero_error *error) {
                  "DeepSpeed",
                  t->optimizer->title);
     if (!t->rank) log_line(t->log, ZERO_LOG_INFO, "learning rates by %s", schedule->name);
-    return ZERO_OK;
+    return check_planned(t, error);
 }
 
 static struct lr_setting given(const struct training *t, uint32_t group) {
@@ -63,7 +75,7 @@ zero_status settings_check(const struct training *t, const struct lr_setting *se
         return error_set(
             error, ZERO_E_ARGUMENT,
             "step %" PRIu64 ": the schedule gives group %" PRIu32
-            " lr %g and betas %g, %g: lr must be finite and at least 0, betas at least 0 and below 1",
+            " lr %g, beta1 %g and beta2 %g: lr must be finite and at least 0, betas at least 0 and below 1",
             t->steps + 1, g, setting[g].lr, setting[g].beta1, setting[g].beta2);
     }
     return ZERO_OK;

@@ -271,6 +271,7 @@ static const struct effect {
     {"model.num_attention_heads", "8", "llama", FIELD(model.heads)},
     {"model.num_key_value_heads", "8", "llama", FIELD(model.kv_heads)},
     {"model.head_dim", "6", "llama", FIELD(model.head_width)},
+    {"model.max_sequence_length", "33", "llama", FIELD(model.context)},
     {"model.max_position_embeddings", "33", "llama", FIELD(model.context)},
     {"model.rms_norm_eps", "0.5", "llama", FIELD(model.layer_norm_epsilon)},
     {"model.hidden_act", "\"swish\"", "llama", FIELD(model.hidden_act)},

@@ -31,6 +31,10 @@ static void models(void) {
          32000, 11008, false, 1e4, 8},
         {LLAMA("\"rope_scaling\": {" LLAMA3("\"type\": \"llama3\"}")), 32, 4096, 32, 32, 128, 2048, 32000,
          11008, false, 1e4, 8},
+        {LLAMA("\"num_key_value_heads\": null, \"head_dim\": null, \"num_attention_heads\": 64"), 32, 4096,
+         64, 64, 64, 2048, 32000, 11008, false, 1e4, 0},
+        {LLAMA("\"rope_theta\": 1000000, \"rope_parameters\": {\"rope_theta\": 1000000.0}"), 32, 4096, 32, 32,
+         128, 2048, 32000, 11008, false, 1e6, 0},
         {LLAMA("\"rope_parameters\": {" LLAMA3("\"rope_type\": \"llama3\", \"rope_theta\": 7}")), 32, 4096,
          32, 32, 128, 2048, 32000, 11008, false, 7, 8},
     };
@@ -71,6 +75,11 @@ static void relatives(void) {
     } cases[] = {
         {MODEL("mistral", ""), 8, 128, 131072, 14336, 32000, 4096, 0},
         {MODEL("mistral", ", \"sliding_window\": null, \"head_dim\": 6"), 8, 6, 131072, 14336, 32000, 0, 0},
+        {MODEL("mistral", ", \"num_key_value_heads\": null"), 32, 128, 131072, 14336, 32000, 4096, 0},
+        {MODEL("qwen2", ", \"num_key_value_heads\": null, \"num_attention_heads\": 64"), 64, 64, 32768, 22016,
+         151936, 0, 0},
+        {MODEL("qwen3", ", \"num_key_value_heads\": null, \"num_attention_heads\": 8"), 8, 128, 32768, 22016,
+         151936, 0, 0},
         {MODEL("qwen2", ""), 32, 128, 32768, 22016, 151936, 0, 0},
         {MODEL("qwen2", ", \"use_sliding_window\": true, \"max_window_layers\": 3"), 32, 128, 32768, 22016,
          151936, 4096, 3},

@@ -365,6 +365,22 @@ static void conflicts(void) {
         {LLAMA("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
                "\"high_freq_factor\": 1, \"original_max_position_embeddings\": 8192}"),
          "model.rope_scaling.low_freq_factor: 4 is not below high_freq_factor 1: lower it"},
+        {LLAMA("\"max_position_embeddings\": 2048, \"max_sequence_length\": 4096"),
+         "model.max_sequence_length: 4096 is not model.max_position_embeddings 2048, of which it is another "
+         "name: remove "
+         "one of them"},
+        {LLAMA(
+             "\"architectures\": [\"OtherForCausalLM\"], \"auto_map\": {\"AutoModelForCausalLM\": \"a.B\"}"),
+         "model.auto_map: the model is computed by code of its own, which is not run here: take a model of "
+         "which model_type "
+         "and architectures (\"LlamaForCausalLM\") are here"},
+        {LLAMA("\"rms_norm_eps\": null"), "model.rms_norm_eps: it is null, and a llama needs a value: write "
+                                          "one, or remove the key for the default, 1e-6"},
+        {QWEN("\"vocab_size\": null"), "model.vocab_size: it is null, and a qwen2 needs a value: write one, "
+                                       "or remove the key for the default, 151936"},
+        {LLAMA("\"rope_parameters\": {\"rope_theta\": null}"),
+         "model.rope_theta: it is null, and a llama needs a value: write one, or remove the key for the "
+         "default, 10000"},
         {LLAMA("\"rope_theta\": 5e5, \"rope_parameters\": {\"rope_theta\": 1e4}"),
          "model.rope_parameters.rope_theta: 1e4 is not model.rope_theta 5e5, of which it is another name: "
          "remove "

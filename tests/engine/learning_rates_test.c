@@ -96,9 +96,10 @@ static void the_hosts_own(void) {
     s.begin = set_nan;
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_ARGUMENT);
-    CHECK_STRING(got.error,
-                 "step 4: the schedule gives group 1 lr nan and betas 0.9, 0.95: lr must be finite and at "
-                 "least 0, betas at least 0 and below 1");
+    CHECK_STRING(
+        got.error,
+        "step 4: the schedule gives group 1 lr nan, beta1 0.9 and beta2 0.95: lr must be finite and at "
+        "least 0, betas at least 0 and below 1");
 }
 
 /* ---- going on from a checkpoint ---- */

@@ -158,6 +158,26 @@ static void opening_finds_what_a_schedule_lacks(void) {
     end();
 }
 
+/* Where the number of steps is known, a setting of a later step that no optimizer takes is found at the start. */
+static void a_schedule_that_leaves_its_range_is_found_at_the_start(void) {
+    static const char *const schedules[] = {
+        SCHEDULER("OneCycle", "\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": 1e-3, \"cycle_first_step_size\": 5, "
+                              "\"decay_step_size\": 5, \"decay_mom_rate\": 0.1"),
+        SCHEDULER("ExponentialLR", "\"gamma\": 1e30")};
+    for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
+        CHECK_INT(begin(schedules[i]), ZERO_OK);
+        config.planned_steps = 2;
+        error_clear(&error);
+        CHECK_INT(settings_open(&training, &error), ZERO_OK);
+        config.planned_steps = 40;
+        CHECK_INT(settings_open(&training, &error), ZERO_E_ARGUMENT);
+        CHECK_CONTAINS(error.message, "the schedule gives group 0 lr");
+        CHECK_CONTAINS(error.message, i ? "lr inf" : "step 17");
+        CHECK_INT(training.steps, 0);
+        end();
+    }
+}
+
 int main(void) {
     a_step_takes_what_is_given_or_scheduled();
     what_an_update_cannot_use_is_refused();
@@ -165,5 +185,6 @@ int main(void) {
     a_schedule_goes_on_where_it_stood();
     an_lr_is_set_where_nothing_else_sets_it();
     opening_finds_what_a_schedule_lacks();
+    a_schedule_that_leaves_its_range_is_found_at_the_start();
     return check_end();
 }

@@ -60,7 +60,7 @@ static void nothing(struct gpt_config config) {
         for (uint64_t k = 0; k < fake_engine_count(f.engine, name); k++)
             if (!CHECK_DOUBLE(grad[k], 0, 0)) break;
     }
-    f.targets[0] = GPT_NO_TARGET - 1;
+    f.targets[0] = GPT_NEXT_DOCUMENT - 1;
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
     f.targets[0] = 0, f.tokens[0] = GPT_NO_TARGET;
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);

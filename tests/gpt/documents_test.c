@@ -9,18 +9,20 @@
 
 enum { END = 10, LENGTH = 6, DOCUMENTS = 2, ROWS = DOCUMENTS * LENGTH };
 
-/* Documents of LENGTH tokens, the last of which is END. */
+/* Documents of LENGTH tokens; a token END inside one ends nothing. */
 static void fill(struct fixture *f) {
     for (int32_t i = 0; i < ROWS; i++) {
-        f->tokens[i] = i % LENGTH == LENGTH - 1 ? END : (i * i + 3) % END;
-        f->targets[i] = (i * 7 + 1) % END;
+        bool last = i % LENGTH == LENGTH - 1;
+        f->tokens[i] = last || i == 2 ? END : (i * i + 3) % END;
+        f->targets[i] = last ? GPT_NEXT_DOCUMENT : (i * 7 + 1) % END;
     }
 }
 
 static void compare(const struct fixture *packed, const struct fixture *apart) {
     for (uint32_t i = 0; fake_engine_name(apart->engine, i); i++) {
         const char *name = fake_engine_name(apart->engine, i);
-        const float *one = fake_engine_grad(packed->engine, name), *other = fake_engine_grad(apart->engine, name);
+        const float *one = fake_engine_grad(packed->engine, name),
+                    *other = fake_engine_grad(apart->engine, name);
         uint64_t count = fake_engine_count(apart->engine, name); /* of positions, the sample has more rows */
         if (!CHECK_BYTES(one, other, count * sizeof *one)) fprintf(stderr, "gradient of %s\n", name);
         for (uint64_t k = count; k < fake_engine_count(packed->engine, name); k++) CHECK_DOUBLE(one[k], 0, 0);
@@ -32,10 +34,11 @@ static void packed_or_apart(struct gpt_config config) {
     double loss, expected;
     config.context = LENGTH;
     fixture_open(ZERO_F32, &apart, config, DOCUMENTS, 1, 4);
-    config.context = ROWS, config.documents = true, config.document_end = END;
+    config.context = ROWS, config.documents = true;
     fixture_open(ZERO_F32, &packed, config, 1, 1, 4);
     fill(&packed), fill(&apart);
-    for (uint32_t i = 0; fake_engine_name(apart.engine, i); i++) { /* the tables of positions differ in rows */
+    for (uint32_t i = 0; fake_engine_name(apart.engine, i);
+         i++) { /* the tables of positions differ in rows */
         const char *name = fake_engine_name(apart.engine, i);
         memcpy(fake_engine_param(packed.engine, name), fake_engine_param(apart.engine, name),
                fake_engine_count(apart.engine, name) * sizeof(float));
@@ -56,14 +59,16 @@ static double loss_of_rest(struct fixture *f, int32_t first, int32_t fifth) {
     fill(f);
     memcpy(f->tokens, head, sizeof head);
     f->tokens[0] = first, f->tokens[5] = fifth;
-    for (int i = 0; i < 3; i++) f->targets[i] = GPT_NO_TARGET;
+    f->targets[0] = GPT_NO_TARGET;
+    for (int i = 1; i < 6; i++)
+        if (i < 3 || i == 5) f->targets[i] = f->tokens[i] == END ? GPT_NEXT_DOCUMENT : 1;
     CHECK_INT(gpt_train(f->gpt, f->tokens, f->targets, &loss), ZERO_OK);
     return loss;
 }
 
 static void apart_from_others(struct gpt_config config) {
     struct fixture f;
-    config.context = ROWS, config.documents = true, config.document_end = END;
+    config.context = ROWS, config.documents = true;
     fixture_open(ZERO_F32, &f, config, 1, 1, 1);
     double loss = loss_of_rest(&f, 1, 4);
     CHECK_DOUBLE(loss_of_rest(&f, 2, 4), loss, 0);

@@ -79,7 +79,7 @@ static void mistakes_are_refused(struct gpt_config config) {
     CHECK(fake_engine_reserved(f.engine, ZERO_DEVICE) > 0);
     f.tokens[3] = (int32_t)config.vocab;
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
-    f.tokens[3] = 0, f.targets[0] = GPT_NO_TARGET - 1;
+    f.tokens[3] = 0, f.targets[0] = GPT_NEXT_DOCUMENT - 1;
     CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
     fixture_close(&f);
     struct gpt *gpt = NULL;

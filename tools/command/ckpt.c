@@ -12,6 +12,7 @@
 #include "tools/command/format.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/run_lock.h"
+#include "tools/command/subject.h"
 #include "tools/weights/weights.h"
 
 struct arguments {
@@ -180,13 +181,13 @@ static void allow_open_files(void) {
 
 static const struct verb {
     const char *name;
-    int operands;
+    int operands, checkpoints; /* the first ones are checkpoints */
     int (*run)(const char *const *operand, const struct arguments *arguments);
-} verbs[] = {{"info", 1, info},
-             {"verify", 1, verify},
-             {"diff", 2, diff},
-             {"export", 2, export_weights},
-             {"import", 2, import_weights}};
+} verbs[] = {{"info", 1, 1, info},
+             {"verify", 1, 1, verify},
+             {"diff", 2, 2, diff},
+             {"export", 2, 1, export_weights},
+             {"import", 2, 0, import_weights}};
 enum { VERBS = sizeof verbs / sizeof *verbs, OPERANDS_MAX = 2 };
 
 static const struct verb *find_verb(const char *name) {
@@ -200,6 +201,7 @@ static int run(int argc, char **argv) {
     struct zero_error error;
     struct arguments arguments = {0};
     const char *left, *operand[OPERANDS_MAX];
+    char inner[OPERANDS_MAX][STORAGE_PATH_BYTES];
     error_clear(&error);
     const struct verb *verb = argc > 1 ? find_verb(argv[1]) : NULL;
     if (!verb) return command_usage_error("ckpt", "say what to do: info, verify, diff, export or import");
@@ -209,6 +211,9 @@ static int run(int argc, char **argv) {
             return command_usage_error("ckpt", "%s takes %d names of directories", verb->name,
                                        verb->operands);
         operand[operands] = argv[2 + operands];
+        if (operands >= verb->checkpoints) continue;
+        subject_checkpoints(argv[2 + operands], inner[operands]);
+        operand[operands] = inner[operands];
     }
     if (options_parse(options, argc - 1 - operands, argv + 1 + operands, &arguments, &left, &error) !=
         ZERO_OK)
@@ -224,8 +229,8 @@ const struct command command_ckpt = {
     .arguments = "info DIR | verify DIR | diff DIR DIR | export DIR OUT | import FROM OUT",
     .summary = "looks into checkpoints, compares them, and moves weights in and out",
     .description =
-        "DIR is one checkpoint (RUN/checkpoints/step_00000100), or RUN/checkpoints, of which the latest is "
-        "meant.\n"
+        "DIR is a run's directory, of which the latest checkpoint is meant, or one checkpoint "
+        "(RUN/checkpoints/step_00000100).\n"
         "  info     what it is, and its parameters\n"
         "  verify   reads every byte and compares every checksum\n"
         "  diff     which parameters and optimizer states differ, in how many elements and by how much;\n"

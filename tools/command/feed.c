@@ -1,8 +1,12 @@
 #include "tools/command/feed.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/base/regular_file.h"
 
 /* Enough samples for a steady mean, and few enough that the evaluation takes a small part of the time. */
 enum { HELD_OUT_SAMPLES_MAX = 256 };
@@ -18,20 +22,32 @@ static zero_status open_paths(const struct config_paths *paths, struct zero_erro
 
 enum { BYTES = 256 }; /* the vocabulary of bytes */
 
-/* Files whose bytes are no text. */
+/* Files whose bytes are no text: by their first bytes, or by their names. */
 static const struct kind {
-    const char *end, *name;
-} kinds[] = {{".jsonl", "JSON lines"}, {".ndjson", "JSON lines"}, {".parquet", "a table"},
-             {".arrow", "a table"},    {".npy", "an array"},      {".gz", "compressed"},
-             {".zst", "compressed"}};
+    const char *begins, *pattern, *name;
+} kinds[] = {
+    {"\x1f\x8b", "*.@(gz|tgz)", "compressed"},
+    {"\x28\xb5\x2f\xfd", "*.@(zst|zstd)", "compressed"},
+    {"BZh", "*.@(bz2|xz|lz4|7z)", "compressed"},
+    {"PK\3\4", "*.@(zip|tar|xlsx)", "an archive"},
+    {"{\"", "*.@(jsonl|ndjson)", "JSON lines"},
+    {"[{\"", "*.json", "JSON"},
+    {"PAR1", "*.@(parquet|arrow|feather|csv|tsv)", "a table"},
+    {"\x93NUMPY", "*.@(npy|npz|h5|safetensors)", "an array"},
+};
 
 static const struct kind *kind_of(const char *path) {
-    size_t length = strlen(path);
+    static const struct kind binary = {.name = "binary"};
+    char head[512];
+    FILE *file = regular_file_open(path);
+    size_t bytes = file ? fread(head, 1, sizeof head, file) : 0;
+    if (file) fclose(file);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        size_t end = strlen(kinds[i].end);
-        if (length > end && strcmp(path + length - end, kinds[i].end) == 0) return &kinds[i];
+        size_t length = strlen(kinds[i].begins);
+        bool begins = bytes >= length && memcmp(head, kinds[i].begins, length) == 0;
+        if (begins || fnmatch(kinds[i].pattern, path, FNM_EXTMATCH | FNM_CASEFOLD) == 0) return &kinds[i];
     }
-    return NULL;
+    return memchr(head, 0, bytes) ? &binary : NULL;
 }
 
 #define MAKE "make a token file (.bin) of it with tools/tokenize (zero-tokenize where zero is installed)%s"

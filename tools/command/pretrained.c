@@ -23,12 +23,23 @@ static zero_status check_params(const struct pretrained *p, const struct gpt_con
         p->directory, has_own ? own.name : there.name);
 }
 
+/* False without an error: the directory has no weights, or the path is a file. */
+static zero_status has_weights(const char *directory, bool *out, struct zero_error *error) {
+    struct stat found;
+    struct zero_error why;
+    const char *file = NULL;
+    error_clear(&why);
+    bool listed = stat(directory, &found) == 0 && S_ISDIR(found.st_mode);
+    zero_status status = listed ? weights_in_directory(directory, &file, &why) : ZERO_OK;
+    *out = file != NULL;
+    if (!status) return ZERO_OK;
+    return error_set(error, status, "%s; or begin with random weights by --random", why.message);
+}
+
 zero_status pretrained_open(struct pretrained *out, const struct gpt_config *model,
                             struct zero_error *error) {
-    struct stat found;
-    bool here = false;
-    if (stat(out->directory, &found) != 0 || !S_ISDIR(found.st_mode)) return ZERO_OK;
-    zero_status status = weights_in_directory(out->directory, &here, error);
+    bool here;
+    zero_status status = has_weights(out->directory, &here, error);
     if (status != ZERO_OK || !here) return status;
     status = weights_open(out->directory, &out->weights, error);
     if (status == ZERO_OK) status = check_params(out, model, error);

@@ -86,16 +86,14 @@ zero_status run_file_write(const struct job *job, const zero_engine *engine, con
     return status;
 }
 
-enum { PATH_BYTES = 4096 + 32 };
-
 /* NULL, or the problem of the file that is in its place. */
-static const char *find_config(const char *directory, char out_path[PATH_BYTES]) {
-    snprintf(out_path, PATH_BYTES, "%s/config.json", directory);
+static const char *find_config(const char *directory, char out_path[RUN_FILE_PATH_BYTES]) {
+    snprintf(out_path, RUN_FILE_PATH_BYTES, "%s/config.json", directory);
     return own_file_problem(out_path, EDIT_BEGINNING, SCAN_BYTES_MAX);
 }
 
 zero_status run_file_drop_config(const struct job *job, const char *directory, struct zero_error *error) {
-    char path[PATH_BYTES];
+    char path[RUN_FILE_PATH_BYTES];
     struct stat earlier, given;
     if (find_config(directory, path) || stat(path, &earlier) != 0) return ZERO_OK;
     if (stat(job->config_path, &given) == 0 && given.st_dev == earlier.st_dev &&
@@ -106,18 +104,50 @@ zero_status run_file_drop_config(const struct job *job, const char *directory, s
 }
 
 zero_status run_file_check_config(const char *directory, struct zero_error *error) {
-    char path[PATH_BYTES];
+    char path[RUN_FILE_PATH_BYTES];
     const char *problem = find_config(directory, path);
     return problem ? error_set(error, ZERO_E_ARGUMENT, "%s %s", path, problem) : ZERO_OK;
 }
 
 zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error) {
-    char path[PATH_BYTES], *text = NULL;
+    char path[RUN_FILE_PATH_BYTES], *text = NULL;
     const char *problem = find_config(directory, path);
     if (problem) return error_set(error, ZERO_E_ARGUMENT, "%s %s", path, problem);
     if (asprintf(&text, "%s\n", job->config_json) < 0)
         return error_set(error, ZERO_E_MEMORY, "no memory for %s", path);
     zero_status status = new_file_write(path, text, error);
+    free(text);
+    return status;
+}
+
+#define MODEL_BEGINNING "{\"_comment_model\": \"of --model\""
+
+static bool is_own_model(const char *path) {
+    struct stat found;
+    return stat(path, &found) == 0 && !own_file_problem(path, MODEL_BEGINNING, SCAN_BYTES_MAX);
+}
+
+bool run_file_model(const char *directory, char out_path[RUN_FILE_PATH_BYTES]) {
+    snprintf(out_path, RUN_FILE_PATH_BYTES, "%s/model.json", directory);
+    return is_own_model(out_path);
+}
+
+zero_status run_file_write_model(const struct job *job, const char *directory, struct zero_error *error) {
+    char path[RUN_FILE_PATH_BYTES], from[RUN_FILE_PATH_BYTES], *text = NULL;
+    struct config_text model;
+    struct stat found;
+    if (!job->model_path || (!run_file_model(directory, path) && lstat(path, &found) == 0)) return ZERO_OK;
+    bool inside = stat(job->model_path, &found) == 0 && S_ISDIR(found.st_mode);
+    snprintf(from, sizeof from, "%s%s", job->model_path, inside ? "/config.json" : "");
+    zero_status status = config_text_read(from, &model, error);
+    if (status) return status;
+    bool kept = strncmp(model.text, MODEL_BEGINNING, sizeof MODEL_BEGINNING - 1) == 0; /* by a run */
+    const char *first = kept ? model.text : model.text + strcspn(model.text, "{") + 1; /* it was read before */
+    const char *comma = kept || first[strspn(first, " \t\r\n")] == '}' ? "" : ",";
+    if (asprintf(&text, "%s%s%s", kept ? "" : MODEL_BEGINNING, comma, first) < 0)
+        status = error_set(error, ZERO_E_MEMORY, "no memory for %s", path);
+    if (!status) status = new_file_write(path, text, error);
+    free(model.text);
     free(text);
     return status;
 }

@@ -77,16 +77,19 @@ static zero_status read_checkpoint(struct subject *s, const struct checkpoint *c
     zero_status status = weights_block_config(m, begin, &s->config, error);
     if (!status) s->model = weights_model(&s->config.model);
     s->model.documents = s->config.data.document_end >= 0;
-    s->model.document_end = (int32_t)s->config.data.document_end;
     return status;
+}
+
+void subject_checkpoints(const char *path, char out[4096]) {
+    bool run = has(path, "checkpoints") && !has(path, "manifest.json") && !has(path, "latest");
+    snprintf(out, 4096, "%s%s", path, run ? "/checkpoints" : "");
 }
 
 static zero_status open_checkpoint(struct subject *s, const char *path, uint64_t batch, uint64_t seed,
                                    struct zero_error *error) {
     char inner[4096];
     struct checkpoint checkpoint;
-    bool run = has(path, "checkpoints") && !has(path, "manifest.json");
-    snprintf(inner, sizeof inner, "%s%s", path, run ? "/checkpoints" : "");
+    subject_checkpoints(path, inner);
     zero_status status = checkpoint_open(storage_posix(), inner, &checkpoint, error);
     if (!status) status = read_checkpoint(s, &checkpoint, batch, seed, error);
     checkpoint_close(&checkpoint);

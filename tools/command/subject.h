@@ -25,6 +25,8 @@ struct subject {
 
 zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct subject *out,
                          struct zero_error *error);
+/* Of a run's directory, its checkpoints; else the path as it is. */
+void subject_checkpoints(const char *path, char out[4096]);
 /* Also after a failed open. The engine is destroyed before. */
 void subject_close(struct subject *subject);
 

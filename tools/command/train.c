@@ -14,6 +14,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
+#include "tools/command/run_file.h"
 #include "tools/command/settings.h"
 #include "tools/command/subject.h"
 #include "tools/command/trainer.h"
@@ -33,7 +34,8 @@ struct arguments {
     struct option_name recover;
     struct option_list data;
     struct option_each set;
-    struct config_text text; /* of the configuration, as it was read; without `json` */
+    char kept[RUN_FILE_PATH_BYTES]; /* the model that the run keeps: --model of --resume */
+    struct config_text text;        /* of the configuration, as it was read; without `json` */
     char *json; /* the configuration with what --set changes and the planner chose; NULL: the file as it is */
     bool automatic; /* the planner chose what was "auto", or failed at `stage` */
     enum automatic_stage stage;
@@ -131,6 +133,16 @@ static zero_status read_values(struct arguments *arguments, struct config *confi
     return status;
 }
 
+/* A run that began with --model goes on with the same model. */
+static zero_status recall_model(struct arguments *arguments, struct config *config,
+                                struct zero_error *error) {
+    if (!arguments->resume.given || config->model.given || !run_file_model(arguments->run, arguments->kept))
+        return ZERO_OK;
+    arguments->model = arguments->kept;
+    config_free(config);
+    return read_values(arguments, config, error);
+}
+
 /* Reads the configuration again, with what the planner chose. */
 static zero_status choose_automatic(struct arguments *arguments, const struct launch *launch, uint32_t ranks,
                                     struct config *config, struct zero_error *error) {
@@ -161,6 +173,7 @@ static zero_status read_config(struct arguments *arguments, const struct launch 
     zero_status status =
         settings_apply(arguments->config, &arguments->set, arguments->model != NULL, &arguments->json, error);
     if (status == ZERO_OK) status = read_values(arguments, config, error);
+    if (status == ZERO_OK) status = recall_model(arguments, config, error);
     bool open = status == ZERO_OK && config_unchosen(config);
     if (status == ZERO_OK && !open && (arguments->gpu || arguments->hardware))
         status =
@@ -343,7 +356,6 @@ static int train(struct arguments *arguments, const struct launch *launch) {
     struct job job = {
         .lock = &lock,
         .config_path = arguments->config,
-        .model_path = arguments->model,
         .ranks = started(launch) ? launch->size : (uint32_t)arguments->ranks,
         .steps = arguments->steps,
         .eval_every = arguments->eval_every,
@@ -368,6 +380,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
     error_clear(&job.data_error);
     zero_status status = read_config(arguments, launch, job.ranks, &job.config, &error);
     job.config_json = config_of(arguments);
+    job.model_path = arguments->model;
     job.chosen = arguments->automatic;
     if (status == ZERO_OK && job.eval_every && !job.config.data.eval.paths.count &&
         job.config.data.eval.fraction <= 0)
@@ -384,7 +397,6 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         job.model.recompute = (uint32_t)job.config.recompute.blocks;
         job.model.checkpoints = (zero_tier)job.config.recompute.tier;
         job.model.documents = job.config.data.document_end >= 0;
-        job.model.document_end = (int32_t)job.config.data.document_end;
         job.model.no_graphs = !job.config.device_graphs;
         job.model.outputs = (enum gpt_outputs)job.config.device_outputs;
         job.model.times_products = job.config.device_products == CONFIG_PRODUCTS_TIMED;

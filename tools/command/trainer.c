@@ -33,7 +33,9 @@ enum {
     DIRECTORY_BYTES = 4096,
     TRACE_PATH_BYTES = DIRECTORY_BYTES + sizeof "/trace.json"
 };
-_Static_assert((int)READER_NO_TARGET == (int)GPT_NO_TARGET, "one number means no target");
+_Static_assert((int)READER_NO_TARGET == (int)GPT_NO_TARGET &&
+                   (int)READER_NEXT_DOCUMENT == (int)GPT_NEXT_DOCUMENT,
+               "one number each means no target and a new document");
 
 struct trainer {
     const struct job *job;
@@ -245,6 +247,7 @@ static zero_status open_directory(struct trainer *t) {
         status = run_file_write_config(job, t->directory, t->error);
     else if (status == ZERO_OK && begins_anew(t))
         status = run_file_drop_config(job, t->directory, t->error);
+    if (status == ZERO_OK) status = run_file_write_model(job, t->directory, t->error);
     return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 

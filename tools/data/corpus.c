@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 
 static bool ends_with(const char *path, const char *end) {
     size_t length = strlen(path), of_end = strlen(end);
-    return length > of_end && strcmp(path + length - of_end, end) == 0;
+    return length > of_end && strcasecmp(path + length - of_end, end) == 0;
 }
 
 static bool is_token_file(const char *path) { return ends_with(path, ".bin"); }

@@ -44,6 +44,19 @@ uint64_t order_sample(const struct order *order, uint64_t position) {
     return order->shuffled ? permute(index, order->samples, mix(order->seed) ^ mix(~epoch)) : index;
 }
 
+/* The target after the end of a document is the begin of another one. A loss mask may say that a token of that number ends none. */
+static zero_status part_documents(const struct order *order, struct reader *reader, uint64_t first,
+                                  const int32_t *tokens, int32_t *targets, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < order->context && !status; i++) {
+        bool inside = false;
+        if (tokens[i] != order->document_end) continue;
+        status = reader_inside(reader, first + i, &inside, error);
+        if (!inside) targets[i] = READER_NEXT_DOCUMENT;
+    }
+    return status;
+}
+
 static zero_status read_sample(const struct order *order, struct reader *reader, uint64_t sample,
                                int32_t *tokens, int32_t *targets, struct zero_error *error) {
     uint32_t context = order->context;
@@ -52,9 +65,9 @@ static zero_status read_sample(const struct order *order, struct reader *reader,
     if (status != ZERO_OK) return status;
     memcpy(targets, tokens + 1, (context - 1) * sizeof *targets);
     status = reader_read(reader, first + context, 1, targets + context - 1, error);
-    for (uint32_t i = 0; i < context && order->documents && !status; i++)
-        if (tokens[i] == order->document_end) targets[i] = READER_NO_TARGET;
-    return status ? status : reader_mask(reader, first + 1, context, targets, error);
+    if (!status) status = reader_mask(reader, first + 1, context, targets, error);
+    return status || !order->documents ? status
+                                       : part_documents(order, reader, first, tokens, targets, error);
 }
 
 zero_status order_read(const struct order *order, struct reader *reader, uint64_t position, uint32_t batch,

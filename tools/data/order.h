@@ -18,7 +18,7 @@ struct order {
     uint32_t context; /* T */
     bool shuffled;
     uint64_t seed;
-    bool documents; /* the target after a token `document_end` does not count */
+    bool documents; /* a token `document_end` ends a document, unless it is inside one by the loss mask */
     int32_t document_end;
 };
 
@@ -37,15 +37,14 @@ static inline uint64_t order_position(struct sample_place at) {
     return ((at.step * at.micro_count + at.micro) * at.ranks + at.rank) * at.batch;
 }
 
-/* Reads `batch` samples from `position` on; tokens and targets are batch x context. Targets that a loss mask leaves out, and
- * those that another document begins with, are READER_NO_TARGET. */
+/* Reads `batch` samples from `position` on; tokens and targets are batch x context. Targets that a loss mask leaves out are READER_NO_TARGET; those that another document begins with are READER_NEXT_DOCUMENT. */
 zero_status order_read(const struct order *order, struct reader *reader, uint64_t position, uint32_t batch,
                        int32_t *tokens, int32_t *targets, struct zero_error *error);
 
 /* The number of targets that count. */
 static inline uint64_t order_counted(const int32_t *targets, uint64_t count) {
     uint64_t counted = 0;
-    for (uint64_t i = 0; i < count; i++) counted += targets[i] != READER_NO_TARGET;
+    for (uint64_t i = 0; i < count; i++) counted += targets[i] >= 0;
     return counted;
 }
 

@@ -25,7 +25,7 @@ struct reader {
     uint8_t bytes[READER_BYTES]; /* the bytes of the last read */
 };
 
-enum { MASK_VALUES = 2 }; /* 0 and 1 */
+enum { MASK_COUNTS = 1, MASK_INSIDE = 2, MASK_VALUES = 4 }; /* the bits of a mask's byte */
 
 zero_status reader_open(const struct corpus *corpus, uint32_t vocab, struct zero_error *error,
                         struct reader **out) {
@@ -133,7 +133,7 @@ static zero_status unknown_token(const struct reader *reader, const struct corpu
                                  uint32_t token, struct zero_error *error) {
     if (reader->masks)
         return error_set(error, ZERO_E_ARGUMENT,
-                         "data: byte %" PRIu64 " of %s is %u: a loss mask has bytes 0 and 1 only", index,
+                         "data: byte %" PRIu64 " of %s is %u: a loss mask has bytes 0 to 3 only", index,
                          file->path, token);
     return error_set(error, ZERO_E_ARGUMENT,
                      "data: token %" PRIu64 " of %s is %u, but the model's vocab_size is %u", index,
@@ -187,7 +187,14 @@ zero_status reader_mask(struct reader *reader, uint64_t first, uint64_t count, i
         uint64_t run = count - at < BLOCK ? count - at : BLOCK;
         status = reader_read(reader->mask, first + at, run, counts, error);
         for (uint64_t i = 0; i < run && !status; i++)
-            if (!counts[i]) targets[at + i] = READER_NO_TARGET;
+            if (!(counts[i] & MASK_COUNTS)) targets[at + i] = READER_NO_TARGET;
     }
+    return status;
+}
+
+zero_status reader_inside(struct reader *reader, uint64_t at, bool *out, struct zero_error *error) {
+    int32_t byte = 0;
+    zero_status status = reader->mask ? reader_read(reader->mask, at, 1, &byte, error) : ZERO_OK;
+    *out = byte & MASK_INSIDE;
     return status;
 }

@@ -4,6 +4,7 @@
 #ifndef ZERO_TOOLS_DATA_READER_H
 #define ZERO_TOOLS_DATA_READER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "tools/data/corpus.h"
@@ -25,8 +26,11 @@ zero_status reader_read(struct reader *reader, uint64_t first, uint64_t count, i
                         struct zero_error *error);
 
 /* Gives READER_NO_TARGET to those of the tokens [first, first + count) that the corpus's loss masks leave out. */
-enum { READER_NO_TARGET = -1 };
+enum { READER_NO_TARGET = -1, READER_NEXT_DOCUMENT = -2 };
 zero_status reader_mask(struct reader *reader, uint64_t first, uint64_t count, int32_t *targets,
                         struct zero_error *error);
+
+/* *out: the loss mask says that the token is inside a document, although it is the one that ends documents. */
+zero_status reader_inside(struct reader *reader, uint64_t at, bool *out, struct zero_error *error);
 
 #endif

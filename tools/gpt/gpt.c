@@ -198,7 +198,7 @@ static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_s
     pass.trains = mode == ZERO_TRAIN;
     gpt->pass = pass;
     if (!in_vocabulary(gpt, pass.tokens, 0) ||
-        (pass.targets && !in_vocabulary(gpt, pass.targets, GPT_NO_TARGET)))
+        (pass.targets && !in_vocabulary(gpt, pass.targets, GPT_NEXT_DOCUMENT)))
         return ZERO_E_ARGUMENT;
     error_clear(&last);
     zero_status status = gpt->backend->pass_begin(gpt);

@@ -70,10 +70,9 @@ struct gpt_config {
     bool tied;                                            /* the head is the token embedding */
     double layer_norm_epsilon, initializer_range;         /* epsilon: of either kind of norm */
 
-    /* If `documents`: in training and evaluation, another document begins after each token `document_end`. Its attention sees
-     * none of the earlier ones, and its positions begin at 0, as if it were a sequence of its own. Not on a GPU. */
+    /* If `documents`: in training and evaluation, another document begins after each target GPT_NEXT_DOCUMENT. Its attention
+     * sees none of the earlier ones, and its positions begin at 0, as if it were a sequence of its own. Not on a GPU. */
     bool documents;
-    int32_t document_end;
 
     /* Recomputation (Chen et al. 2016): every `recompute` blocks form a segment. From forward to backward only the
      * input of the segment's first block is kept; the backward computes the segment again. 0: all activations are kept.
@@ -260,8 +259,8 @@ struct gpt_init {
 };
 void gpt_fill(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 
-/* A target that does not count: its position has no loss and no gradient. */
-enum { GPT_NO_TARGET = -1 };
+/* Targets that do not count: their positions have no loss and no gradient. */
+enum { GPT_NO_TARGET = -1, GPT_NEXT_DOCUMENT = -2 };
 
 /* From now on, losses and their gradients are sums over the targets that count, divided by `divisor`. For a mean over all ranks and
  * micro-steps of a step, give all ranks the number of their targets that count, over ranks * micro-steps. 0, as at first: all
@@ -270,7 +269,7 @@ void gpt_set_divisor(struct gpt *gpt, double divisor);
 
 /* Runs one training pass, zero_micro_begin included: zero_engine_use_micros micro-steps. tokens and targets are micro-steps x batch x
  * context; out_loss[micro-step] is their mean cross-entropy in nats; an evaluation has one. Returns any failure of the engine; ZERO_E_ARGUMENT, before any call to the engine: a token
- * outside the vocabulary (a target may be GPT_NO_TARGET); ZERO_E_MEMORY: oneDNN had no memory for its scratch. */
+ * outside the vocabulary (a target may be one that does not count); ZERO_E_MEMORY: oneDNN had no memory for its scratch. */
 zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double out_loss[]);
 zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss);
 

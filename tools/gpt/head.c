@@ -47,7 +47,7 @@ static void gradient_tile(struct gpt *gpt, uint32_t thread, uint32_t tile, const
 static double row_loss(const struct gpt *gpt, uint32_t row, float *logits) {
     uint32_t vocab = gpt->config.vocab;
     int32_t target = gpt->pass.targets[row];
-    if (target != GPT_NO_TARGET)
+    if (target >= 0)
         return gpt->kernels->cross_entropy(logits, vocab, (uint32_t)target, gpt->pass.scale);
     memset(logits, 0, vocab * sizeof *logits);
     return 0;

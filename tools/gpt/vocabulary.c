@@ -66,7 +66,7 @@ static void sum_row(struct gpt *gpt, uint32_t row, float *logits) {
     gpt->kernels->softmax_part(logits, view->rows, &a->row_most[row], &a->row_total[row]);
     if (gpt->pass.block + 1 == gpt->vocab_blocks)
         a->row_loss[row] =
-            gpt->pass.targets[row] == GPT_NO_TARGET
+            gpt->pass.targets[row] < 0
                 ? 0
                 : log((double)a->row_total[row]) - (double)(a->row_wanted[row] - a->row_most[row]);
 }
@@ -93,7 +93,7 @@ static void gradient_row(struct gpt *gpt, uint32_t row, float *logits) {
     const struct view *view = weight_in_use(gpt);
     uint32_t target = (uint32_t)gpt->pass.targets[row] - block_first(gpt); /* of no target: above all rows */
     float scale = gpt->pass.scale;
-    if (gpt->pass.targets[row] == GPT_NO_TARGET) {
+    if (gpt->pass.targets[row] < 0) {
         memset(logits, 0, view->rows * sizeof *logits);
         return;
     }

@@ -172,7 +172,7 @@ static void take_span(struct json_object *event, struct run_record *r) {
                           .began_us = number_of(event, "ts"),
                           .took_us = number_of(event, "dur")};
     copy_text(span->name, sizeof span->name, text_of(event, "name"));
-    bool whole = isfinite(span->began_us) && span->took_us >= 0 && span->stream < r->streams;
+    bool whole = isfinite(span->began_us + span->took_us) && span->took_us >= 0 && span->stream < r->streams;
     if (!whole) return;
     if (span->rank >= r->ranks) r->ranks = span->rank + 1;
     r->span_count++;

@@ -218,7 +218,7 @@ static zero_status write_index(struct export *x, struct zero_error *error) {
     }
     fputs("\n  }\n}\n", f);
     fclose(f);
-    return write_text(x, "model.safetensors.index.json", text, length, error);
+    return write_text(x, WEIGHTS_INDEX, text, length, error);
 }
 
 /* True for keys that belong to the model: each under its first name only, and a scaling only if there is one. */

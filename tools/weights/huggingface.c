@@ -11,8 +11,6 @@
 #include "engine/checkpoint/safetensors.h"
 #include "tools/weights/weights.h"
 
-#define INDEX "model.safetensors.index.json"
-
 enum { FILES_MAX = 1024, INDEX_BYTES_MAX = 64 << 20, SAMPLE_BYTES = 4096 };
 
 struct part { /* one file */
@@ -68,8 +66,9 @@ static zero_status open_part(struct huggingface *h, const char *name, struct zer
     for (uint32_t i = 0; i < h->parts; i++)
         if (strcmp(h->part[i].name, name) == 0) return ZERO_OK;
     if (!*name || strchr(name, '/') || strlen(name) >= sizeof h->part->name || h->parts == FILES_MAX)
-        return error_set(error, ZERO_E_IO, "%s/" INDEX " names \"%s\", which is no file of that directory",
-                         h->path, name);
+        return error_set(error, ZERO_E_IO,
+                         "%s/" WEIGHTS_INDEX " names \"%s\", which is no file of that directory", h->path,
+                         name);
     struct part *list = realloc(h->part, (h->parts + 1) * sizeof *list);
     if (!list) return error_set(error, ZERO_E_MEMORY, "no memory for the files of %s", h->path);
     h->part = list;
@@ -105,12 +104,16 @@ static zero_status open_index(struct huggingface *h, const char *path, struct ze
     return status;
 }
 
+/* Where both are there, an index may be left of older files: transformers, too, reads model.safetensors. */
 static zero_status open_parts(struct huggingface *h, struct zero_error *error) {
-    char index[STORAGE_PATH_BYTES];
-    struct stat found;
-    zero_status status = storage_join(h->path, INDEX, index, error);
+    char path[STORAGE_PATH_BYTES];
+    const char *name;
+    zero_status status = weights_in_directory(h->path, &name, error);
+    if (!status && !name)
+        status = error_set(error, ZERO_E_IO, "%s has no model.safetensors, and no other weights", h->path);
+    if (!status) status = storage_join(h->path, name, path, error);
     if (status) return status;
-    return stat(index, &found) == 0 ? open_index(h, index, error) : open_part(h, "model.safetensors", error);
+    return strcmp(name, WEIGHTS_INDEX) == 0 ? open_index(h, path, error) : open_part(h, name, error);
 }
 
 /* ---- tensors ---- */
@@ -201,30 +204,7 @@ static zero_status read_weights(struct weights *weights, const struct gpt_param 
     return status;
 }
 
-/* ---- what lies in the directory ---- */
-
-static bool has(const char *directory, const char *name) {
-    char path[STORAGE_PATH_BYTES];
-    struct stat found;
-    bool fits = snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path;
-    return fits && stat(path, &found) == 0;
-}
-
-zero_status weights_in_directory(const char *path, bool *out, struct zero_error *error) {
-    static const char *const pickles[] = {"pytorch_model.bin.index.json", "pytorch_model.bin"};
-    *out = has(path, "model.safetensors") || has(path, INDEX);
-    for (size_t i = 0; !*out && i < sizeof pickles / sizeof *pickles; i++)
-        if (has(path, pickles[i]))
-            return error_set(error, ZERO_E_UNSUPPORTED,
-                             "%s has its weights only in %s, a pickle, which can run any program: turn it "
-                             "into safetensors "
-                             "in Python (from transformers import AutoModelForCausalLM as M; "
-                             "M.from_pretrained(\"%s\").save_pretrained(\"NEW\")) and give NEW, or begin "
-                             "with random weights "
-                             "by --random",
-                             path, pickles[i], path);
-    return ZERO_OK;
-}
+/* ---- the format ---- */
 
 static void describe(struct huggingface *h) {
     const struct tensor *first = h->parts && h->part[0].table.count ? h->part[0].table.tensor : NULL;

@@ -41,8 +41,11 @@ extern const struct weights_format weights_llmc;        /* a .bin of llm.c: vers
 zero_status weights_open(const char *path, struct weights **out, struct zero_error *error);
 void weights_close(struct weights *weights); /* NULL is allowed */
 
-/* *out: the directory has weights that weights_open reads. ZERO_E_UNSUPPORTED: it has only a pickle (pytorch_model.bin). */
-zero_status weights_in_directory(const char *path, bool *out, struct zero_error *error);
+/* *out: the file from which weights_open reads a directory's weights; NULL: the directory has no weights at all.
+ * ZERO_E_UNSUPPORTED: it has weights that are not read here (a pickle, shards without an index, half a download); the
+ * message names a file of them and says what to do. */
+#define WEIGHTS_INDEX "model.safetensors.index.json"
+zero_status weights_in_directory(const char *path, const char **out, struct zero_error *error);
 
 /* For the formats: converts `dtype` (fp32, bf16 or fp16) to fp32. `in` may be at the end of `out`. */
 void weights_widen(const void *in, int dtype, uint64_t count, float *out);

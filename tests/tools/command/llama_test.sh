@@ -38,6 +38,17 @@ expect 0 "$zero" ckpt import hf in
 expect 0 "$zero" sample in --tokens 40 --prompt "line 1"
 cmp -s out sampled || fail "imported: $(cat out), trained: $(cat sampled)"
 
+# What other programs leave in a config.json changes nothing; a key that may be a number of the model is refused by name.
+left='"unsloth_version": "2026.4.2", "_attn_implementation_autoset": true, "max_sequence_length": 131072, "auto_map": {}, "temperature": 0.7,
+ "num_beams": 1, "_commit_hash": null, "bos_token_id": [1], "auto_map": {"AutoModelForCausalLM": "modeling.LlamaForCausalLM"}'
+huggingface | sed "s/\"bos_token_id\": 1/$(tr -d '\n' <<<"${left/\"auto_map\": \{\}, /}")/" >model/config.json
+expect 0 "$zero" train c.json --model model --ranks 2 --data text --steps 60 --run left --save-every 60
+[[ $(weights) == "$first" ]] || fail "with keys of other programs: $(weights), without $first"
+for key in qk_norm rope_local_base_freq logits_scaling o_proj_bias attention_window num_experts; do
+    huggingface | sed "s/^{/{\"$key\": 1, /" >model/config.json
+    expect 2 "$zero" train c.json --model model --data text && says err "model.$key: unknown key"
+done
+
 refused() {
     huggingface | sed "s/$1/$2/" >model/config.json
     expect 2 "$zero" train c.json --model model --data text

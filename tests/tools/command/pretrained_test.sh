@@ -44,6 +44,30 @@ says err "pytorch_model.bin" && says err "save_pretrained" && says err "--random
 [[ ! -e pickle.run ]] || fail "a refused run left a directory"
 expect 0 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run --overwrite --random
 expect 2 "$zero" train zero1.json --model pickle --run pickle.run --resume --random && says err "drop one"
+# So does a directory with other weights that are not read: never random weights where there are weights. FILE WHY
+while read -r file why; do
+    mkdir -p "other/$(dirname "$file")" && cp "$tiny/tiny_gpt2/config.json" other && : >"other/$file"
+    expect 2 "$zero" train zero1.json --model other --steps 1 --run other.run && says err "$file" && says err "$why"
+    rm -r other
+done <<'END'
+model-00001-of-00002.safetensors model.safetensors.index.json
+consolidated.safetensors not read
+model.fp16.safetensors not read
+tiny.Q4_K_M.gguf not read
+original/consolidated.00.pth pickle
+pytorch_model-00001-of-00002.bin pickle
+tf_model.h5 not read
+adapter_model.safetensors adapter
+.cache/huggingface/download/abc.incomplete finish
+END
+cp -r "$tiny/tiny_gpt2" adapted && echo '{}' >adapted/adapter_config.json # its adapter would be left out
+expect 2 "$zero" train zero1.json --model adapted --steps 1 --run other.run && says err "adapter_config.json"
+cp -r "$tiny/tiny_gpt2" dangling && ln -sf ../blobs/none dangling/model.safetensors
+expect 2 "$zero" train zero1.json --model dangling --steps 1 --run other.run && says err "dangling/model.safetensors"
+expect 1 "$zero" ckpt import pickle out.pickle && says err "pytorch_model.bin"
+[[ ! -e other.run ]] || fail "a refused run left a directory"
+expect 0 "$zero" train zero1.json --model bare --data tokens.bin --steps 1 --run bare/run --save-every 1 # of the run are not of the model
+expect 0 "$zero" train zero1.json --model bare --data tokens.bin --steps 1 --run bare/run --overwrite
 
 # Damage is said before the run begins.
 mkdir cut && cp "$tiny"/tiny_gpt2/config.json cut && head -c 2000 "$tiny/tiny_gpt2/model.safetensors" >cut/model.safetensors
@@ -83,6 +107,22 @@ mkdir own && cp "$tiny"/tiny_gpt2/* own && echo '{"a": 1}' >own/tokenizer.json &
 sed -E '/"(bos|eos|pad)_token_id"/d; s/^\{/{"bos_token_id": 21, "eos_token_id": 22, "pad_token_id": 23,/' "$tiny/tiny_gpt2/config.json" >own/config.json
 expect 0 "$zero" train zero3.json --model own --steps 2 --save-every 1 --run kept --quiet
 expect 0 "$zero" train zero3.json --model own --steps 3 --save-every 1 --run kept --resume --quiet
+hash=$(weights)
+# A run keeps its model, wherever the directory is by then: --resume needs none. A file of that name that no run wrote stays.
+for from in own own/config.json; do
+    cp -r own away && expect 0 "$zero" train zero3.json --model away${from#own} --steps 2 --save-every 1 --run again --overwrite --quiet
+    rm -r away && expect 0 "$zero" train zero3.json --steps 3 --save-every 1 --run again --resume --quiet
+    [[ $from != own || $(weights) == "$hash" ]] || fail "--resume without --model: $(weights), with it $hash"
+    expect 0 "$zero" train zero3.json --steps 4 --run again --resume 2 --quiet
+done
+expect 0 "$zero" ckpt info again && says out "again/checkpoints/step_0000000"
+expect 0 "$zero" ckpt verify again
+expect 0 "$zero" ckpt diff again again/checkpoints
+expect 0 "$zero" ckpt export again again.out && [[ -s again.out/model.safetensors ]] || fail "no weights in again.out"
+mkdir foreign && echo '{"mine": 1}' >foreign/model.json
+expect 0 "$zero" train zero3.json --model own --steps 1 --save-every 1 --run foreign --quiet
+[[ $(cat foreign/model.json) == '{"mine": 1}' ]] || fail "a file of another program was replaced"
+expect 2 "$zero" train zero3.json --steps 2 --run foreign --resume && says err "give --model DIR"
 expect 0 "$zero" ckpt export kept/checkpoints kept.out
 for file in tokenizer.json generation_config.json; do cmp own/$file kept.out/$file || fail "$file was not kept"; done
 says kept.out/config.json '"bos_token_id": 21' && says kept.out/config.json '"eos_token_id": 22' && says kept.out/config.json '"pad_token_id": 23'

@@ -1,10 +1,12 @@
-/* A library for LD_PRELOAD. STRANGE_LOCKS=none: the file system has no locks. STRANGE_LOCKS=FILE: that file is replaced by
+/* A library for LD_PRELOAD. STRANGE_LOCKS=none: the file system has no locks, and syncs no
+ * directories. STRANGE_LOCKS=FILE: that file is replaced by
  * a new one just before the process locks the first time, as if another had deleted the run's directory. STRANGE_LOCKS=stop: the
  * process stops (SIGSTOP) before it makes its first directory. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +31,17 @@ int flock(int handle, int operation) {
     }
     if (how && strcmp(how, "stop") && !calls++) replace(how);
     return real(handle, operation);
+}
+
+int fsync(int handle) {
+    static int (*real)(int);
+    if (!real) real = (int (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "fsync");
+    const char *how = getenv("STRANGE_LOCKS");
+    struct stat found;
+    bool refuses = how && strcmp(how, "none") == 0 && fstat(handle, &found) == 0 && S_ISDIR(found.st_mode);
+    if (!refuses) return real(handle);
+    errno = EINVAL;
+    return -1;
 }
 
 int mkdir(const char *path, mode_t mode) {

@@ -108,6 +108,15 @@ says err "data: text is text, and the tokens of a model with vocab_size 2000 are
 echo '{"text": "a line"}' >lines.jsonl
 cat text >>lines.jsonl
 expect 1 "$zero" train t.json --data text lines.jsonl --steps 1 --run words && says err "data: lines.jsonl is JSON lines, not text"
+# So are other kinds, by the end of their names or by their first bytes.
+for name in lines.JSONL list.json table.csv table.tsv text.txt.gz; do
+    cp text $name
+    expect 1 "$zero" train t.json --data $name --steps 1 --run words && says err "data: $name is " && says err "not text"
+done
+for begin in '{"text": "a"}' '[{"text": "a"}]' '\x1f\x8b' 'PAR1' '\x88\xd8\x34\x01\x01\x00'; do
+    { printf "$begin" && cat text; } >named.txt
+    expect 1 "$zero" train t.json --data named.txt --steps 1 --run words && says err "data: named.txt is " && says err "not text"
+done
 [[ ! -e words ]] || fail "a refused run left a directory"
 for file in words.json t.json; do sed 's/^{/{"data": {"bytes": true}, /' $file >bytes.$file; done
 expect 0 "$zero" train bytes.words.json --data text --steps 1 --run words

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 
 #include "tools/data/contents.h"
+#include "tools/data/order.h"
 #include "tools/data/reader.h"
 
 #include "tests/check.h"
@@ -208,6 +209,27 @@ static void masks_leave_targets_out(void) {
     CHECK(contents_of("masked") != with);
 }
 
+/* The target after the end of a document begins another one; a mask may say that a token of that number ends none. */
+static void ends_are_parted_from_tokens_inside(void) {
+    uint16_t tokens[8] = {1, 5, 2, 5, 3, 5, 4, 4};
+    int32_t read[7], targets[7];
+    static const int32_t plain[7] = {5, -2, 5, -2, 5, -2, 4}, masked[7] = {-1, 2, 5, -2, 5, 4, 4};
+    struct order order = {.samples = 1, .context = 7, .documents = true, .document_end = 5};
+    struct zero_error error;
+    error_clear(&error);
+    files_tokens("ends.bin", TOKEN_FILE_MAGIC, 1, 8, tokens, 8);
+    for (int with_mask = 0; with_mask < 2; with_mask++) {
+        if (with_mask) files_write("ends.mask", "\1\2\1\1\1\3\1\1", 8);
+        struct corpus *corpus = open_paths((const char *[]){"ends.bin"}, 1);
+        struct reader *reader = NULL;
+        CHECK_INT(reader_open(corpus, 256, &error, &reader), ZERO_OK);
+        CHECK_INT(order_read(&order, reader, 0, 1, read, targets, &error), ZERO_OK);
+        for (int i = 0; i < 7; i++) CHECK_INT(targets[i], with_mask ? masked[i] : plain[i]);
+        reader_close(reader);
+        corpus_close(corpus);
+    }
+}
+
 static void bad_masks_are_named(void) {
     uint16_t tokens[4] = {1, 2, 3, 4};
     struct zero_error error;
@@ -221,7 +243,7 @@ static void bad_masks_are_named(void) {
     struct reader *reader = NULL;
     CHECK_INT(reader_open(corpus, 256, &error, &reader), ZERO_OK);
     CHECK_INT(reader_mask(reader, 0, 4, targets, &error), ZERO_E_ARGUMENT);
-    CHECK_CONTAINS(error.message, "byte 2 of part.mask is 7: a loss mask has bytes 0 and 1 only");
+    CHECK_CONTAINS(error.message, "byte 2 of part.mask is 7: a loss mask has bytes 0 to 3 only");
     reader_close(reader);
     corpus_close(corpus);
 }
@@ -324,6 +346,7 @@ int main(void) {
     bad_files_are_named();
     tokens_outside_the_vocabulary_are_refused();
     masks_leave_targets_out();
+    ends_are_parted_from_tokens_inside();
     bad_masks_are_named();
     a_file_that_changed_is_refused();
     a_file_that_is_written_anew_is_refused();

@@ -57,6 +57,37 @@ fi
 ids=$("$tokenize" model --ids 'the quick fox: grün')
 [[ $ids =~ ^[0-9,]+$ ]] || { echo "FAILED: --ids prints $ids" && exit 1; }
 
+# One kind of data, whatever the file is named and however it is written; what is neither text nor JSON is refused by name.
+printf '{"text": "one"}\n{"text": "two three"}\n' >kind.jsonl
+cp kind.jsonl kind.JSON && cp kind.jsonl kind.txt && gzip -k kind.jsonl && xz -k kind.jsonl && mv kind.jsonl.xz packed
+printf '\xef\xbb\xbf[\n  {"text": "one"},\n  {"text": "two three"}\n]\n' >list.json
+printf '[{"text": "one"}, {"text": "two three"}]' >line.Jsonl
+printf 'n,text\n1,one\n2,"two three"\n' >kind.csv && printf 'text\tn\none\t1\ntwo three\t2\n' >kind.TSV
+for file in kind.jsonl kind.JSON kind.txt kind.jsonl.gz packed list.json line.Jsonl kind.csv kind.TSV; do
+    "$tokenize" model kind.bin $file
+    expect kind.bin 'one|two three|'
+done
+printf 'PAR1\0\0' >kind.parquet && printf '\x28\xb5\x2f\xfdabc' >kind.jsonl.zst && printf '\x93NUMPY\1\0' >kind.txt
+for file in kind.parquet kind.jsonl.zst kind.txt; do says "$file is neither text nor JSON" "$tokenize" model bad.bin $file; done
+echo '{"data": [{"text": "one"}]}' >bad.json
+says 'bad.json:1 has neither "text"' "$tokenize" model bad.bin bad.json
+
+# A tokenizer.json keeps the length to which it was last cut, which is not that of data; it begins each text as it says.
+mkdir begins
+"$python" - <<'PY'
+import json
+raw = json.load(open("model/tokenizer.json"))
+raw["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+raw["padding"] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>"}
+special = {t: {"id": t, "ids": [i], "tokens": [t]} for i, t in enumerate(["<|endoftext|>", "<|user|>"])}
+raw["post_processor"] = {"type": "TemplateProcessing", "special_tokens": special, "pair": [],
+    "single": [{"SpecialToken": {"id": "<|user|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}]}
+json.dump(raw, open("begins/tokenizer.json", "w"))
+PY
+"$tokenize" begins begins.bin a.txt b.jsonl
+expect begins.bin '<|user|>the fox: grün|<|user|>one|<|user|>two three|'
+[[ $("$tokenize" begins --ids 'the quick fox: grün') == "1,$ids" ]] || { echo "FAILED: --ids with a beginning" && exit 1; }
+
 # Loss masks: a completion, the assistant's turns, labels. mask FILE: the text, where what does not count is in brackets.
 mask() {
     "$python" - "$1" <<'PY'
@@ -72,6 +103,8 @@ for counts, run in itertools.groupby(zip(mask, ids), lambda p: p[0]):
 PY
 }
 counts() { [[ $(mask "$1") == "$2" ]] || { echo "FAILED: $1: $(mask "$1"), expected $2" && exit 1; }; }
+"$tokenize" begins begins.bin b.jsonl
+counts begins '<|user|>one|[<|user|>two ]three|'
 "$tokenize" model part.bin a.txt b.jsonl | grep -q "targets by part.mask"
 counts part 'the fox: grün|one|[two ]three|'
 "$tokenize" model part.bin b.jsonl --no-mask
@@ -87,6 +120,24 @@ if [[ -e c.jsonl ]]; then
     sed -i "s/<|user|>{{/{{ '<|user|>' if m.role == 'user' else '>' }}{{/; s/{% endfor %}/{% endfor %}{{ '>' if add_generation_prompt else '' }}/" model/tokenizer_config.json
     "$tokenize" model turns.bin turns.jsonl
     counts turns '[<|user|>hi>]fox[<|user|>dog>]jumps|'
+    # ShareGPT's names, a system text beside the turns, a turn that is not to be learned, and a completion in messages.
+    echo '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "fox"}]}
+{"system": "be", "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "fox", "weight": 0}]}
+{"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "fox"}]}' >turns2.jsonl
+    "$tokenize" model turns.bin turns2.jsonl
+    counts turns '[<|user|>hi>]fox|[>be<|user|>hi>fox|<|user|>hi>]fox|'
+    for line in '{"conversations": [{"from": "narrator", "value": "hi"}]} narrator' '{"messages": [{"content": "hi"}]} role' \
+        '{"messages": [{"role": "user", "content": "hi"}], "tools": [{"name": "f"}]} "tools"' \
+        '{"messages": [{"role": "user", "content": "hi"}], "functions": [{"name": "f"}]} "functions"'; do
+        echo "${line% *}" >bad.jsonl
+        says "${line##* }" "$tokenize" model bad.bin bad.jsonl
+    done
+    # Each turn ends with the token that ends documents: a token inside a document ends none (2 in the mask).
+    cp -r model ends && sed -i "s/{{ m.content }}/{{ m.content }}<|endoftext|>/" ends/tokenizer_config.json
+    "$tokenize" ends ends.bin turns.jsonl | grep -q '"document_end": 0'
+    [[ $(od -An -v -tu1 ends.mask | tr -d ' \n') =~ ^0+20+1+30+20+1+$ ]] || { echo "FAILED: the ends' mask $(od -An -v -tu1 ends.mask)" && exit 1; }
+    "$tokenize" ends ends.bin turns.jsonl --no-mask
+    [[ $(od -An -v -tu1 ends.mask | tr -d ' \n') =~ ^1+31+31+31+$ ]] || { echo "FAILED: the ends' mask $(od -An -v -tu1 ends.mask)" && exit 1; }
     sed -i 's/{% for m/{{ messages|length }}{% for m/' model/tokenizer_config.json
     says "turns.jsonl:1: the chat template changes earlier turns" "$tokenize" model bad.bin turns.jsonl
     "$tokenize" model whole.bin turns.jsonl --no-mask

@@ -39,6 +39,7 @@ static const char trace[] =
     "{\"name\": \"gather\"}},"
     "{\"ph\": \"X\", \"name\": \"GATHER <h>\", \"pid\": 1, \"tid\": 65, \"ts\": 1000, \"dur\": 500},"
     "{\"ph\": \"X\", \"name\": \"of no stream\", \"pid\": 1, \"tid\": 9999, \"ts\": 1, \"dur\": 5},"
+    "{\"ph\": \"X\", \"name\": \"without an end\", \"pid\": 1, \"tid\": 64, \"ts\": 1e308, \"dur\": 1e308},"
     "{\"ph\": \"X\", \"name\": \"without a time\", \"pid\": 1, \"tid\": 64}]}";
 
 static zero_status read_run(struct run_record *record, struct zero_error *error) {

@@ -184,14 +184,20 @@ static void strangers(void) {
     refused(place("nothing"), ZERO_E_UNSUPPORTED, "is neither a directory");
     mkdir(place("odd"), 0700);
     write_file(place("odd/config.json"), config);
-    refused(place("odd"), ZERO_E_IO, "odd/model.safetensors");
+    refused(place("odd"), ZERO_E_IO, "odd has no model.safetensors");
     write_file(place("odd/model.safetensors.index.json"),
                "{\"weight_map\": {\"wte.weight\": \"../in/secret\"}}");
     refused(place("odd"), ZERO_E_IO, "\"../in/secret\", which is no file of that directory");
     write_file(place("odd/model.safetensors.index.json"), "{\"weight_map\": {\"wte.weight\": \"x\"}}");
     write_file(place("odd/x"), "1234567");
     refused(place("odd"), ZERO_E_IO, "odd/x is not a safetensors file");
-    char command[8192]; /* a model of other sizes than its configuration says */
+    char command[8192];
+    snprintf(command, sizeof command, "cp %s/* %s", fixture,
+             place("odd")); /* an index of older files is left */
+    CHECK_INT(system(command), 0);
+    same_weights(fixture, place("odd"), COUNT_MAX, 0);
+    CHECK_INT(unlink(place("odd/model.safetensors")), 0);
+    write_file(place("odd/config.json"), config); /* a model of other sizes than its configuration says */
     snprintf(command, sizeof command, "cp %s/model.safetensors %s", fixture, place("odd/x"));
     CHECK_INT(system(command), 0);
     /* one layer of two: what it needs is there, and more */
