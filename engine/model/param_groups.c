@@ -67,9 +67,12 @@ zero_status groups_add(struct param_groups *groups, const zero_group *group, int
     return ZERO_OK;
 }
 
-/* The bits of the group's patterns that match. */
-static uint64_t matching(const struct config_group *group, const char *name) {
+/* The bits of the group's patterns that match. Of an implied group, which has none: bit 0 for a parameter that it takes, and bit 1 where
+ * the name says so. */
+static uint64_t matching(const struct config_group *group, const char *name, uint32_t dims) {
+    bool named;
     uint64_t bits = 0;
+    if (group->implied && config_takes_implied(name, dims, &named)) bits = 1 | (uint64_t)named << 1;
     for (uint32_t i = 0; i < group->match_count; i++)
         bits |= (uint64_t)glob_matches(group->match[i], name) << i;
     return bits;
@@ -92,7 +95,7 @@ zero_status groups_assign(struct param_groups *groups, const struct model *model
                          param->name ? param->name : "", param->group, groups->count);
     if (param->tied_to) return assign_tied(model, param), ZERO_OK;
     for (uint32_t g = 0; g < config->count && param->name; g++) {
-        uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name);
+        uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name, param->dims);
         groups->matched[g] |= bits;
         if (!bits || taken) continue;
         taken = true;
@@ -124,9 +127,21 @@ static zero_status unmatched(const struct param_groups *groups, const struct mod
                      g, pattern, nearest);
 }
 
+/* Names that follow no convention, such as a host's own, do not say which parameter is an embedding. */
+static zero_status check_implied(const struct param_groups *groups, struct zero_error *error) {
+    if (groups->matched[0] >> 1 & 1) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "optimizer.type: Muon updates matrices but embeddings and head, and no parameter's name "
+                     "has \"embed\" or \"lm_head\": "
+                     "say in the configuration what AdamW updates, by this model's names, as "
+                     "\"param_groups\": [{\"match\": "
+                     "[\"*embed*\", \"*norm*\", \"*.bias\"], \"optimizer\": \"AdamW\"}]");
+}
+
 static zero_status check_patterns(const struct param_groups *groups, const struct model *model, uint32_t g,
                                   struct zero_error *error) {
     const struct config_group *group = &groups->config->item[g];
+    if (group->implied) return check_implied(groups, error);
     for (uint32_t i = 0; i < group->match_count; i++)
         if (!(groups->matched[g] >> i & 1)) return unmatched(groups, model, g, i, error);
     for (uint32_t i = 0; i < model->params; i++)

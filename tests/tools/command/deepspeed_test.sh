@@ -47,6 +47,27 @@ train --resume 3
 [[ -n $whole && $(weights) == "$whole" ]] || fail "after a resume the weights are $(weights), not $whole"
 [[ $(ls "$files/runs") == "$(printf '%s\n' "${tested[@]}" | sort)" ]] || fail "a file of runs/ was not tried"
 
+# Muon without groups: AdamW has embeddings, head and what is no matrix, each optimizer at its own rate, as a file with groups says it.
+cat >llama.json <<JSON
+{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 64,
+ "max_position_embeddings": 32, "vocab_size": 256, "tie_word_embeddings": false}
+JSON
+muon() { # PARAMS [MEMBERS]
+    echo "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Muon\", \"params\": {\"weight_decay\": 0.02, $1}}, \"zero_optimization\": {\"stage\": 2}${2-}}" >muon.json
+    expect 0 "$zero" train muon.json --model llama.json --data text --ranks 2 --steps 3 --run run --overwrite
+    weights
+}
+others() { echo ", \"param_groups\": [{\"match\": [\"*norm*\", \"*embed*\", \"lm_head*\"], \"optimizer\": \"AdamW\", \"weight_decay\": 0.02, $1}]"; }
+grouped=$(muon '"lr": 1e-3' "$(others '"betas": [0.8, 0.9]')") implied=$(muon '"lr": 1e-3, "betas": [0.8, 0.9]')
+[[ -n $grouped && $grouped == "$implied" ]] || fail "Muon with groups: $grouped, without: $implied"
+grouped=$(muon '"lr": 3e-3' "$(others '"lr": 2e-3')") implied=$(muon '"lr": 1e-3, "muon_lr": 3e-3, "adam_lr": 2e-3')
+[[ -n $grouped && $grouped == "$implied" ]] || fail "muon_lr and adam_lr in groups: $grouped, without: $implied"
+grouped=$(muon '"lr": 3e-3' "$(others '"lr": 1e-3')") implied=$(muon '"lr": 1e-3, "muon_lr": 3e-3' "$(others '"betas": [0.9, 0.999]')")
+[[ -n $grouped && $grouped == "$implied" ]] || fail "muon_lr beside a group: $grouped and $implied"
+echo '{"train_batch_size": 4, "optimizer": {"type": "Muon"}}' >muon.json # "wte" does not say that it is an embedding
+expect 1 "$zero" train muon.json --model model.json --data text --steps 1 --run run --overwrite
+says err "no parameter's name has \"embed\"" && says err '"param_groups": [{"match": ['
+
 tested=()
 # refused FILE KEY REASON
 refused() {
