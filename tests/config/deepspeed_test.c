@@ -1,5 +1,6 @@
 /* What DeepSpeed 0.19 takes and other readers might not: each row is a configuration and what follows from it. */
 #include "engine/config/config.h"
+#include "engine/config/key.h"
 #include "engine/config/value.h"
 #include "tests/check.h"
 
@@ -178,8 +179,33 @@ static void refuses(void) {
     }
 }
 
+/* DeepSpeed drops each "auto" of these blocks. */
+static void every_auto(void) {
+    static const char *const blocks[] = {"zero_optimization.", "bf16.", "fp16."};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        struct config config;
+        struct zero_error error;
+        bool inside = false;
+        for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
+            inside |= !strncmp(key->path, blocks[b], strlen(blocks[b]));
+        if (!inside) continue;
+        error_clear(&error);
+        CHECK_INT(
+            config_read("{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 3}}", &config, &error),
+            ZERO_OK);
+        if (!CHECK_INT(config_set(&config, key->path, "\"auto\"", &error), ZERO_OK))
+            fprintf(stderr, "%s\n", error.message);
+        config_free(&config);
+        count++;
+    }
+    CHECK(count > 60);
+}
+
 int main(void) {
     takes();
+    every_auto();
     limits();
     refuses();
     return check_end();
