@@ -63,7 +63,12 @@ static const struct {
     {"\"steps_per_print\": 1e999", NULL, NULL},
     {"\"steps_per_print\": null", "steps_per_print", "null"},
     {"\"zero_optimization\": {\"sub_group_size\": 1000000000000000000000}", NULL, NULL},
-    {"\"zero_optimization\": {\"sub_group_size\": 0}", NULL, NULL},
+    {"\"zero_optimization\": {\"sub_group_size\": 0, \"offload_optimizer\": {\"device\": \"cpu\", "
+     "\"buffer_count\": 0}}",
+     NULL, NULL},
+    {"\"zero_optimization\": {\"reduce_bucket_size\": 1e20, \"stage3_max_reuse_distance\": Infinity}", NULL,
+     NULL},
+    {"\"disable_allgather\": true", "disable_allgather", "true"},
     /* none are computed again */
     {"\"activation_checkpointing\": {\"number_checkpoints\": false}", "activation_checkpointing.interval",
      "0"},
