@@ -424,10 +424,18 @@ static zero_status resolve_muon(struct config *config, struct zero_error *error)
     double lr = o->adam_lr > 0 ? o->adam_lr : o->muon_lr > 0 ? o->lr : -1;
     for (uint32_t g = 0; g < config->groups.count; g++)
         if (config->groups.item[g].optimizer && config->groups.item[g].lr < 0) config->groups.item[g].lr = lr;
-    if (!config->groups.item[0].implied) return ZERO_OK;
-    char text[80], number[32];
-    snprintf(text, sizeof text, "[{\"optimizer\": \"AdamW\", \"lr\": %s}]",
-             config_number_text(lr >= 0 ? lr : o->lr, number));
+    char text[120], number[32], decay[32];
+    const struct config_group *first = config->groups.item;
+    const struct config_key *key = config_key_find(OPTIMIZER_PARAMS "lr");
+    if (o->muon_lr > 0) /* what a host is told of group 0 */
+        status = config_entry_set(config, key, config_entry(config, key->path)->source,
+                                  config_number_text(o->muon_lr, number), error);
+    if (status || !first->implied) return status;
+    snprintf(text, sizeof text, "[{\"optimizer\": \"AdamW\", \"lr\": %s, \"weight_decay\": %s}]",
+             config_number_text(lr >= 0 ? lr : o->lr, number),
+             config_number_text(first->weight_decay >= 0 ? first->weight_decay
+                                                         : first->optimizer->defaults.weight_decay,
+                                decay));
     return config_derived(config, "param_groups", text, error);
 }
 

@@ -4,13 +4,14 @@
 #include "engine/config/value.h"
 #include "tests/check.h"
 
-/* Reads and resolves {"train_batch_size": 4, <members>} for one rank. */
+/* Reads and resolves {"train_batch_size": 4, <members>} for one rank, twice, as a planner may. */
 static zero_status resolved(const char *members, struct config *config, struct zero_error *error) {
     char json[1024];
     error_clear(error);
     snprintf(json, sizeof json, "{\"train_batch_size\": 4, %s}", members);
     zero_status status = config_read(json, config, error);
-    return status ? status : config_resolve(config, 1, error);
+    for (int again = 0; again < 2 && !status; again++) status = config_resolve(config, 1, error);
+    return status;
 }
 
 static const struct {
@@ -87,6 +88,13 @@ static const struct {
      "gradient_accumulation_mode", "\"last\""},
     {"\"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}", "gradient_accumulation_mode",
      "\"last\""},
+    /* the group that Muon implies */
+    {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.5, \"weight_decay\": 0.25}}", "param_groups",
+     "[{\"optimizer\": \"AdamW\", \"lr\": 0.5, \"weight_decay\": 0.25}]"},
+    {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.5, \"muon_lr\": 0.125}}", "param_groups",
+     "[{\"optimizer\": \"AdamW\", \"lr\": 0.5, \"weight_decay\": 0}]"},
+    {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"adam_lr\": 0.5, \"muon_lr\": 0.125}}",
+     "optimizer.params.lr", "0.125"},
     /* keys at the top that DeepSpeed does not read */
     {"\"_optimizer\": {\"type\": \"SGD\"}, \"//\": \"a note\", \"#stage\": 3, \"comms_config\": {}, "
      "\"monitor_config\": [], "
