@@ -67,15 +67,19 @@ zero_status groups_add(struct param_groups *groups, const zero_group *group, int
     return ZERO_OK;
 }
 
-/* The bits of the group's patterns that match. Of an implied group, which has none: bit 0 for a parameter that it takes, and bit 1 where
- * the name says so. */
-static uint64_t matching(const struct config_group *group, const char *name, uint32_t dims) {
-    bool named;
+/* The bits of the group's patterns that match. */
+static uint64_t matching(const struct config_group *group, const char *name) {
     uint64_t bits = 0;
-    if (group->implied && config_takes_implied(name, dims, &named)) bits = 1 | (uint64_t)named << 1;
     for (uint32_t i = 0; i < group->match_count; i++)
         bits |= (uint64_t)glob_matches(group->match[i], name) << i;
     return bits;
+}
+
+/* Of a group that has no patterns: bit 0 for a parameter that it takes, and bit 1 where the name says so. */
+static uint64_t implied_bits(const zero_param *param) {
+    bool named;
+    bool takes = config_takes_implied(param->tensor ? param->tensor : param->name, param->dims, &named);
+    return (uint64_t)takes | (uint64_t)named << 1;
 }
 
 /* A tied parameter has its owner's group and flags, whatever its own name says. */
@@ -95,8 +99,9 @@ zero_status groups_assign(struct param_groups *groups, const struct model *model
                          param->name ? param->name : "", param->group, groups->count);
     if (param->tied_to) return assign_tied(model, param), ZERO_OK;
     for (uint32_t g = 0; g < config->count && param->name; g++) {
-        uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name, param->dims);
+        uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name);
         groups->matched[g] |= bits;
+        if (config->item[g].implied) groups->matched[g] |= bits = implied_bits(param);
         if (!bits || taken) continue;
         taken = true;
         param->group = g + 1;
