@@ -65,7 +65,10 @@ const struct optimizer optimizer_muon = {
              {"nesterov", "true"},
              {"ns_steps", "5"},
              {"adjust_lr_fn", "\"original\""},
-             {"ns_dtype", "\"fp32\""}},
+             {"ns_dtype", "\"fp32\""},
+             {"betas", "null"},
+             {"muon_lr", "null"},
+             {"adam_lr", "null"}},
     .state_count = 1,
     .state_names = {"exp_avg"},
     .defaults =

@@ -15,7 +15,7 @@
 #include "engine/base/dtype.h"
 #include "kernels/isa.h"
 
-enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX = 8, OPTIMIZER_CLASSES_MAX = 3 };
+enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX = 11, OPTIMIZER_CLASSES_MAX = 3 };
 
 struct optimizer_params;
 struct matrix_step;

@@ -6,7 +6,8 @@
 
 #include "engine/config/scan.h"
 
-enum { LEAST = 24 }; /* fewer letters may be a word, and hold no configuration */
+enum { LIKELY = 128 }; /* letters */
+enum { LEAST = 24 };   /* fewer letters may be a word, and hold no configuration */
 
 static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_";
 
@@ -15,9 +16,17 @@ static uint32_t value_of(char letter) {
     return value < 64 ? value : value - 2; /* - is +, and _ is / */
 }
 
+/* The letters at the beginning, if padding alone follows them; else 0. */
+static size_t count_letters(const char *text) {
+    size_t count = strspn(text, letters);
+    return text[count + strspn(text + count, "=\r\n")] ? 0 : count;
+}
+
+bool config_base64_like(const char *text) { return count_letters(text) >= LIKELY; }
+
 char *config_base64_text(const char *base64) {
-    size_t count = strspn(base64, letters), padding = strspn(base64 + count, "=\r\n"), at = 0;
-    if (count < LEAST || base64[count + padding] || count / 4 * 3 > SCAN_BYTES_MAX) return NULL;
+    size_t count = count_letters(base64), at = 0;
+    if (count < LEAST || count / 4 * 3 > SCAN_BYTES_MAX) return NULL;
     char *text = malloc(count / 4 * 3 + 3);
     uint32_t bits = 0;
     for (size_t i = 0; text && i < count; i++) {

@@ -26,7 +26,7 @@
 struct tier_ops;
 struct optimizer;
 
-#define CHOICES(list, choices) enum config_##list { choices };
+#define CHOICES(list, choices) enum config_##list{choices};
 #define CHOICE(enumerator, name) enumerator,
 #define REFUSED_NAMES(names)
 #include "engine/config/choices.def"
@@ -46,6 +46,7 @@ struct config_optimizer {
     bool nesterov, bias_correction, adam_w_mode, torch_adam;
     uint64_t ns_steps;       /* of Muon, as these two: */
     int adjust_lr, ns_dtype; /* enum config_adjust_lr, enum config_ns_dtype */
+    double muon_lr, adam_lr; /* of matrices, and of groups with another optimizer; 0: lr */
 };
 
 /* A parameter group of the configuration: parameters whose names match one of the patterns. */
@@ -54,6 +55,8 @@ struct config_group {
     uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
     double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen, keeps_fp32;
+    bool
+        implied; /* no group is written, and Muon is for matrices: what DeepSpeed gives to its Adam (config_takes_implied) */
     int weight_code; /* enum code_format; below 0: the run's */
     /* After config_resolve: the row of `optimizers` that updates the group; NULL: the configuration's optimizer does. `betas`
      * replace the row's defaults unless they are below 0. */
@@ -200,7 +203,8 @@ struct config {
     struct lr_schedule_params schedule;
     /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
     uint64_t planned_steps;
-    bool host_obeys; /* Set by the caller: the host obeys the keys that the engine leaves to it (config_idle) */
+    bool
+        host_obeys; /* Set by the caller: the host obeys the keys that the engine leaves to it (config_idle) */
     uint64_t stage;
     /* Rows of tier_table (offload/tier.h), as written; the row after them: tiered, for the state alone. */
     int optimizer_device, param_device, grad_device;
@@ -276,6 +280,10 @@ const char *config_unchosen(const struct config *config);
 
 /* The format of codes of a choice of zero_quantized_weights. */
 static inline int config_weight_code(int choice) { return choice == CODE_FORMATS ? CODE_INT8 : choice; }
+
+/* Whether an implied group takes a parameter of this name, by DeepSpeed's rule (set_optimizer_flags): by its dimensions, or as an
+ * embedding or head. *out_named: by its name. */
+bool config_takes_implied(const char *name, uint32_t dims, bool *out_named);
 
 /* After config_read: some parameters are gathered in codes. */
 bool config_codes_weights(const struct config *config);

@@ -45,7 +45,7 @@ static const char *code_row(uint32_t index) {
 
 /* ---- the keys ---- */
 
-#define INT_MIN_MAX -1, 9223372036854775807.0
+#define INT_MIN_MAX -1, KEY_UNBOUNDED
 #define FIELD(field) offsetof(struct config, field)
 
 static const struct config_key keys[] = {

@@ -124,10 +124,14 @@ static zero_status name_file(zero_status status, const char *path, struct zero_e
 static const char unnamed[] = "configuration", encoded[] = "configuration in base64";
 
 zero_status config_text_read(const char *json_or_path, struct config_text *out, struct zero_error *error) {
-    bool is_text = config_scan_is_text(json_or_path);
+    bool is_text = config_scan_is_text(json_or_path), no_path = is_text || access(json_or_path, F_OK);
     *out = (struct config_text){.name = is_text ? unnamed : json_or_path};
-    char *decoded = is_text || access(json_or_path, F_OK) == 0 ? NULL : config_base64_text(json_or_path),
-         *read = NULL;
+    char *decoded = no_path && !is_text ? config_base64_text(json_or_path) : NULL, *read = NULL;
+    if (no_path && !is_text && !decoded && config_base64_like(json_or_path))
+        return error_set(error, ZERO_E_CONFIG,
+                         "the configuration is no file, and no base64 of one: give a path, JSON that starts "
+                         "with {, or all of its "
+                         "base64");
     const char *text = decoded ? decoded : json_or_path;
     size_t length = strlen(text);
     if (decoded) out->name = encoded;

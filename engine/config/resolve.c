@@ -1,6 +1,7 @@
 /* Resolves values that need more than one key or the number of ranks: "auto", an optimizer's defaults, conflicts. It reads only
  * written values, never values that an earlier call derived. Therefore it may run again with another number of ranks. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -393,6 +394,51 @@ static const struct optimizer *meant(const struct config *config, const struct o
     return row->decoupled && !coupled ? row->decoupled : row;
 }
 
+bool config_takes_implied(const char *name, uint32_t dims, bool *out_named) {
+    *out_named = strcasestr(name, "embed") || strcasestr(name, "lm_head");
+    return *out_named || dims < 2;
+}
+
+/* A group without patterns for what Muon does not update. Its text is that of a written group. */
+static zero_status imply_group(struct config *config, struct zero_error *error) {
+    const struct config_optimizer *o = &config->optimizer;
+    bool betas = config_written(config, OPTIMIZER_PARAMS "betas"), decay = config_written(config, DECAY);
+    struct config_group *group = calloc(1, sizeof *group);
+    if (!group) return error_set(error, ZERO_E_MEMORY, "no memory for the parameter groups");
+    *group = (struct config_group){.implied = true,
+                                   .lr = -1,
+                                   .weight_decay = decay ? o->weight_decay : -1,
+                                   .weight_code = -1,
+                                   .optimizer = optimizer_find("AdamW"),
+                                   .betas = {betas ? o->betas[0] : -1, betas ? o->betas[1] : -1}};
+    config->groups = (struct config_groups){group, 1};
+    return ZERO_OK;
+}
+
+/* Muon's own rates: of the matrices, and of the groups with another optimizer that say none. */
+static zero_status resolve_muon(struct config *config, struct zero_error *error) {
+    const struct config_optimizer *o = &config->optimizer;
+    bool matrices = optimizers[o->type]->scope == SCOPE_MATRIX;
+    zero_status status = matrices && !config->groups.count ? imply_group(config, error) : ZERO_OK;
+    if (status || !matrices) return status;
+    double lr = o->adam_lr > 0 ? o->adam_lr : o->muon_lr > 0 ? o->lr : -1;
+    for (uint32_t g = 0; g < config->groups.count; g++)
+        if (config->groups.item[g].optimizer && config->groups.item[g].lr < 0) config->groups.item[g].lr = lr;
+    char text[120], number[32], decay[32];
+    const struct config_group *first = config->groups.item;
+    const struct config_key *key = config_key_find(OPTIMIZER_PARAMS "lr");
+    if (o->muon_lr > 0) /* what a host is told of group 0 */
+        status = config_entry_set(config, key, config_entry(config, key->path)->source,
+                                  config_number_text(o->muon_lr, number), error);
+    if (status || !first->implied) return status;
+    snprintf(text, sizeof text, "[{\"optimizer\": \"AdamW\", \"lr\": %s, \"weight_decay\": %s}]",
+             config_number_text(lr >= 0 ? lr : o->lr, number),
+             config_number_text(first->weight_decay >= 0 ? first->weight_decay
+                                                         : first->optimizer->defaults.weight_decay,
+                                decay));
+    return config_derived(config, "param_groups", text, error);
+}
+
 static zero_status resolve_optimizer(struct config *config, struct zero_error *error) {
     const struct optimizer *optimizer = optimizers[config->optimizer.type];
     zero_status status = ZERO_OK;
@@ -401,6 +447,7 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
         if (key->use == KEY_USED && strncmp(key->path, OPTIMIZER_PARAMS, strlen(OPTIMIZER_PARAMS)) == 0)
             status = resolve_param(config, optimizer, key, error);
     }
+    if (!status) status = resolve_muon(config, error);
     if (status) return status;
     optimizer = meant(config, optimizer);
     config->optimizer.name = optimizer->name;

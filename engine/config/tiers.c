@@ -146,7 +146,8 @@ zero_status config_resolve_offload(struct config *c, struct zero_error *error) {
     if (!config_shards_params(c)) c->param_tier = TIER_DEVICE;
     if (!status) status = check_drive(OFFLOAD_PARAM, param_device(c), &c->param_paths, error);
     if (!status) status = resolve_share(c, error);
-    if (!c->chunk_elements_max) c->chunk_elements_max = 1000000000; /* DeepSpeed's 0 */
+    if (!c->chunk_elements_max) c->chunk_elements_max = 1000000000; /* DeepSpeed takes 0 for these two */
+    if (!c->slots) c->slots = 4;
     if (status) return status;
     status = resolve_grad_tier(c, error);
     if (status) return status;

@@ -75,6 +75,13 @@ static uint64_t matching(const struct config_group *group, const char *name) {
     return bits;
 }
 
+/* Of a group that has no patterns: bit 0 for a parameter that it takes, and bit 1 where the name says so. */
+static uint64_t implied_bits(const zero_param *param) {
+    bool named;
+    bool takes = config_takes_implied(param->tensor ? param->tensor : param->name, param->dims, &named);
+    return (uint64_t)takes | (uint64_t)named << 1;
+}
+
 /* A tied parameter has its owner's group and flags, whatever its own name says. */
 static void assign_tied(const struct model *model, zero_param *param) {
     const struct model_param *owner = model_find(model, param->tied_to);
@@ -94,6 +101,7 @@ zero_status groups_assign(struct param_groups *groups, const struct model *model
     for (uint32_t g = 0; g < config->count && param->name; g++) {
         uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name);
         groups->matched[g] |= bits;
+        if (config->item[g].implied) groups->matched[g] |= bits = implied_bits(param);
         if (!bits || taken) continue;
         taken = true;
         param->group = g + 1;
@@ -124,9 +132,21 @@ static zero_status unmatched(const struct param_groups *groups, const struct mod
                      g, pattern, nearest);
 }
 
+/* Names that follow no convention, such as a host's own, do not say which parameter is an embedding. */
+static zero_status check_implied(const struct param_groups *groups, struct zero_error *error) {
+    if (groups->matched[0] >> 1 & 1) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "optimizer.type: Muon updates matrices but embeddings and head, and no parameter's name "
+                     "has \"embed\" or \"lm_head\": "
+                     "say in the configuration what AdamW updates, by this model's names, as "
+                     "\"param_groups\": [{\"match\": "
+                     "[\"*embed*\", \"*norm*\", \"*.bias\"], \"optimizer\": \"AdamW\"}]");
+}
+
 static zero_status check_patterns(const struct param_groups *groups, const struct model *model, uint32_t g,
                                   struct zero_error *error) {
     const struct config_group *group = &groups->config->item[g];
+    if (group->implied) return check_implied(groups, error);
     for (uint32_t i = 0; i < group->match_count; i++)
         if (!(groups->matched[g] >> i & 1)) return unmatched(groups, model, g, i, error);
     for (uint32_t i = 0; i < model->params; i++)

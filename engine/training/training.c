@@ -21,7 +21,7 @@ static struct loss_scale configured_loss_scale(const struct config *c) {
 }
 
 static struct optimizer_params configured_params(const struct config_optimizer *c) {
-    return (struct optimizer_params){.lr = c->lr,
+    return (struct optimizer_params){.lr = c->muon_lr > 0 ? c->muon_lr : c->lr,
                                      .beta1 = c->betas[0],
                                      .beta2 = c->betas[1],
                                      .eps = c->eps,

@@ -1,15 +1,17 @@
 /* What DeepSpeed 0.19 takes and other readers might not: each row is a configuration and what follows from it. */
 #include "engine/config/config.h"
+#include "engine/config/key.h"
 #include "engine/config/value.h"
 #include "tests/check.h"
 
-/* Reads and resolves {"train_batch_size": 4, <members>} for one rank. */
+/* Reads and resolves {"train_batch_size": 4, <members>} for one rank, twice, as a planner may. */
 static zero_status resolved(const char *members, struct config *config, struct zero_error *error) {
     char json[1024];
     error_clear(error);
     snprintf(json, sizeof json, "{\"train_batch_size\": 4, %s}", members);
     zero_status status = config_read(json, config, error);
-    return status ? status : config_resolve(config, 1, error);
+    for (int again = 0; again < 2 && !status; again++) status = config_resolve(config, 1, error);
+    return status;
 }
 
 static const struct {
@@ -62,7 +64,12 @@ static const struct {
     {"\"steps_per_print\": 1e999", NULL, NULL},
     {"\"steps_per_print\": null", "steps_per_print", "null"},
     {"\"zero_optimization\": {\"sub_group_size\": 1000000000000000000000}", NULL, NULL},
-    {"\"zero_optimization\": {\"sub_group_size\": 0}", NULL, NULL},
+    {"\"zero_optimization\": {\"sub_group_size\": 0, \"offload_optimizer\": {\"device\": \"cpu\", "
+     "\"buffer_count\": 0}}",
+     NULL, NULL},
+    {"\"zero_optimization\": {\"reduce_bucket_size\": 1e20, \"stage3_max_reuse_distance\": Infinity}", NULL,
+     NULL},
+    {"\"disable_allgather\": true", "disable_allgather", "true"},
     /* none are computed again */
     {"\"activation_checkpointing\": {\"number_checkpoints\": false}", "activation_checkpointing.interval",
      "0"},
@@ -81,6 +88,13 @@ static const struct {
      "gradient_accumulation_mode", "\"last\""},
     {"\"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}", "gradient_accumulation_mode",
      "\"last\""},
+    /* the group that Muon implies */
+    {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.5, \"weight_decay\": 0.25}}", "param_groups",
+     "[{\"optimizer\": \"AdamW\", \"lr\": 0.5, \"weight_decay\": 0.25}]"},
+    {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.5, \"muon_lr\": 0.125}}", "param_groups",
+     "[{\"optimizer\": \"AdamW\", \"lr\": 0.5, \"weight_decay\": 0}]"},
+    {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"adam_lr\": 0.5, \"muon_lr\": 0.125}}",
+     "optimizer.params.lr", "0.125"},
     /* keys at the top that DeepSpeed does not read */
     {"\"_optimizer\": {\"type\": \"SGD\"}, \"//\": \"a note\", \"#stage\": 3, \"comms_config\": {}, "
      "\"monitor_config\": [], "
@@ -178,8 +192,33 @@ static void refuses(void) {
     }
 }
 
+/* DeepSpeed drops each "auto" of these blocks. */
+static void every_auto(void) {
+    static const char *const blocks[] = {"zero_optimization.", "bf16.", "fp16."};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        struct config config;
+        struct zero_error error;
+        bool inside = false;
+        for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
+            inside |= !strncmp(key->path, blocks[b], strlen(blocks[b]));
+        if (!inside) continue;
+        error_clear(&error);
+        CHECK_INT(
+            config_read("{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 3}}", &config, &error),
+            ZERO_OK);
+        if (!CHECK_INT(config_set(&config, key->path, "\"auto\"", &error), ZERO_OK))
+            fprintf(stderr, "%s\n", error.message);
+        config_free(&config);
+        count++;
+    }
+    CHECK(count > 60);
+}
+
 int main(void) {
     takes();
+    every_auto();
     limits();
     refuses();
     return check_end();

@@ -242,6 +242,11 @@ static void edited_files(void) {
         {"{train_batch_size: 4,\n # no\n stage}", "configuration:3:7: a colon is expected after the key"},
         {"eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgInplcm9fb3B0aW1pemF0aW9uIjog",
          "configuration in base64:1:46: the text ends too early"},
+        {"c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2V"
+         "jcmV0"
+         "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0=",
+         "the configuration is no file, and no base64 of one: give a path, JSON that starts with {, or all "
+         "of its base64"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct config config;

@@ -130,6 +130,8 @@ static const struct effect {
     {"optimizer.params.torch_adam", "true", "", FIELD(optimizer.weight_decay)},
     {"optimizer.params.ns_steps", "3", "muon", FIELD(optimizer.ns_steps)},
     {"optimizer.params.adjust_lr_fn", "\"match_rms_adamw\"", "muon", FIELD(optimizer.adjust_lr)},
+    {"optimizer.params.muon_lr", "0.5", "muon", FIELD(optimizer.muon_lr)},
+    {"optimizer.params.adam_lr", "0.5", "muon", FIELD(optimizer.adam_lr)},
     {"optimizer.params.ns_dtype", "\"bf16\"", "muon", FIELD(optimizer.ns_dtype)},
     {"optimizer.params.max_coeff", "0.5", "lamb", FIELD(optimizer.max_coeff)},
     {"optimizer.params.min_coeff", "0.5", "lamb", FIELD(optimizer.min_coeff)},

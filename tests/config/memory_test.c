@@ -1,21 +1,14 @@
 /* Whichever allocation fails while a configuration is read and resolved: ZERO_E_MEMORY, or the values of a reading that has all memory. */
 #include "engine/config/config.h"
 #include "tests/check.h"
+#include "tests/sanitized.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
-#ifdef SANITIZED
+#if SANITIZED
 int main(void) { return 0; } /* the sanitizer has its own malloc */
 #else
 

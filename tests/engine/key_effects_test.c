@@ -374,6 +374,8 @@ static const struct row rows[] = {
     {"optimizer.params.ns_steps", weights, NULL, MUON("'ns_steps': 5"), MUON("'ns_steps': 4")},
     {"optimizer.params.adjust_lr_fn", weights, NULL, MUON("'adjust_lr_fn': 'original'"),
      MUON("'adjust_lr_fn': 'match_rms_adamw'")},
+    {"optimizer.params.muon_lr", weights, NULL, MUON("'lr': 0.1"), MUON("'lr': 0.1, 'muon_lr': 0.2")},
+    {"optimizer.params.adam_lr", weights, NULL, MUON("'lr': 0.1"), MUON("'lr': 0.1, 'adam_lr': 0.2")},
     {"optimizer.params.ns_dtype", weights, NULL, MUON("'ns_dtype': 'fp32'"), MUON("'ns_dtype': 'bf16'")},
     {"optimizer.params.max_coeff", weights, NULL, OPTIMIZER("Lamb", "'max_coeff': 10"),
      OPTIMIZER("Lamb", "'max_coeff': 0.05")},

@@ -72,9 +72,11 @@ zero_status run_file_write(const struct job *job, const zero_engine *engine, con
     struct json_object *root = json_object_new_object();
     json_object_object_add(root, "version", json_object_new_string(zero_version()));
     json_object_object_add(root, "model", json_object_new_string(title));
-    json_object_object_add(
-        root, "config",
-        json_object_new_string(utf8_is(job->config_path) ? job->config_path : "a path that is not UTF-8"));
+    json_object_object_add(root, "config",
+                           json_object_new_string(access(job->config_path, F_OK)
+                                                      ? "configuration" /* a text */
+                                                  : utf8_is(job->config_path) ? job->config_path
+                                                                              : "a path that is not UTF-8"));
     json_object_object_add(root, "settings", settings_of(job, engine));
     add_count(root, "steps", steps);
     add_count(root, "drive_read_bytes", plan->drive_read_bytes * job->ranks);

@@ -15,7 +15,13 @@ static char *read_all(FILE *file) {
     return NULL;
 }
 
-char *choice_text(const char *path) { return read_all(fopen(path, "rb")); }
+char *choice_text(const char *path) {
+    struct config_text text;
+    struct zero_error unused;
+    error_clear(&unused);
+    config_text_read(path, &text, &unused);
+    return text.text;
+}
 
 char *choice_text_in(const char *directory) {
     char path[4096];
@@ -25,7 +31,7 @@ char *choice_text_in(const char *directory) {
 
 char *choice_block(const char *model) {
     char *text = choice_text_in(model);
-    return text ? text : choice_text(model);
+    return text ? text : read_all(fopen(model, "rb"));
 }
 
 /* The same rule as in config_resolve, for the model that the user chose. */

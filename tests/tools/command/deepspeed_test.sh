@@ -47,6 +47,43 @@ train --resume 3
 [[ -n $whole && $(weights) == "$whole" ]] || fail "after a resume the weights are $(weights), not $whole"
 [[ $(ls "$files/runs") == "$(printf '%s\n' "${tested[@]}" | sort)" ]] || fail "a file of runs/ was not tried"
 
+# A file that people edit is the same to each command, and base64 of it. No file of a run repeats the base64.
+cat >strict.json <<JSON
+{"train_batch_size": 4, "zero_optimization": {"stage": 2, "stage3_prefetch_bucket_size": 1000},
+ "model": {"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 256}}
+JSON
+{ printf '\xef\xbb\xbf' && sed 's/"\([a-z_0-9]*\)":/\1:/g; s/"gpt2"/'"'gpt2'"'/; s/}}$/,},} # the end/; 1s/^/\/* a note *\/\n/' strict.json; } >edited.json
+encoded=$(base64 -w 0 edited.json) doors=0
+for configuration in strict.json edited.json "$encoded" "$(cat edited.json)"; do
+    { "$zero" config "$configuration" --changed && "$zero" plan "$configuration" --gpu cpu --ranks 2 && "$zero" sim "$configuration" --gpu cpu --ranks 2 &&
+        "$zero" train "$configuration" --data text --steps 2 --run run --overwrite --quiet &&
+        "$zero" train "$configuration" --set seed=3 --data text --steps 2 --run run --overwrite --quiet; } >said 2>err || fail "$configuration: $(cat err)"
+    sed 's/[a-z0-9]*\.json/FILE/; s/ in [0-9.]* s//' said >"said.$((++doors))"
+    ! grep -rqF "$encoded" run || fail "base64 of the configuration is in $(grep -rlF "$encoded" run)"
+done
+for ((i = 2; i <= doors; i++)); do diff said.1 "said.$i" || fail "door $i says something else"; done
+
+# Muon without groups: AdamW has embeddings, head and what is no matrix, each optimizer at its own rate, as a file with groups says it.
+cat >llama.json <<JSON
+{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 64,
+ "max_position_embeddings": 32, "vocab_size": 256, "tie_word_embeddings": false}
+JSON
+muon() { # PARAMS [MEMBERS]
+    echo "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Muon\", \"params\": {\"weight_decay\": 0.02, $1}}, \"zero_optimization\": {\"stage\": 2}${2-}}" >muon.json
+    expect 0 "$zero" train muon.json --model llama.json --data text --ranks 2 --steps 3 --run run --overwrite
+    weights
+}
+others() { echo ", \"param_groups\": [{\"match\": [\"*norm*\", \"*embed*\", \"lm_head*\"], \"optimizer\": \"AdamW\", \"weight_decay\": 0.02, $1}]"; }
+grouped=$(muon '"lr": 1e-3' "$(others '"betas": [0.8, 0.9]')") implied=$(muon '"lr": 1e-3, "betas": [0.8, 0.9]')
+[[ -n $grouped && $grouped == "$implied" ]] || fail "Muon with groups: $grouped, without: $implied"
+grouped=$(muon '"lr": 3e-3' "$(others '"lr": 2e-3')") implied=$(muon '"lr": 1e-3, "muon_lr": 3e-3, "adam_lr": 2e-3')
+[[ -n $grouped && $grouped == "$implied" ]] || fail "muon_lr and adam_lr in groups: $grouped, without: $implied"
+grouped=$(muon '"lr": 3e-3' "$(others '"lr": 1e-3')") implied=$(muon '"lr": 1e-3, "muon_lr": 3e-3' "$(others '"betas": [0.9, 0.999]')")
+[[ -n $grouped && $grouped == "$implied" ]] || fail "muon_lr beside a group: $grouped and $implied"
+echo '{"train_batch_size": 4, "optimizer": {"type": "Muon"}}' >muon.json # "wte" does not say that it is an embedding
+expect 1 "$zero" train muon.json --model model.json --data text --steps 1 --run run --overwrite
+says err "no parameter's name has \"embed\"" && says err '"param_groups": [{"match": ['
+
 tested=()
 # refused FILE KEY REASON
 refused() {
