@@ -73,6 +73,18 @@ expect 0 "$zero" train zero1.json --model bare --data tokens.bin --steps 1 --run
 mkdir cut && cp "$tiny"/tiny_gpt2/config.json cut && head -c 2000 "$tiny/tiny_gpt2/model.safetensors" >cut/model.safetensors
 expect 2 "$zero" train zero1.json --model cut --steps 1 --run cut.run && says err "cut/model.safetensors"
 
+# A name out of a foreign file is printed without the characters that a terminal obeys.
+escape=$'\x1b'
+tame() { expect "$1" "${@:2}"; cat out err | LC_ALL=C grep -q "$escape" && fail "an escape sequence reaches the terminal: ${*:2}"; }
+mkdir shard && cp "$tiny/tiny_gpt2/config.json" shard
+echo '{"weight_map": {"wte.weight": "\u001b[31m\nred.safetensors"}}' >shard/model.safetensors.index.json
+tame 2 "$zero" train zero1.json --model shard --steps 1 --run shard.run && says err '"?[31m?red.safetensors"'
+tame 1 "$zero" eval shard --data tokens.bin
+tame 1 "$zero" ckpt import shard shard.out
+cp -r "$tiny/tiny_gpt2" "red$escape[31m" # its name is a note of checkpoints
+expect 0 "$zero" ckpt import "red$escape[31m" shard.out
+tame 0 "$zero" ckpt info shard.out && says out 'red?[31m'
+
 # Larger: several files, and 16 bits. Each loads to what it holds, at first with the same loss.
 big='"model": {"n_layer": 2, "n_embd": 128, "n_head": 2, "n_positions": 16, "vocab_size": 24}'
 settings 3 ", $big" >big.json
