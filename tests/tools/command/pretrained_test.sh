@@ -37,7 +37,7 @@ for kind in gpt2 llama; do
 done
 
 # A directory without weights says that it has none, a pickle how to convert it.
-mkdir bare pickle && cp "$tiny/tiny_gpt2/config.json" bare && cp "$tiny/tiny_gpt2/config.json" pickle && : >pickle/pytorch_model.bin
+mkdir -p bare pickle bare/.cache/huggingface/download && : >bare/README.pt.md && : >bare/.cache/huggingface/download/config.json.metadata && cp "$tiny/tiny_gpt2/config.json" bare && cp "$tiny/tiny_gpt2/config.json" pickle && : >pickle/pytorch_model.bin
 expect 0 "$zero" train zero1.json --model bare --steps 1 --run bare.run && says out "seed 5: bare has none"
 expect 2 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run
 says err "pytorch_model.bin" && says err "save_pretrained" && says err "--random"
@@ -58,6 +58,8 @@ original/consolidated.00.pth pickle
 pytorch_model-00001-of-00002.bin pickle
 tf_model.h5 not read
 adapter_model.safetensors adapter
+model.ckpt-1000.data-00000-of-00001 pickle
+checkpoint-500/model.safetensors checkpoint-500
 .cache/huggingface/download/abc.incomplete finish
 END
 cp -r "$tiny/tiny_gpt2" adapted && echo '{}' >adapted/adapter_config.json # its adapter would be left out
