@@ -129,6 +129,8 @@ for from in own own/config.json; do
     [[ $from != own || $(weights) == "$hash" ]] || fail "--resume without --model: $(weights), with it $hash"
     expect 0 "$zero" train zero3.json --steps 4 --run again --resume 2 --quiet
 done
+expect 0 "$zero" train zero3.json --steps 5 --save-every 1 --run again --continue --quiet # a checkpoint is there
+expect 2 "$zero" train zero3.json --steps 5 --save-every 1 --run fresh --continue && says err "give --model DIR"
 expect 0 "$zero" ckpt info again && says out "again/checkpoints/step_0000000"
 expect 0 "$zero" ckpt verify again
 expect 0 "$zero" ckpt diff again again/checkpoints
