@@ -18,7 +18,7 @@ int error_code_known(uint32_t code) {
 
 void error_clear(struct zero_error *error) { *error = (struct zero_error){.rank = -1}; }
 
-/* A sentence that is too long loses its middle, which is a name: it keeps what failed, and the advice. */
+/* A message is one line. A sentence that is too long loses its middle, which is a name: it keeps what failed, and the advice. */
 static void print(char *out, size_t capacity, const char *format, va_list args) {
     static const char gap[] = " ... ";
     char *whole = NULL;
@@ -31,6 +31,7 @@ static void print(char *out, size_t capacity, const char *format, va_list args) 
     else
         snprintf(out, capacity, "%.*s%s%s", (int)utf8_cut(whole, half), whole, gap,
                  whole + utf8_cut(whole, (size_t)length - half + 3));
+    utf8_tame(out);
     if (length >= 0) free(whole);
 }
 

@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "engine/base/utf8.h"
+
 void log_line(const struct log *log, zero_log_level level, const char *format, ...) {
     if (!log || !log->write) return;
     char line[1024];
@@ -10,5 +12,6 @@ void log_line(const struct log *log, zero_log_level level, const char *format, .
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    utf8_tame(line);
     log->write(log->user, level, line);
 }

@@ -29,7 +29,8 @@ static inline size_t utf8_length(const char *at, const char *end) {
 /* The number of bytes, up to `bytes`, in whole sequences before the first that is none. */
 static inline size_t utf8_prefix(const char *text, size_t bytes) {
     const char *at = text, *end = text + bytes;
-    for (size_t length; at < end && (length = utf8_length(at, end)); at += length) {}
+    for (size_t length; at < end && (length = utf8_length(at, end)); at += length) {
+    }
     return (size_t)(at - text);
 }
 
@@ -50,6 +51,14 @@ static inline void utf8_copy(char *out, size_t capacity, const char *text) {
     int bytes = utf8_fit(text, capacity - 1);
     memcpy(out, text, (size_t)bytes);
     out[bytes] = 0;
+}
+
+/* Puts ? in place of control characters, which a terminal obeys: for names out of foreign files. */
+static inline void utf8_tame(char *text) {
+    for (uint8_t *c = (uint8_t *)text; *c; c++) {
+        if (c[0] < 0x20 || c[0] == 0x7F) c[0] = '?';
+        if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0) c[0] = c[1] = '?';
+    }
 }
 
 static inline bool utf8_is(const char *text) {

@@ -139,6 +139,7 @@ struct config_model {
     uint64_t window, window_from;
     double layer_norm_epsilon, initializer_range;
     bool tied;
+    bool own_code; /* its config.json names code of its own, which is not run */
     /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut. */
     uint64_t vocab_block;
 };

@@ -324,12 +324,13 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
 }
 
 /* A model with code of its own may compute anything, unless it names a type and a class that are here. */
-static zero_status check_own_code(const struct config *config, struct zero_error *error) {
+static zero_status check_own_code(struct config *config, struct zero_error *error) {
     const char *map = config_entry(config, MODEL("auto_map"))->text,
                *classes = config_entry(config, MODEL("architectures"))->text,
                *class = architectures[config->model.type].class;
-    bool own = map && strchr(map, '"');
-    if (!own || (config_written(config, MODEL("model_type")) && classes && strstr(classes, class)))
+    config->model.own_code = map && strchr(map, '"');
+    if (!config->model.own_code ||
+        (config_written(config, MODEL("model_type")) && classes && strstr(classes, class)))
         return ZERO_OK;
     return error_set(error, ZERO_E_CONFIG,
                      "model.auto_map: the model is computed by code of its own, which is not run here: take "

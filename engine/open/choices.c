@@ -76,6 +76,9 @@ void choices_log(const struct choices *c) {
         log_line(&c->ranks->log, ZERO_LOG_WARN, "computes on the CPU, not on this machine's NVIDIA GPU: %s",
                  c->without_gpu->message);
     log_accepted(c);
+    if (c->config->model.own_code)
+        log_line(&c->ranks->log, ZERO_LOG_WARN,
+                 "model.auto_map: the model's own code is not run: it is computed as the model_type has it");
     char idle[1000];
     for (uint32_t i = 0; config_idle(c->config, i, idle, sizeof idle); i++)
         if (*idle) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", idle);

@@ -4,20 +4,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "engine/base/hash.h"
+#include "engine/open/control_group.h"
 
-enum { PATH_BYTES = 512 };
-
-static bool read_line(const char *path, char *out, int size) {
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    bool found = fgets(out, size, file) != NULL;
-    fclose(file);
-    return found;
-}
+enum { PATH_BYTES = CONTROL_GROUP_PATH_BYTES };
 
 static void lower(struct host_memory *memory, uint64_t bytes, const char *source) {
     if (bytes >= memory->bytes) return;
@@ -25,42 +15,12 @@ static void lower(struct host_memory *memory, uint64_t bytes, const char *source
     snprintf(memory->source, sizeof memory->source, "%s", source);
 }
 
-/* The group's limit, and those of the groups above it. A container may see its own group as the root: then the path does
- * not exist there, and the root's file has the limit. "max" is no number. */
-static void read_group(const char *folder, char *group, const char *name, struct host_memory *memory) {
+/* "max" is no number. */
+static void take_limit(void *user, const char *folder, bool unified) {
     char path[PATH_BYTES], line[64];
-    for (;;) {
-        uint64_t bytes;
-        bool fits = snprintf(path, sizeof path, "%s%s/%s", folder, group, name) < PATH_BYTES;
-        if (fits && read_line(path, line, sizeof line) && sscanf(line, "%" SCNu64, &bytes) == 1)
-            lower(memory, bytes, path);
-        char *slash = strrchr(group, '/');
-        if (!slash) return;
-        *slash = 0;
-    }
-}
-
-/* A line of /proc/self/cgroup: "4:memory:/path" of version 1, "0::/path" of version 2. A path may have colons, too. */
-static void read_membership(const char *root, char *line, struct host_memory *memory) {
-    char folder[PATH_BYTES], *controllers = strchr(line, ':');
-    char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-    line[strcspn(line, "\n")] = 0;
-    if (!group) return;
-    *group++ = 0;
-    bool unified = strcmp(line, "0:") == 0;
-    if (!unified && !strstr(controllers, "memory")) return;
-    if (strcmp(group, "/") == 0) *group = 0;
-    int length = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, unified ? "" : "/memory");
-    if (length < PATH_BYTES)
-        read_group(folder, group, unified ? "memory.max" : "memory.limit_in_bytes", memory);
-}
-
-static void read_groups(const char *root, struct host_memory *memory) {
-    char path[PATH_BYTES], line[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) read_membership(root, line, memory);
-    if (file) fclose(file);
+    uint64_t bytes;
+    bool found = control_group_line(folder, unified ? "memory.max" : "memory.limit_in_bytes", path, line);
+    if (found && sscanf(line, "%" SCNu64, &bytes) == 1) lower(user, bytes, path);
 }
 
 /* All memory and all swap space. */
@@ -77,16 +37,10 @@ static void read_machine(const char *root, struct host_memory *memory) {
 }
 
 void host_memory_read(const char *root, struct host_memory *out) {
-    char host[256] = "";
-    struct stat file;
     *out = (struct host_memory){.bytes = UINT64_MAX};
-    read_groups(root, out);
+    control_group_each(root, "memory", take_limit, out);
     read_machine(root, out);
-    gethostname(host, sizeof host - 1);
-    out->group = hash_string(hash_string(HASH_START, host), out->source);
-    if (stat(out->source, &file) == 0) /* containers see groups of their own under one path */
-        out->group = hash_bytes(hash_bytes(out->group, &file.st_dev, sizeof file.st_dev), &file.st_ino,
-                                sizeof file.st_ino);
+    out->group = control_group_identity(out->source);
 }
 
 zero_status host_memory_check(const struct host_memory *memory, uint64_t bytes, uint32_t ranks,

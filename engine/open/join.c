@@ -8,6 +8,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/comm/launch.h"
+#include "engine/open/cpu_quota.h"
 #include "engine/open/seat.h"
 #include "engine/ranks/local_ranks.h"
 #include "engine/ranks/model_ranks.h"
@@ -18,6 +19,11 @@
 struct cpus {
     uint32_t count;
     uint64_t hash; /* equal for ranks that share them all */
+};
+
+/* CPUs, and the ranks that divide them, this one included. */
+struct share {
+    uint32_t cpus, ranks;
 };
 
 enum { CPUS_MAX = 1 << 16 }; /* Linux builds end at 8192; it refuses sets smaller than its own */
@@ -34,12 +40,13 @@ static struct cpus find_cpus(void) {
 }
 
 /* mpirun or taskset may have bound each rank to CPUs of its own, or to a socket that some share, or to none: those whose
- * sets are equal divide them. */
-static void choose_threads(const struct joining *j, uint32_t asked, uint32_t cpus, uint32_t sharers) {
+ * sets are equal divide them. So do those that share a quota of CPU time, where that is less. */
+static void choose_threads(const struct joining *j, uint32_t asked, struct share cpus, struct share quota) {
+    struct share least = (uint64_t)quota.cpus * cpus.ranks < (uint64_t)cpus.cpus * quota.ranks ? quota : cpus;
     j->host->threads = asked ? asked : (uint32_t)j->config->threads;
     if (j->host->threads) return;
-    j->host->threads = cpus > sharers ? cpus / sharers : 1;
-    j->host->cpus = cpus, j->host->sharers = sharers;
+    j->host->threads = least.cpus > least.ranks ? least.cpus / least.ranks : 1;
+    j->host->cpus = least.cpus, j->host->sharers = least.ranks;
 }
 
 /* Ranks that are threads may have a GPU each, or share one. */
@@ -172,6 +179,7 @@ struct reading {
     uint64_t cpus;       /* their hash */
     uint64_t discrete;   /* its memory is a GPU's */
     uint64_t memory;     /* struct host_memory.group */
+    uint64_t quota;      /* struct cpu_quota.group */
 };
 
 static zero_status tell(struct joining *j, const struct comm_call *call, struct zero_error *error) {
@@ -199,9 +207,9 @@ static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status co
 static const char *device_word(bool discrete) { return discrete ? "a GPU" : "the CPU"; }
 
 /* All ranks must have read a configuration, and the same: another stage on one rank, or none, would end in a
- * hang. `mine`: this rank's failure to read it. `out_sharers`: ranks with these CPUs, this one included. */
-static zero_status agree_config(struct joining *j, uint64_t cpus, struct zero_error *mine,
-                                uint32_t *out_sharers, struct zero_error *error) {
+ * hang. `mine`: this rank's failure to read it. out[0]: ranks with these CPUs; out[1]: with this quota. */
+static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota, struct zero_error *mine,
+                                struct share out[2], struct zero_error *error) {
     char *text = mine->code ? NULL : config_print(j->config);
     struct reading *all =
         outliving_message(j->ranks->outliving, (j->ranks->size + 1) * sizeof *all + sizeof mine->message);
@@ -214,7 +222,7 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, struct zero_er
     if (!text && !mine->code) error_set(mine, ZERO_E_MEMORY, "no memory to compare configurations");
     uint64_t hash = text ? hash_string(HASH_START + (uint64_t)j->host->discard_shadow, text) : 0;
     char *message = (char *)(all + j->ranks->size + 1);
-    all[0] = (struct reading){mine->code, hash, cpus, j->run->discrete, j->host->memory.group};
+    all[0] = (struct reading){mine->code, hash, cpus, j->run->discrete, j->host->memory.group, quota};
     struct comm_call call = comm_rows(all, sizeof *all, "the configuration's hash");
     zero_status status = tell(j, &call, error);
     for (uint32_t r = 0; r < j->ranks->size && !status; r++)
@@ -231,10 +239,11 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, struct zero_er
                                " computes on %s and rank 0 on %s: set device.type to \"cpu\", or give "
                                "every rank a GPU",
                                r, device_word(all[r + 1].discrete), device_word(all[1].discrete));
-    *out_sharers = 0;
-    for (uint32_t r = 0; r < j->ranks->size && !status; r++) *out_sharers += all[r + 1].cpus == cpus;
-    for (uint32_t r = 0; r < j->ranks->size && !status; r++)
+    for (uint32_t r = 0; r < j->ranks->size && !status; r++) {
+        out[0].ranks += all[r + 1].cpus == cpus;
+        out[1].ranks += all[r + 1].quota == quota;
         j->host->memory_ranks += all[r + 1].memory == j->host->memory.group;
+    }
     free(text);
     return status;
 }
@@ -259,11 +268,13 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
     j->config->planned_steps = runtime->total_steps;
     if (!mine.code) config_resolve(j->config, j->ranks->data_size, &mine);
     struct cpus cpus = find_cpus();
-    uint32_t sharers = 1;
+    struct cpu_quota quota;
     host_memory_read("", &j->host->memory);
-    status = agree_config(j, cpus.hash, &mine, &sharers, error);
+    cpu_quota_read("", &quota);
+    struct share shares[2] = {{cpus.count, 0}, {quota.cpus, 0}};
+    status = agree_config(j, cpus.hash, quota.group, &mine, shares, error);
     if (!status) status = check_native(j, &seat, error);
     if (!status) status = open_data(j, &seat, error);
-    if (!status) choose_threads(j, runtime->threads, cpus.count, sharers);
+    if (!status) choose_threads(j, runtime->threads, shares[0], shares[1]);
     return status;
 }

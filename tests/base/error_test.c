@@ -40,7 +40,15 @@ static void a_long_name_is_cut(void) {
     CHECK(strlen(error.message) > sizeof error.message - 12);
 }
 
+static void a_message_is_one_line(void) {
+    struct zero_error error;
+    error_clear(&error);
+    error_set(&error, ZERO_E_IO, "no tensor \"%s\"", "\x1b[31m\nr\xc2\x9bot\x7f gr\xc3\xbcn");
+    CHECK_STRING(error.message, "no tensor \"?[31m?r??ot? gr\xc3\xbcn\"");
+}
+
 int main(void) {
+    a_message_is_one_line();
     a_long_name_is_cut();
     first_failure_is_kept();
     every_code_has_a_name();

@@ -1,4 +1,5 @@
 /* Limits are read from trees of files as Linux has them, and the least one counts. */
+#include "engine/open/cpu_quota.h"
 #include "engine/open/host_memory.h"
 
 #include <stdio.h>
@@ -76,6 +77,33 @@ static void a_path_may_have_colons(void) {
     CHECK_INT(read_root("colons").bytes, gib);
 }
 
+static uint32_t quota_of(const char *root) {
+    struct cpu_quota quota;
+    cpu_quota_read(root, &quota);
+    CHECK_INT(quota.group != 0, quota.cpus != UINT32_MAX);
+    return quota.cpus;
+}
+
+/* Whole CPUs, and at least one; the least of the group and those above it. */
+static void quotas_of_time_are_whole_cpus(void) {
+    put("time2/proc/self/cgroup", "0::/job/step\n");
+    CHECK_INT(quota_of("time2"), UINT32_MAX);
+    put("time2/sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
+    CHECK_INT(quota_of("time2"), UINT32_MAX);
+    put("time2/sys/fs/cgroup/job/cpu.max", "350000 100000\n");
+    CHECK_INT(quota_of("time2"), 3);
+    put("time2/sys/fs/cgroup/job/step/cpu.max", "20000 50000\n");
+    CHECK_INT(quota_of("time2"), 1);
+    put("time1/proc/self/cgroup", "6:cpuset:/other\n4:cpu,cpuacct:/job\n");
+    put("time1/sys/fs/cgroup/cpu/other/cpu.cfs_quota_us", "100000\n");
+    put("time1/sys/fs/cgroup/cpu/other/cpu.cfs_period_us", "100000\n");
+    put("time1/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n");
+    put("time1/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+    CHECK_INT(quota_of("time1"), UINT32_MAX);
+    put("time1/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "200000\n");
+    CHECK_INT(quota_of("time1"), 2);
+}
+
 static void nothing_known_is_no_limit(void) {
     struct host_memory memory = read_root("nothing");
     struct zero_error error;
@@ -109,6 +137,7 @@ int main(void) {
     version_1_has_a_tree_of_its_own();
     a_container_sees_its_group_as_the_root();
     a_path_may_have_colons();
+    quotas_of_time_are_whole_cpus();
     nothing_known_is_no_limit();
     ranks_with_one_limit_are_one_group();
     too_much_is_refused_with_both_numbers();

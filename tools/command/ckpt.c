@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "engine/base/dtype.h"
+#include "engine/base/utf8.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/command/command.h"
 #include "tools/command/ckpt_diff.h"
@@ -57,18 +58,20 @@ static void print_files(const struct manifest *m) {
 static void print_run(const struct manifest *m) {
     printf("step        %" PRIu64 ", %" PRIu64 " skipped\n", m->step, m->skipped);
     printf("saved by    %" PRIu32 " ranks at stage %" PRIu32 "\n", m->ranks, m->stage);
-    printf("optimizer   %s", *m->optimizer ? m->optimizer : "none: weights alone");
-    for (uint32_t i = 0; i < m->states; i++) printf("%s%s", i ? ", " : ": ", m->state[i]);
+    printf("optimizer   %s", *m->optimizer ? format_name(m->optimizer).chars : "none: weights alone");
+    for (uint32_t i = 0; i < m->states; i++) printf("%s%s", i ? ", " : ": ", format_name(m->state[i]).chars);
     if (m->groups) printf("; lr %g", m->lr[0]);
     puts("");
-    for (uint32_t i = 0; i < m->notes.count; i++)
-        printf("%-11s %s\n", m->notes.entry[i].key, m->notes.entry[i].value);
+    for (uint32_t i = 0; i < m->notes.count; i++) {
+        utf8_tame(m->notes.entry[i].value);
+        printf("%-11s %s\n", format_name(m->notes.entry[i].key).chars, m->notes.entry[i].value);
+    }
 }
 
 static void print_params(const struct manifest *m) {
     for (uint32_t i = 0; i < m->params; i++) {
         const struct manifest_param *p = &m->param[i];
-        printf("  %-40s", p->name);
+        printf("  %-40s", format_name(p->name).chars);
         for (uint32_t d = 0; d < p->dims; d++) printf("%s%" PRIu64, d ? " x " : " ", p->shape[d]);
         puts(p->frozen ? "  frozen" : "");
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "tools/command/format.h"
 
 enum { KINDS = 1 + MANIFEST_STATES_MAX };
 
@@ -105,7 +106,7 @@ static zero_status pair_params(struct comparison *c, bool *out_same, struct zero
         bool fits = k < b->params && a->param[i].count == b->param[k].count;
         c->in_b[i] = fits ? k : UINT32_MAX;
         paired += fits;
-        if (!fits) printf("%s: not in the other, or of another size\n", a->param[i].name);
+        if (!fits) printf("%s: not in the other, or of another size\n", format_name(a->param[i].name).chars);
     }
     if (paired < b->params) printf("%" PRIu32 " parameters are in the second alone\n", b->params - paired);
     *out_same = paired == a->params && paired == b->params && a->states == b->states;
@@ -134,7 +135,8 @@ static void print_differences(const struct comparison *c, bool *same) {
             if (!d->elements) continue;
             *same = false;
             printf("%s/%s: %" PRIu64 " of %" PRIu64 " elements differ, by at most %g\n",
-                   manifest_kind(m, kind), m->param[i].name, d->elements, m->param[i].count, d->largest);
+                   manifest_kind(m, kind), format_name(m->param[i].name).chars, d->elements,
+                   m->param[i].count, d->largest);
         }
 }
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 /* Prints at most three digits before the unit. */
 static struct text scaled(double value, double factor, const char *const *units) {
     struct text out;
@@ -46,4 +48,11 @@ struct text format_duration(double seconds) {
     else
         snprintf(out.chars, sizeof out.chars, "%" PRIu64 "s", s);
     return out;
+}
+
+struct shown format_name(const char *name) {
+    struct shown shown;
+    utf8_copy(shown.chars, sizeof shown.chars, name);
+    utf8_tame(shown.chars);
+    return shown;
 }

@@ -1,4 +1,4 @@
-/* Formats numbers for people. Each function writes into a small buffer and returns it. */
+/* Formats numbers and names for people. Each function writes into a small buffer and returns it. */
 #ifndef ZERO_TOOLS_COMMAND_FORMAT_H
 #define ZERO_TOOLS_COMMAND_FORMAT_H
 
@@ -12,5 +12,11 @@ struct text format_bytes(uint64_t bytes);    /* "12.3 MiB" */
 struct text format_count(double count);      /* "10.8 M"; below ten thousand without a unit */
 struct text format_grouped(uint64_t count);  /* "12,345" */
 struct text format_duration(double seconds); /* "2m05s" */
+
+/* A name out of a file, without the characters that a terminal obeys. */
+struct shown {
+    char chars[256];
+};
+struct shown format_name(const char *name);
 
 #endif

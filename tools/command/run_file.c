@@ -144,7 +144,8 @@ zero_status run_file_write_model(const struct job *job, const char *directory, s
     zero_status status = config_text_read(from, &model, error);
     if (status) return status;
     bool kept = strncmp(model.text, MODEL_BEGINNING, sizeof MODEL_BEGINNING - 1) == 0; /* by a run */
-    const char *first = kept ? model.text : model.text + strcspn(model.text, "{") + 1; /* it was read before */
+    const char *first =
+        kept ? model.text : model.text + strcspn(model.text, "{") + 1; /* it was read before */
     const char *comma = kept || first[strspn(first, " \t\r\n")] == '}' ? "" : ",";
     if (asprintf(&text, "%s%s%s", kept ? "" : MODEL_BEGINNING, comma, first) < 0)
         status = error_set(error, ZERO_E_MEMORY, "no memory for %s", path);

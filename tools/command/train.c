@@ -11,6 +11,7 @@
 #include "tools/command/automatic.h"
 #include "tools/command/claim.h"
 #include "tools/command/command.h"
+#include "tools/command/earlier.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
@@ -133,10 +134,21 @@ static zero_status read_values(struct arguments *arguments, struct config *confi
     return status;
 }
 
+/* True if the run certainly goes on with the weights of a checkpoint. */
+static bool has_checkpoint(const struct arguments *arguments, const struct config *config) {
+    struct earlier earlier;
+    struct zero_error unused;
+    error_clear(&unused);
+    if (arguments->resume.given) return true;
+    return arguments->again && !config->nvme_shadow &&
+           earlier_find(arguments->run, &earlier, &unused) == ZERO_OK && earlier.saved;
+}
+
 /* A run that began with --model goes on with the same model. */
 static zero_status recall_model(struct arguments *arguments, struct config *config,
                                 struct zero_error *error) {
-    if (!arguments->resume.given || config->model.given || !run_file_model(arguments->run, arguments->kept))
+    if (config->model.given || !has_checkpoint(arguments, config) ||
+        !run_file_model(arguments->run, arguments->kept))
         return ZERO_OK;
     arguments->model = arguments->kept;
     config_free(config);

@@ -20,7 +20,8 @@ ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP
 
 
 def fail(message):
-    sys.exit(f"tools/tokenize: {message}")
+    shown = "".join(c if c.isprintable() else "?" for c in message)  # it may repeat what stands in a file
+    sys.exit(f"tools/tokenize: {shown}")
 
 
 def read_json(path):

@@ -11,21 +11,23 @@
 static const struct kind {
     const char *pattern, *why;
 } kinds[] = {
-    {"*.@(incomplete|part|partial|crdownload|download|aria2)", "a download that has not ended: finish it"},
+    {"*.@(metadata|lock)", NULL}, /* beside a download */
+    {"*.@(incomplete|part|partial|crdownload|download|aria2)*", "a download that has not ended: finish it"},
     {"adapter_@(config.json|model.*)", "an adapter, which is not read here: merge it into its model "
                                        "(merge_and_unload in PEFT), save that, and give it"},
     {"model-*-of-*.safetensors",
      "which is read only with " WEIGHTS_INDEX ", and that is missing: get it too"},
-    {"*@(model*.bin|.pt|.pth|.ckpt|.distcp)*",
+    {"@(*model*.bin|*.pt|*.pth|*.ckpt|*.ckpt.*|*.ckpt-*|*.distcp|*.bin.index.json)",
      "a pickle, which can run any program: turn it into safetensors in Python (from transformers import "
      "AutoModelForCausalLM as M; M.from_pretrained(OLD).save_pretrained(NEW)) and give NEW"},
-    {"*@(.safetensors|.gguf|.ggml|.h5|.keras|.msgpack|.npz|.onnx|.ot|.nemo|.tflite)*",
+    {"*.@(safetensors|gguf|ggml|h5|keras|msgpack|npz|onnx|ot|nemo|tflite)@(|.*)",
      "which is not read here: give a directory that has model.safetensors"},
 };
 
 static const struct kind *kind_of(const char *name) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (fnmatch(kinds[i].pattern, name, FNM_EXTMATCH | FNM_CASEFOLD) == 0) return &kinds[i];
+        if (fnmatch(kinds[i].pattern, name, FNM_EXTMATCH | FNM_CASEFOLD) == 0)
+            return kinds[i].why ? &kinds[i] : NULL;
     return NULL;
 }
 

@@ -113,6 +113,7 @@ effect model.num_key_value_heads weights '"num_key_value_heads": 2' '"num_key_va
 effect model.intermediate_size weights '"intermediate_size": 48' '"intermediate_size": 40'
 effect model.head_dim weights '"rope_theta"' '"head_dim": 10, "rope_theta"'
 effect model.max_position_embeddings tokens '"max_position_embeddings": 32' '"max_position_embeddings": 16'
+effect model.max_sequence_length tokens '"max_position_embeddings": 32' '"max_sequence_length": 16'
 effect data.context tokens '"path": ["text"]' '"path": ["text"], "context": 24'
 effect model.rms_norm_eps weights '1e-5' '1e-3'
 effect model.rope_theta weights '1e4' '1e2'

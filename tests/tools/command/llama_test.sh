@@ -43,6 +43,7 @@ left='"unsloth_version": "2026.4.2", "_attn_implementation_autoset": true, "max_
  "num_beams": 1, "_commit_hash": null, "bos_token_id": [1], "auto_map": {"AutoModelForCausalLM": "modeling.LlamaForCausalLM"}'
 huggingface | sed "s/\"bos_token_id\": 1/$(tr -d '\n' <<<"${left/\"auto_map\": \{\}, /}")/" >model/config.json
 expect 0 "$zero" train c.json --model model --ranks 2 --data text --steps 60 --run left --save-every 60
+cat out err >both && says both "model.auto_map: the model's own code is not run"
 [[ $(weights) == "$first" ]] || fail "with keys of other programs: $(weights), without $first"
 for key in qk_norm rope_local_base_freq logits_scaling o_proj_bias attention_window num_experts; do
     huggingface | sed "s/^{/{\"$key\": 1, /" >model/config.json

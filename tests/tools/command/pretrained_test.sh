@@ -37,7 +37,7 @@ for kind in gpt2 llama; do
 done
 
 # A directory without weights says that it has none, a pickle how to convert it.
-mkdir bare pickle && cp "$tiny/tiny_gpt2/config.json" bare && cp "$tiny/tiny_gpt2/config.json" pickle && : >pickle/pytorch_model.bin
+mkdir -p bare pickle bare/.cache/huggingface/download && : >bare/README.pt.md && : >bare/.cache/huggingface/download/config.json.metadata && cp "$tiny/tiny_gpt2/config.json" bare && cp "$tiny/tiny_gpt2/config.json" pickle && : >pickle/pytorch_model.bin
 expect 0 "$zero" train zero1.json --model bare --steps 1 --run bare.run && says out "seed 5: bare has none"
 expect 2 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run
 says err "pytorch_model.bin" && says err "save_pretrained" && says err "--random"
@@ -58,6 +58,8 @@ original/consolidated.00.pth pickle
 pytorch_model-00001-of-00002.bin pickle
 tf_model.h5 not read
 adapter_model.safetensors adapter
+model.ckpt-1000.data-00000-of-00001 pickle
+checkpoint-500/model.safetensors checkpoint-500
 .cache/huggingface/download/abc.incomplete finish
 END
 cp -r "$tiny/tiny_gpt2" adapted && echo '{}' >adapted/adapter_config.json # its adapter would be left out
@@ -72,6 +74,18 @@ expect 0 "$zero" train zero1.json --model bare --data tokens.bin --steps 1 --run
 # Damage is said before the run begins.
 mkdir cut && cp "$tiny"/tiny_gpt2/config.json cut && head -c 2000 "$tiny/tiny_gpt2/model.safetensors" >cut/model.safetensors
 expect 2 "$zero" train zero1.json --model cut --steps 1 --run cut.run && says err "cut/model.safetensors"
+
+# A name out of a foreign file is printed without the characters that a terminal obeys.
+escape=$'\x1b'
+tame() { expect "$1" "${@:2}"; cat out err | LC_ALL=C grep -q "$escape" && fail "an escape sequence reaches the terminal: ${*:2}"; }
+mkdir shard && cp "$tiny/tiny_gpt2/config.json" shard
+echo '{"weight_map": {"wte.weight": "\u001b[31m\nred.safetensors"}}' >shard/model.safetensors.index.json
+tame 2 "$zero" train zero1.json --model shard --steps 1 --run shard.run && says err '"?[31m?red.safetensors"'
+tame 1 "$zero" eval shard --data tokens.bin
+tame 1 "$zero" ckpt import shard shard.out
+cp -r "$tiny/tiny_gpt2" "red$escape[31m" # its name is a note of checkpoints
+expect 0 "$zero" ckpt import "red$escape[31m" shard.out
+tame 0 "$zero" ckpt info shard.out && says out 'red?[31m'
 
 # Larger: several files, and 16 bits. Each loads to what it holds, at first with the same loss.
 big='"model": {"n_layer": 2, "n_embd": 128, "n_head": 2, "n_positions": 16, "vocab_size": 24}'
@@ -115,6 +129,8 @@ for from in own own/config.json; do
     [[ $from != own || $(weights) == "$hash" ]] || fail "--resume without --model: $(weights), with it $hash"
     expect 0 "$zero" train zero3.json --steps 4 --run again --resume 2 --quiet
 done
+expect 0 "$zero" train zero3.json --steps 5 --save-every 1 --run again --continue --quiet # a checkpoint is there
+expect 2 "$zero" train zero3.json --steps 5 --save-every 1 --run fresh --continue && says err "give --model DIR"
 expect 0 "$zero" ckpt info again && says out "again/checkpoints/step_0000000"
 expect 0 "$zero" ckpt verify again
 expect 0 "$zero" ckpt diff again again/checkpoints

@@ -126,7 +126,7 @@ if [[ -e c.jsonl ]]; then
 {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "fox"}]}' >turns2.jsonl
     "$tokenize" model turns.bin turns2.jsonl
     counts turns '[<|user|>hi>]fox|[>be<|user|>hi>fox|<|user|>hi>]fox|'
-    for line in '{"conversations": [{"from": "narrator", "value": "hi"}]} narrator' '{"messages": [{"content": "hi"}]} role' \
+    for line in '{"conversations": [{"from": "narrator\u001b[2J", "value": "hi"}]} narrator?[2J' '{"messages": [{"content": "hi"}]} role' \
         '{"messages": [{"role": "user", "content": "hi"}], "tools": [{"name": "f"}]} "tools"' \
         '{"messages": [{"role": "user", "content": "hi"}], "functions": [{"name": "f"}]} "functions"'; do
         echo "${line% *}" >bad.jsonl
