@@ -842,6 +842,9 @@ zero_status zero_engine_set_note(zero_engine *engine, const char *key, const cha
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
 
 uint64_t zero_engine_steps(const zero_engine *engine); /* optimizer updates done, a loaded run's included */
+/* Training passes since the last step, an open one included, without those that were cancelled. A host that an exception has left
+ * between a call and the line after it learns from this function whether the call was done. */
+uint32_t zero_engine_passes(const zero_engine *engine);
 
 /* ---- counters, per rank, since init. Local ---- */
 

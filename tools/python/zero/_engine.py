@@ -24,7 +24,8 @@ from torch.utils import _pytree as pytree
 from zero import _abi, _header, _units
 from zero._abi import ZeroError, lib
 from zero._leaf import Leaf
-from zero._pass import Passes, Use
+from zero._open import Use
+from zero._pass import Passes
 from zero._weights import Init, first_value, first_values, initialised, write_safetensors
 
 logger = logging.getLogger("zero")
@@ -89,6 +90,9 @@ class Optimizer(torch.optim.Optimizer):
         """Between a backward and the next call of step: drops all micro-steps of this step, at the next forward or call of step. Else it
         changes nothing: the engine clears gradients after a step by itself."""
         super().zero_grad()
+        passes = self.engine.__dict__.get("_passes")  # its parameters may be newer than the groups
+        if passes:
+            passes.clear_grads()
 
     def update(self, handle: int) -> Any:
         """A step at the rates of the groups, which a scheduler may have changed; a schedule in the configuration sets them."""
@@ -148,9 +152,11 @@ def _fails() -> bool:
     return sys.exc_info()[0] is not None or getattr(sys, "last_type", None) is not None
 
 
-def _end(handle: int) -> None:
+def _end(handle: int, process: int) -> None:
     """Ends an engine, once a save in the background is complete. If that save fails, the log says so. After an exception it ends at once,
-    and the other ranks receive that."""
+    and the other ranks receive that. A forked child has neither the engine's threads nor its connections, and leaves it alone."""
+    if os.getpid() != process:
+        return
     try:
         if not _fails():
             with suppress(ZeroError):
@@ -189,7 +195,8 @@ class Engine:
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._saving = False  # in the background, perhaps
-        self.samples = 0  # used by the steps so far, those before a load included
+        self._samples = 0  # used by the steps so far, those before a load included
+        self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
         gpu = _gpu(parameter, device)
         options = _meeting_point() | gpu | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
@@ -198,7 +205,7 @@ class Engine:
         self._runtime = _header.zero_runtime(log=_log, interrupted=_abi.interrupted, **options)
         handle = lib.zero_engine_open(json.dumps(config) if isinstance(config, dict) else config, self._runtime)
         self._handle: int = handle
-        self._closing = weakref.finalize(self, _end, handle)
+        self._closing = weakref.finalize(self, _end, handle, os.getpid())
         index = lib.zero_engine_cuda(handle, None)
         self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
         if _names_gpu(device) and device != self.device:
@@ -217,7 +224,7 @@ class Engine:
         if free_order:
             lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
-        self._passes = Passes(model, handle, bool(free_order), self._prepare)
+        self._passes = Passes(model, handle, bool(free_order), self._prepare, self._count_step)
         self._passes.limit = self.accumulation_steps
         if index >= 0:
             self._passes.device, self._passes.stream = self.device, gpu.get("cuda_stream") or 0
@@ -335,13 +342,23 @@ class Engine:
         """loss.backward(), times the loss scale of fp16. The engine takes the mean over micro-steps and ranks."""
         if self._passes.ignored:
             raise ZeroError("zero: the engine trains nothing inside of full_parameters(): call backward outside")
-        scale = lib.zero_engine_loss_scale(self._handle)
-        Passes.scaled = True
+        passes, inputs = self._passes, options.get("inputs")
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+        passes.end_broken()
+        starts = passes.awaits_backward() and (inputs is None or any(leaf.parameter is t for leaf in passes.leaves for t in inputs))
+        if starts:
+            passes.check_not_cleared()
         try:
+            scale = Passes.scale = lib.zero_engine_loss_scale(self._handle)
+            if starts:
+                passes.start()
             (loss * scale if scale != 1 else loss).backward(**options)
+            return passes.finish() if starts else None
+        except BaseException:  # also after the last line: the program does not know whether the backward was whole, so it was not
+            passes.in_backward |= starts
+            raise
         finally:
-            Passes.scaled = False
-        self._passes.finish()
+            Passes.scale = None
 
     def step(self, *, last: bool = False) -> StepInfo:
         """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective.
@@ -350,24 +367,40 @@ class Engine:
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
         if passes.settle():
-            dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
+            dropped = "and is dropped; repeat it" if passes.done else "and all micro-steps of this step are dropped; repeat them"
             raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")
         passes.drop_cleared()
-        given = passes.micro
-        while last and 0 < passes.micro < self.accumulation_steps:
+        given = passes.done
+        while last and 0 < passes.done < self.accumulation_steps:
             passes.empty()
+        passes.check_seen()
         passes.unseen = False
-        if passes.micro < self.accumulation_steps:
+        if passes.done + passes.waiting < self.accumulation_steps:
             return replace(self.info, skipped=False, overflow_unit="", updated=False, repeated=False)
         self._check_model()
+        self._stepping = self._samples + given * self.micro_batch * self.size
         raw = self.optimizer.update(self._handle)
-        self.samples += given * self.micro_batch * self.size
-        passes.micro, passes.mode = 0, None
+        self._samples, passes.done, passes.mode = self._stepping, 0, None
+        self._stepping = None
         if not self._warned:
             self._warn_unused()
         unit = (raw.overflow_unit or b"").decode()
         self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True, bool(raw.repeated))
         return self.info
+
+    def _count_step(self) -> None:
+        """An exception may have come between the engine's step and the line that counts it."""
+        if self._stepping is not None:
+            if not lib.zero_engine_passes(self._handle):
+                self._samples, self._passes.done, self._passes.mode = self._stepping, 0, None
+                self.optimizer.loaded()
+            self._stepping = None
+
+    @property
+    def samples(self) -> int:
+        """Used by the steps so far, those before a load included."""
+        self._count_step()
+        return self._samples
 
     def _check_model(self) -> None:
         """The engine trains the parameters that it knows, as it knows them."""
@@ -491,7 +524,7 @@ class Engine:
         call(self._handle, directory)
         if not weights_only and not averages:
             self.optimizer.loaded()
-        self.samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
+        self._samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
         if not self._filled:
             self._attach()
 
@@ -549,15 +582,24 @@ class Engine:
         if tier not in _TIERS[1:]:
             raise ValueError(f'zero: engine.park: tier is {tier!r}; give "cpu" or "nvme"')
         self._prepare()
-        lib.zero_engine_park(self._handle, _TIERS.index(tier))
-        for leaf in self._passes.leaves:
+        passes = self._passes
+        passes.parked = True
+        try:
+            lib.zero_engine_park(self._handle, _TIERS.index(tier))
+        except ZeroError:
+            passes.parked = False
+            raise
+        for leaf in passes.leaves:
             leaf.park()
 
     def unpark(self) -> None:
         """Takes the memory again. Training goes on with the same bits; parameters may be at other addresses. Collective."""
-        lib.zero_engine_unpark(self._handle)
-        for leaf in self._passes.leaves:
-            leaf.unpark()
+        try:
+            lib.zero_engine_unpark(self._handle)
+        except ZeroError as error:
+            if error.code != "ZERO_E_ORDER" or not self._passes.parked:
+                raise  # else an exception came after the call before
+        self._passes.come_back()
 
     # ---- reports ----
 
@@ -593,11 +635,12 @@ class Engine:
             if self._saving and not _fails():
                 self.save_wait()
         finally:
-            passes = self.__dict__.pop("_passes", None)
+            passes = self.__dict__.get("_passes")
             if passes:
                 passes.close()
-                del self._handle
                 _models.discard(self.model)
+                self.__dict__.pop("_passes", None)
+                self.__dict__.pop("_handle", None)
             self._closing()
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -72,9 +72,10 @@ class Leaf:
         """The engine's memory may be at another address."""
         assert self.tensor is not None
         address = lib.zero_param_addresses(self.handle).param
-        self.parameter.data = self.tensor = self.at(address, self.tensor.dtype, self.tensor.device)
-        self.storage = self.tensor.untyped_storage()._cdata
-        _guard(self.storage, self.message)
+        there = self.at(address, self.tensor.dtype, self.tensor.device)
+        _guard(there.untyped_storage()._cdata, self.message)
+        self.tensor, self.parameter.data = there, there
+        self.storage = there.untyped_storage()._cdata
 
     def show(self) -> None:
         if not self.shown:
