@@ -58,7 +58,7 @@ def _pack(t: torch.Tensor) -> Any:
     return t.detach(), t._version
 
 
-def _outer_hooks() -> Any:
+def outer_hooks() -> Any:
     """The program's hooks on saved tensors; (): it has some, and PyTorch does not tell which."""
     if _top_hooks:
         return _top_hooks(False)
@@ -188,7 +188,7 @@ class Passes(OpenPass):
     # ---- saved tensors ----
 
     def _hook(self, call: Call, owner: Pass | None) -> None:
-        outer = _outer_hooks()
+        outer = outer_hooks()
         if outer is None:
             hooks = saved_tensors_hooks(_pack, partial(self._unpack, call, owner))
         elif outer:
