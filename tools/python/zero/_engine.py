@@ -11,7 +11,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,7 +35,7 @@ _TIERS = ("device", "cpu", "nvme")
 _models: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # on engines
 
 
-_log: Any = _header.zero_log_fn(lambda user, level, line: logger.log(10 * (level + 1), "%s", line.decode(errors="replace")))
+_log = _abi.callback(_header.zero_log_fn, lambda user, level, line: logger.log(10 * (level + 1), "%s", line.decode(errors="replace")))
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,7 @@ class Engine:
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._saving = False  # in the background, perhaps
+        self._declaring = False
         self._samples = 0  # used by the steps so far, those before a load included
         self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
@@ -206,28 +207,36 @@ class Engine:
         handle = lib.zero_engine_open(json.dumps(config) if isinstance(config, dict) else config, self._runtime)
         self._handle: int = handle
         self._closing = weakref.finalize(self, _end, handle, os.getpid())
+        try:
+            if free_order:
+                lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
+            self._open(model, device, bool(free_order), gpu.get("cuda_stream") or 0)
+            _models.add(model)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, model: nn.Module, device: torch.device | None, free_order: bool, stream: int) -> None:
+        handle = self._handle
         index = lib.zero_engine_cuda(handle, None)
         self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
         if _names_gpu(device) and device != self.device:
-            self._closing()
             raise ValueError(
                 f"zero: device is {device}, and this rank's is {self.device}, by device.type or device.index in the configuration or by "
                 "LOCAL_RANK: give the same one, or none"
             )
-        _models.add(model)
         self.rank: int = lib.zero_engine_rank(handle)
         self.size: int = lib.zero_engine_size(handle)
         self.micro_batch: int = lib.zero_engine_micro_batch(handle)
         self.accumulation_steps: int = lib.zero_engine_accumulation_steps(handle)
         self.train_batch: int = lib.zero_engine_train_batch(handle)
         self.dtype = _DTYPES[lib.zero_engine_dtype(handle)]
-        if free_order:
-            lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
-        self._passes = Passes(model, handle, bool(free_order), self._prepare, self._count_step)
+        self._passes = Passes(model, handle, free_order, self._prepare, self._count_step)
+        self._passes.attach_model()
         self._passes.limit = self.accumulation_steps
         if index >= 0:
-            self._passes.device, self._passes.stream = self.device, gpu.get("cuda_stream") or 0
+            self._passes.device, self._passes.stream = self.device, stream
         if self.dtype != torch.float32:
             self._passes.dtype = self.dtype
 
@@ -252,12 +261,14 @@ class Engine:
             if not args and not kwargs:
                 dummies = getattr(self.model, "dummy_inputs", None)  # on the CPU
                 kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(self.device), dummies)
-            self._passes.ignored = True
-            try:
-                record = _units.trace(self.model, args, kwargs or {}, self.device) if args or kwargs else None
-            finally:
-                self._passes.ignored = False
-            self._declare(*_units.lay_out(self.model, self._spec, record))
+            record = _units.trace(self.model, args, kwargs or {}, self.device) if args or kwargs else None
+            laid_out = _units.lay_out(self.model, self._spec, record)
+            if self._declaring:
+                raise ZeroError(
+                    "zero: an exception came while the engine learnt the model: call engine.close(), then fully_shard again"
+                )
+            self._declaring = True
+            self._declare(*laid_out)
             self._plan = lib.zero_engine_commit(self._handle)
         return self._plan
 
@@ -305,14 +316,10 @@ class Engine:
         by_name = {leaf.name: leaf for leaf in self._passes.leaves}
 
         def fill(user: int, name: bytes, first: int, count: int, out: int) -> None:
-            if _abi.raised:
-                return  # the call fails, but asks for the other values first
-            try:
+            if not _abi.raised:  # else the call fails, but asks for the other values first
                 C.memmove(out, value(by_name[name.decode()]).data_ptr() + 4 * first, 4 * count)
-            except BaseException as error:  # noqa: BLE001  # it must not go through C
-                _abi.raised.append(error)
 
-        lib.zero_engine_fill(self._handle, _header.zero_fill_fn(fill), None)
+        lib.zero_engine_fill(self._handle, _abi.callback(_header.zero_fill_fn, fill), None)
 
     def _attach(self) -> None:
         """The model computes in the engine's memory from here on, and its own is freed."""
@@ -340,7 +347,7 @@ class Engine:
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """loss.backward(), times the loss scale of fp16. The engine takes the mean over micro-steps and ranks."""
-        if self._passes.ignored:
+        if self._passes.ignores():
             raise ZeroError("zero: the engine trains nothing inside of full_parameters(): call backward outside")
         passes, inputs = self._passes, options.get("inputs")
         inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
@@ -353,12 +360,13 @@ class Engine:
             if starts:
                 passes.start()
             (loss * scale if scale != 1 else loss).backward(**options)
-            return passes.finish() if starts else None
-        except BaseException:  # also after the last line: the program does not know whether the backward was whole, so it was not
+            Passes.scale = None
+            if starts:
+                passes.finish()  # the last line: the program cannot know whether a backward that has raised was whole
+        except BaseException:
+            Passes.scale = None
             passes.in_backward |= starts
             raise
-        finally:
-            Passes.scale = None
 
     def step(self, *, last: bool = False) -> StepInfo:
         """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective.
@@ -436,8 +444,9 @@ class Engine:
         lib.zero_param_get(leaf.handle, kind, out.data_ptr(), 0, out.numel())
         return out
 
-    @contextmanager
-    def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False) -> Iterator[nn.Module]:
+    def full_parameters(
+        self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False
+    ) -> AbstractContextManager[nn.Module]:
         """Inside, every parameter of the model is a whole fp32 copy on the CPU, on every rank, or on rank 0 alone; with `writeback`,
         what has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank. With `averages` the
         copies are the averaged weights ("ema" in the configuration): to evaluate them under torch.no_grad(), as a
@@ -446,30 +455,35 @@ class Engine:
             raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
         if writeback and averages:
             raise ZeroError("zero: full_parameters: averages are not written back; leave out writeback or averages")
+        return self._within(self._whole(writeback, rank0_only, averages), self._passes.come_back)
+
+    @contextmanager
+    def _whole(self, writeback: bool, rank0_only: bool, averages: bool) -> Iterator[nn.Module]:
         self._prepare()
-        leaves = self._passes.leaves
-        self._passes.ignored = True
+        passes = self._passes
+        passes.whole = True
         try:
-            for leaf in leaves:
+            for leaf in passes.leaves:
                 whole = self._get(leaf, averages)
                 leaf.parameter.grad = None
                 if self.rank == 0 or not rank0_only:
                     leaf.parameter.data = whole
             yield self.model
-            for leaf in leaves if writeback else ():
+            for leaf in passes.leaves if writeback else ():
                 value = leaf.parameter.detach().to("cpu", torch.float32).contiguous()
                 lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
         finally:
-            self._passes.ignored = False
-            for leaf in leaves:
-                if leaf.tensor is not None:
-                    leaf.parameter.data = leaf.tensor
+            passes.come_back()
+            passes.within = None
 
-    @contextmanager
-    def averaged(self) -> Iterator[nn.Module]:
+    def averaged(self) -> AbstractContextManager[nn.Module]:
         """Inside, forwards under torch.no_grad() compute with the averaged weights ("ema" in the configuration), between two steps:
         they exchange places with the weights, so that no rank holds the model and no memory is taken. Afterwards every bit is in its
         place again. Inside, calls that read or change weights are refused: training, saves, the hash. Collective."""
+        return self._within(self._averaged(), lambda: lib.zero_engine_ema_end(self._handle))
+
+    @contextmanager
+    def _averaged(self) -> Iterator[nn.Module]:
         self._prepare()
         lib.zero_engine_ema_begin(self._handle)
         try:
@@ -477,6 +491,14 @@ class Engine:
         finally:
             self._passes.settle()
             lib.zero_engine_ema_end(self._handle)
+            self._passes.within = None
+
+    def _within(self, manager: Any, end: Callable[[], None]) -> AbstractContextManager[nn.Module]:
+        """Whatever comes between a `with` and its end, the next call ends it."""
+        self._passes.leave()  # the one before
+        self._passes.within = (manager.gen, end)
+        inside: AbstractContextManager[nn.Module] = manager
+        return inside
 
     def state_dict(self, *, rank0_only: bool = False, averages: bool = False) -> dict[str, torch.Tensor]:
         """The whole model: fp32 weights, or with `averages` their averages, and buffers, by the model's own names. With
@@ -631,16 +653,16 @@ class Engine:
     def close(self) -> None:
         """Ends the engine, once a save in the background is complete. The parameters are no longer there: take state_dict() before.
         While an exception is handled it ends at once."""
+        passes = self.__dict__.get("_passes")
         try:
-            if self._saving and not _fails():
+            if self._saving and not _fails() and os.getpid() == self._passes.process:
                 self.save_wait()
         finally:
-            passes = self.__dict__.get("_passes")
             if passes:
                 passes.close()
-                _models.discard(self.model)
-                self.__dict__.pop("_passes", None)
-                self.__dict__.pop("_handle", None)
+            _models.discard(self.model)
+            self.__dict__.pop("_passes", None)
+            self.__dict__.pop("_handle", None)
             self._closing()
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -68,7 +68,7 @@ class Leaf:
     def park(self) -> None:
         _guard(self.storage, f"zero: parameter {self.name} is used while the engine is parked: call engine.unpark() first")
 
-    def unpark(self) -> None:
+    def come_back(self) -> None:
         """The engine's memory may be at another address."""
         assert self.tensor is not None
         address = lib.zero_param_addresses(self.handle).param

@@ -14,6 +14,7 @@
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,8 @@ class OpenPass:
         self.now: Call | None = None  # whose backward is open
         self.unseen = False  # a backward has ended since the last call of step
         self.parked = False  # addresses may be others
+        self.whole = False  # the parameters are whole copies, and the engine ignores forwards
+        self.within: tuple[Any, Callable[[], None]] | None = None  # the generator of a `with`, and what is to be done after it
 
     # ---- what an exception has left ----
 
@@ -100,10 +103,19 @@ class OpenPass:
                 "zero: the engine is the parent process's: a forked child has none of its threads; make another engine there"
             )
         self.count()
+        self.leave()
         broken = self.busy is not None or bool(self.open) or self.in_root or self.in_backward or self.reads
         if broken:
             self._cancel()
+        self.unhook()
         return broken
+
+    def leave(self) -> None:
+        """After a `with` of the engine, also if an exception has come into its end."""
+        if self.within and self.within[0].gi_frame is None:
+            with suppress(ZeroError):  # it has ended
+                self.within[1]()
+            self.within = None
 
     def drop(self) -> None:
         """Drops a training pass that waits for its backward."""
@@ -130,9 +142,9 @@ class OpenPass:
                 lib.zero_micro_begin(self.handle, EVAL)
             except ZeroError:  # a unit is in use
                 lib.zero_micro_cancel(self.handle)
+            self.mode = EVAL
         while lib.zero_engine_passes(self.handle) > self.done + self.waiting:
             lib.zero_micro_cancel(self.handle)
-        self.unhook()
         self.open.clear()
         self.guard_all()
         self.now = self.current = None
@@ -149,10 +161,10 @@ class OpenPass:
         """Takes back the hooks on saved tensors."""
 
     def come_back(self) -> None:
-        """After zero_engine_unpark. While the engine is parked, C refuses."""
+        """The parameters have the engine's memory again, after zero_engine_unpark (while the engine is parked, C refuses), or as whole copies."""
         for leaf in self.leaves:
-            leaf.unpark()
-        self.parked = False
+            leaf.come_back()
+        self.parked = self.whole = False
 
     # ---- gradients of the program ----
 

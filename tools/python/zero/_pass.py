@@ -13,13 +13,15 @@ decides what a backward reaches:
 A backward that gives parameters no gradients, as torch.autograd.grad of an input, is an EVAL: the pass waits as before.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import disable_saved_tensors_hooks, get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import disable_saved_tensors_hooks, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from zero._abi import ZeroError, lib
@@ -33,6 +35,7 @@ _in_autograd = torch._C._current_graph_task_id  # -1: this thread is in no backw
 _to_all_leaves = _torch.autograd._is_checkpoint_valid  # whether the present backward has no chosen inputs
 _will_run = _torch._C._will_engine_execute_node
 _queue_callback = _torch.autograd.Variable._execution_engine.queue_callback
+_push_hooks, _pop_hooks = _torch._C._autograd._push_saved_tensors_default_hooks, _torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks: Any = getattr(_torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # from PyTorch 2.8 on
 
 _LATE = (
@@ -43,6 +46,14 @@ _CHANGED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: it is at version {}, and a node of "
     "unit {} expects version {}"
 )
+
+
+_run = methodcaller("__call__")
+
+
+def _at_once(*calls: Callable[[], Any]) -> None:
+    """Calls functions of C one after another: no exception of Ctrl-C comes between them, where Python runs no bytecode."""
+    deque(map(_run, calls), 0)
 
 
 def _gets_gradient(parameter: nn.Parameter) -> bool:
@@ -81,14 +92,14 @@ class Passes(OpenPass):
         self.model, self.prepare = model, prepare
         self.dtype: torch.dtype | None = None  # to which floating-point inputs are cast
         self.uses: dict[nn.Module, list[Use]] = {}
-        self.ignored = False  # forwards that the engine ignores
-        self.hooked: list[tuple[Call, saved_tensors_hooks]] = []  # the forwards whose saved tensors are looked at
+        self.hooked: list[tuple[Call, bool]] = []  # forwards whose saved tensors are looked at, and whether they are in a backward
         _torch.compiler.reset()  # code that was compiled before does not call the hooks
-        self.hooks = [
-            model.register_forward_pre_hook(_disable(self._root_pre), prepend=True, with_kwargs=True),
-            model.register_forward_hook(_disable(self._root_post)),
-        ]
+        self.hooks: list[Any] = []
         self.pre, self.post = _disable(self._unit_pre), _disable(self._unit_post)
+
+    def attach_model(self) -> None:
+        self.hooks.append(self.model.register_forward_pre_hook(_disable(self._root_pre), prepend=True, with_kwargs=True))
+        self.hooks.append(self.model.register_forward_hook(_disable(self._root_post)))
 
     def attach(self) -> None:
         for module in self.uses.keys() - {self.model}:  # the model's own hooks call these
@@ -98,16 +109,21 @@ class Passes(OpenPass):
                 self.hooks.append(module.register_forward_hook(self.post, always_call=True))
 
     def close(self) -> None:
+        self.model, self.uses = nn.Module(), {}  # a hook that an exception has left does nothing
         for hook in self.hooks:
             hook.remove()
         for leaf in self.leaves:
             leaf.message = f"zero: parameter {leaf.name}: its engine is closed; take engine.state_dict() before"
         self.guard_all()
 
+    def ignores(self) -> bool:
+        self.leave()
+        return self.whole
+
     # ---- forward ----
 
     def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self.ignored or module is not self.model:  # a copy of the model has these hooks, too
+        if module is not self.model or (self.whole and self.ignores()):  # a copy of the model has these hooks, too
             return None
         outermost = _in_autograd() == -1
         if outermost:
@@ -126,7 +142,7 @@ class Passes(OpenPass):
             return
         if module in self.uses:
             self._unit_post(module, args, output)
-        if self.ignored or _in_autograd() != -1:
+        if self.whole or _in_autograd() != -1:
             return
         if self.mode == TRAIN:
             owner = self.current
@@ -137,7 +153,7 @@ class Passes(OpenPass):
         self.in_root = False
 
     def _unit_pre(self, module: nn.Module, args: Any) -> None:
-        if self.ignored or module not in self.uses:
+        if module not in self.uses or (self.whole and self.ignores()):
             return
         if _in_autograd() != -1:
             self._recompute(module)
@@ -167,8 +183,8 @@ class Passes(OpenPass):
 
     def _unit_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.hooked and self.hooked[-1][0].use.module is module:
-            self._unhook_last()
-        if self.ignored or not self.open:
+            _at_once(self.hooked.pop, _pop_hooks)
+        if self.whole or not self.open:
             return
         call, backward = self.open[-1]
         if backward or call.use.module is not module:
@@ -187,26 +203,21 @@ class Passes(OpenPass):
 
     # ---- saved tensors ----
 
-    def _hook(self, call: Call, owner: Pass | None) -> None:
+    def _hook(self, call: Call, owner: Pass | None, again: bool = False) -> None:
         outer = outer_hooks()
         if outer is None:
-            hooks = saved_tensors_hooks(_pack, partial(self._unpack, call, owner))
+            pair = _pack, partial(self._unpack, call, owner)
         elif outer:
-            hooks = saved_tensors_hooks(outer[0], partial(self._unpack_outer, call, owner, outer[1]))
+            pair = outer[0], partial(self._unpack_outer, call, owner, outer[1])
         else:
             return
-        hooks.__enter__()
-        self.hooked.append((call, hooks))
-
-    def _unhook_last(self) -> None:
-        self.hooked.pop()[1].__exit__()
+        _at_once(partial(_push_hooks, *pair), partial(self.hooked.append, (call, again)))
 
     def unhook(self) -> None:
-        """A program's own `with` may have left ours in place of its own after an exception: their number is right in any case."""
-        while self.hooked:
-            self._unhook_last()
-        while _top_hooks and (top := _top_hooks(False)) and getattr(top[1], "func", None) in (self._unpack, self._unpack_outer):
-            saved_tensors_hooks.__exit__(self)  # type: ignore[arg-type]  # an exception came between its begin and its record
+        """A program's own `with` may have left ours in place of its own after an exception: their number is right in any case. Those of a
+        backward have ended with it."""
+        while self.hooked and _in_autograd() == -1:
+            _at_once(self.hooked.pop, *(() if self.hooked[-1][1] else (_pop_hooks,)))
 
     def _unpack(self, call: Call, owner: Pass | None, packed: Any) -> torch.Tensor:
         if self.now is not call:
@@ -270,7 +281,7 @@ class Passes(OpenPass):
         owner = self.training()
         self._enter(owner)
         if self.open and self.open[-1][1] and self.open[-1][0].use.module is module:
-            self._hook(self.open[-1][0], owner)
+            self._hook(self.open[-1][0], owner, True)
             return  # inside its own backward: the parameters are there
         if self.open and not self.free:
             self.end_use()
@@ -287,7 +298,7 @@ class Passes(OpenPass):
                 raise ZeroError(several)
             else:
                 self._need(left[-1], owner)
-            self._hook(left[-1], owner)
+            self._hook(left[-1], owner, True)
         except ZeroError as error:
             if self.free or error.code != "ZERO_E_ORDER":
                 raise
