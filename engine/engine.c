@@ -52,7 +52,7 @@ static zero_engine *make(const zero_runtime *given) {
         return NULL;
     }
     connect_rooms(e);
-    e->host.process = getpid();
+    e->ranks.process = getpid();
     e->host.local = given->local;
     e->host.discard_shadow = given->discard_shadow;
     e->host.interrupted = given->interrupted;
@@ -75,7 +75,8 @@ static zero_status open_training(zero_engine *e, bool obeys, struct zero_error *
                               .precision = blueprint_precision(&e->config),
                               .threads = e->host.threads,
                               .cpus = e->host.cpus,
-                              .sharers = e->host.sharers};
+                              .sharers = e->host.sharers,
+                              .without_gpu = &e->host.without_gpu};
     choices_log(&choices);
     return ZERO_OK;
 }
@@ -136,7 +137,7 @@ static void close_ranks(zero_engine *e) {
 
 /* A forked child has none of the engine's threads, and shares the parent's connections. */
 void zero_engine_destroy(zero_engine *e) {
-    if (!e || e->host.process != getpid()) return;
+    if (!e || e->ranks.process != getpid()) return;
     background_save_drop(&e->state);
     if (e->run.executor && !e->ranks.error.code) run_leave(&e->run, 10 * e->config.comm.timeout_s);
     progress_stop(e->run.progress);

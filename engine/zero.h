@@ -180,7 +180,8 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
  * that never ends a request still holds the call: the request's memory is in use. A rank that later makes a collective call gets
  * ZERO_E_PEER, which says who left. Over MPI alone, whose MPI_Finalize is collective, it waits for the other ranks' destroy, at
  * most 10 x comm.timeout_s. NULL is allowed. Units and the addresses in slots are no longer valid. In a forked child it does
- * nothing: the rank is the parent's. (A program that becomes a daemon does so before it opens an engine.) */
+ * nothing: the rank is the parent's. Other calls return ZERO_E_ORDER there, and connections are closed in it. (A program that becomes a
+ * daemon does so before it opens an engine.) */
 void zero_engine_destroy(zero_engine *engine);
 
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */

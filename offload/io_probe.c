@@ -206,7 +206,7 @@ zero_status io_probe(const struct io_probe_options *options, struct io_probe *ou
                      struct zero_error *error) {
     struct probe p = {.o = options};
     struct io_probe found = {0};
-    zero_status status = swap_directory_open(options->path, &p.directory, error);
+    zero_status status = swap_directory_open(options->path, false, &p.directory, error);
     if (status) return status;
     status = make_file(&p, error);
     if (status) goto close_directory;

@@ -184,10 +184,15 @@ static zero_status check_options(const struct nvme *nvme, struct zero_error *err
 }
 
 static zero_status open_directories(struct nvme *nvme, struct zero_error *error) {
+    const struct tier_nvme_options *o = &nvme->o.nvme;
+    bool said = false;
     for (; nvme->directories < nvme->count; nvme->directories++) {
-        uint32_t i = nvme->directories;
-        zero_status status = swap_directory_open(nvme->o.nvme.paths[i], &nvme->directory[i], error);
+        struct swap_directory *d = &nvme->directory[nvme->directories];
+        zero_status status = swap_directory_open(o->paths[nvme->directories], o->keep, d, error);
         if (status) return status;
+        if (*d->caution && !said)
+            log_line(nvme->o.log, ZERO_LOG_WARN, "tier nvme: %s %s", d->path, d->caution);
+        said |= *d->caution;
     }
     return ZERO_OK;
 }
@@ -205,7 +210,7 @@ static zero_status open_files(struct nvme *nvme, struct zero_error *error) {
                     : swap_file_create(&nvme->directory[i], share(nvme, i), o->named_files, file, error);
         if (status) return status;
         if (file->alignment > nvme->base.alignment) nvme->base.alignment = file->alignment;
-        if (!file->direct && !said)
+        if (!file->direct && !said && !*nvme->directory[i].caution)
             log_line(nvme->o.log, ZERO_LOG_WARN,
                      "tier nvme: the filesystem of %s has no direct I/O; transfers go through the page cache",
                      file->path);
@@ -418,7 +423,7 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
         return status;
     }
     nvme->base.read_bytes = nvme->base.written_bytes = 0; /* the counters count only requests */
-    nvme->o.nvme.keep = NULL;     /* borrowed only during open */
+    nvme->o.nvme.keep = NULL;                             /* borrowed only during open */
     nvme->o.nvme.buffers = NULL;
     *out_tier = &nvme->base;
     return ZERO_OK;

@@ -3,14 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,45 +29,10 @@ static zero_status fail(struct zero_error *error, const char *what, const char *
     return error_set(error, ZERO_E_IO, "tier nvme: cannot %s %s: %s", what, path, strerror(number));
 }
 
-/* True for a symbolic link of another user (not root). A directory that others can write to may have such a link. With "/" or "/." at
- * the end lstat would look at the link's target. */
-static bool link_of_stranger(const char *path) {
-    char name[PATH_MAX];
-    struct stat link;
-    snprintf(name, sizeof name, "%s", path);
-    for (size_t n = strlen(name);
-         n > 1 && (name[n - 1] == '/' || (name[n - 1] == '.' && name[n - 2] == '/'));)
-        name[--n] = 0;
-    return lstat(name, &link) == 0 && S_ISLNK(link.st_mode) && link.st_uid != geteuid() && link.st_uid != 0;
-}
-
-zero_status swap_directory_open(const char *path, struct swap_directory *out, struct zero_error *error) {
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return fail(error, "make the directory", path, errno);
-    if (link_of_stranger(path))
-        return error_set(error, ZERO_E_IO,
-                         "tier nvme: %s is a symbolic link of another user; name the directory itself", path);
-    int handle = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    struct stat found;
-    if (handle < 0) return fail(error, "open the directory", path, errno);
-    if (fstat(handle, &found) != 0) {
-        close(handle);
-        return fail(error, "look at", path, errno);
-    }
-    *out = (struct swap_directory){.path = path, .handle = handle, .device = found.st_dev};
-    return ZERO_OK;
-}
-
-void swap_directory_close(struct swap_directory *directory) { close(directory->handle); }
-
 bool swap_try_again(uint32_t *tries) {
     if (++*tries >= TRIES_MAX) return false;
     nanosleep(&(struct timespec){.tv_nsec = TRY_SLEEP_NS}, NULL);
     return true;
-}
-
-uint64_t swap_free_bytes(int handle) {
-    struct statvfs found;
-    return fstatvfs(handle, &found) == 0 ? (uint64_t)found.f_bavail * found.f_frsize : 0;
 }
 
 /* Creates the file in a directory of its own, so that nobody else can reach the file while it has a name, and then
@@ -275,7 +238,8 @@ void swap_file_remove(const struct swap_directory *directory, const char *name) 
 void swap_file_close(struct swap_file *file) {
     struct stat found;
     bool nameless = fstat(file->handle, &found) == 0 && !found.st_nlink;
-    if (nameless && ftruncate(file->handle, 0) != 0) {} /* then the last one that closes the file gives the space back */
+    if (nameless && ftruncate(file->handle, 0) != 0) {
+    } /* then the last one that closes the file gives the space back */
     flock(file->handle, LOCK_UN);
     close(file->handle);
 }

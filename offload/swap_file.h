@@ -8,15 +8,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "engine/base/error.h"
-
-struct swap_directory {
-    const char *path; /* borrowed */
-    int handle;
-    dev_t device;
-};
+#include "offload/directory.h"
 
 enum { SWAP_NAME_BYTES = 64 };
 
@@ -24,24 +18,17 @@ struct swap_file {
     const char *path; /* path of its directory, borrowed */
     int handle;
     uint64_t bytes;
-    uint32_t alignment; /* alignment of a transfer's offset, size and memory; 1 through the page cache */
-    bool direct;        /* transfers bypass the page cache */
-    bool allocated;     /* the filesystem has reserved all its blocks */
+    uint32_t alignment;  /* alignment of a transfer's offset, size and memory; 1 through the page cache */
+    bool direct;         /* transfers bypass the page cache */
+    bool allocated;      /* the filesystem has reserved all its blocks */
     uint64_t kept_bytes; /* the size of what an earlier process kept in the file */
-    bool blank;          /* nothing was written to the kept file: a start that was killed had only taken space for it */
+    bool
+        blank; /* nothing was written to the kept file: a start that was killed had only taken space for it */
 };
-
-/* Makes the directory with mode 0700 if it is missing; its parent must exist. If `path` is itself a symbolic link, follows it only if
- * the link belongs to this user or to root. */
-zero_status swap_directory_open(const char *path, struct swap_directory *out, struct zero_error *error);
-void swap_directory_close(struct swap_directory *directory);
 
 /* The kernel holds the files of a killed process for a moment, if its ring had registered them. Such a file may still hold its
  * lock and its space. Sleeps before another try. False: two seconds of tries are over. *tries: 0 at first. */
 bool swap_try_again(uint32_t *tries);
-
-/* The bytes that this user may still write there. */
-uint64_t swap_free_bytes(int handle);
 
 /* Creates a file of mode 0600, of `bytes` once its space is taken. `named`: behave as if the filesystem had no O_TMPFILE. ZERO_E_IO. */
 zero_status swap_file_create(const struct swap_directory *directory, uint64_t bytes, bool named,

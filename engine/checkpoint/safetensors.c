@@ -199,7 +199,7 @@ static zero_status read_table(const char *bytes, uint64_t length, struct reading
 zero_status safetensors_parse(const char *bytes, uint64_t count, uint64_t file_bytes, const char *path,
                               struct tensor_table *out, struct zero_error *error) {
     struct tensor_table table = {0};
-    uint64_t length;
+    uint64_t length = 0;
     zero_status status = check_length(bytes, count, file_bytes, path, &length, error);
     if (status) return status;
     if (count != 8 + length)

@@ -25,7 +25,7 @@ const char *callers_where(const struct meeting *m, uint32_t rank, char text[WHER
 /* ---- callers ---- */
 
 static void hang_up(struct meeting *m, uint32_t caller) {
-    close(m->callers[caller].answer.socket);
+    socket_close(m->callers[caller].answer.socket);
     m->callers[caller] = m->callers[--m->caller_count];
 }
 
@@ -41,7 +41,7 @@ static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
 
 /* A rank's place is free again: a launcher may start its process a second time. */
 static void forget(struct meeting *m, uint32_t q) {
-    close(m->peers[q].socket[0]);
+    socket_close(m->peers[q].socket[0]);
     m->peers[q].socket[0] = -1;
     if (m->r->log)
         log_line(m->r->log, ZERO_LOG_WARN,
@@ -249,6 +249,6 @@ zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
 }
 
 void callers_close(struct meeting *m) {
-    if (m->listener >= 0) close(m->listener);
+    if (m->listener >= 0) socket_close(m->listener);
     while (m->caller_count) hang_up(m, 0);
 }

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const char library_name[] = "libmpi.so.40"; /* of Open MPI 3 to 5 */
 
@@ -25,9 +27,23 @@ static zero_status look_up(struct mpi_library *library, void *handle, struct zer
 #undef FUNCTION
 #undef LOOK_UP
     if (!missing) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "comm mpi: %s lacks %s: let the loader find that of Open MPI 4 or 5 first (LD_LIBRARY_PATH)",
+        library_name, missing);
+}
+
+/* Without HOME, MPI_Init of Open MPI 5 ends the process, with a text that does not say what to do. */
+static zero_status check_home(void *handle, struct zero_error *error) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length, (*ask)(char *, int *) = NULL;
+    if (getenv("HOME")) return ZERO_OK;
+    *(void **)&ask = dlsym(handle, "MPI_Get_library_version");
+    if (!ask || ask(version, &length) || strncmp(version, "Open MPI v4", 11) == 0) return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,
-                     "comm mpi: %s lacks %s: let the loader find that of Open MPI 4 first (LD_LIBRARY_PATH)",
-                     library_name, missing);
+                     "comm mpi: Open MPI 5 does not start without the variable HOME: set it for mpirun and "
+                     "all ranks (HOME=/nonexistent "
+                     "will do)");
 }
 
 /* RTLD_GLOBAL: Open MPI's plugins use its symbols without naming the library that has them. */
@@ -37,10 +53,11 @@ static zero_status load(struct zero_error *error) {
     if (!handle)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "comm mpi: %s cannot be loaded (%s), but this process is a rank of MPI: install "
-                         "Open MPI (libopenmpi3), or "
+                         "Open MPI (openmpi-bin), or "
                          "start the ranks with torchrun's variables, which needs no MPI",
                          library_name, dlerror());
     zero_status status = look_up(&library, handle, error);
+    if (!status) status = check_home(handle, error);
     dlclose(handle);
     if (!status) libmpi = library;
     return status;

@@ -9,7 +9,7 @@ static const char library_name[] = "libnccl.so.2";
 
 /* NCCL has ncclConfig_t.blocking since 2.14. But before 2.20.3, a thread cannot call one communicator while another is
  * in progress. */
-enum { VERSION_MIN = NCCL_VERSION(2, 20, 3) };
+enum { VERSION_MIN = NCCL_VERSION_CODE };
 
 static zero_status look_up(struct nccl_library *library, void *handle, struct zero_error *error) {
     const char *missing = NULL;

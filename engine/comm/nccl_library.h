@@ -1,11 +1,10 @@
 /* NCCL as a table of functions, loaded at run time like the CUDA driver (engine/device/cuda/driver.h). To use another
- * function, add it to the list. Threads: a loaded table is constant. */
+ * function, add it to the list and to nccl_interface.h. Threads: a loaded table is constant. */
 #ifndef ZERO_ENGINE_COMM_NCCL_LIBRARY_H
 #define ZERO_ENGINE_COMM_NCCL_LIBRARY_H
 
-#include <nccl.h>
-
 #include "engine/base/error.h"
+#include "engine/comm/nccl_interface.h"
 
 #define NCCL_FUNCTIONS(X)                                                                                    \
     X(ncclGetVersion)                                                                                        \

@@ -141,7 +141,7 @@ static enum greeted greet(struct meeting *m, uint32_t to, uint32_t lane) {
         struct patience brief = m->patience;
         uint64_t soon_ns = clock_now_ns() + HANDSHAKE_S * 1000000000ull;
         if (soon_ns < brief.deadline_ns) brief.deadline_ns = soon_ns;
-        close(peer->socket[lane]);
+        socket_close(peer->socket[lane]);
         peer->socket[lane] = call(m, &m->places[to], brief);
     }
     return GREETED_LOST;
@@ -310,7 +310,7 @@ static zero_status follow(struct meeting *m) {
     if (leader >= 0 && m->listener < 0)
         status = error_set(m->error, ZERO_E_IO, "rendezvous: rank %u cannot listen on any port: %s",
                            m->r->rank, strerror(errno));
-    if (status) close(leader);
+    if (status) socket_close(leader);
     if (status == ZERO_OK) status = say(m, 0, 0, leader);
     if (status) return status;
     begin_step(m);
@@ -322,7 +322,7 @@ static zero_status follow(struct meeting *m) {
 void rendezvous_close(struct lanes *peers, uint32_t size) {
     for (uint32_t q = 0; q < size; q++)
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) {
-            if (peers[q].socket[lane] >= 0) close(peers[q].socket[lane]);
+            if (peers[q].socket[lane] >= 0) socket_close(peers[q].socket[lane]);
             peers[q].socket[lane] = -1;
         }
 }

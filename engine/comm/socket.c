@@ -6,7 +6,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <linux/sockios.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -25,15 +27,42 @@ union address {
     struct sockaddr_in6 v6;
 };
 
+/* ---- what a forked child closes ---- */
+
+enum { WORD_BITS = 64, TRACKED = 1 << 16 }; /* a descriptor above that stays open in children */
+static _Atomic uint64_t open_sockets[TRACKED / WORD_BITS];
+
+/* Without this, a connection would live on in a child of its rank after the rank's death, which the other ranks would learn late. */
+static void close_in_child(void) {
+    for (int fd = 0; fd < TRACKED; fd++)
+        if (atomic_load(&open_sockets[fd / WORD_BITS]) >> fd % WORD_BITS & 1) socket_close(fd);
+}
+
+static void prepare_forks(void) { pthread_atfork(NULL, NULL, close_in_child); }
+
+static int track(int fd) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, prepare_forks);
+    if (fd >= 0 && fd < TRACKED) atomic_fetch_or(&open_sockets[fd / WORD_BITS], 1ull << fd % WORD_BITS);
+    return fd;
+}
+
+void socket_close(int fd) {
+    if (fd >= 0 && fd < TRACKED) atomic_fetch_and(&open_sockets[fd / WORD_BITS], ~(1ull << fd % WORD_BITS));
+    close(fd);
+}
+
+/* ---- listen, accept, call ---- */
+
 static int fail(int socket) {
     int why = errno;
-    close(socket);
+    socket_close(socket);
     errno = why;
     return -1;
 }
 
 static int open_socket(int family) {
-    int one = 1, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int one = 1, fd = track(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return fd;
 }
@@ -60,7 +89,7 @@ static int listen_everywhere(uint16_t port) {
 uint16_t socket_port(int socket) { return socket_own(socket).port; }
 
 int socket_accept(int listener) {
-    int one = 1, fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int one = 1, fd = track(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return fd;
 }

@@ -1,4 +1,4 @@
-/* TCP sockets with deadlines. All sockets are non-blocking, closed on exec, and without Nagle's delay. A function that
+/* TCP sockets with deadlines. All sockets are non-blocking, closed on exec and in forked children, and without Nagle's delay. A function that
  * returns -1 or false sets errno: ETIMEDOUT if the deadline passed, ECANCELED if the wait was interrupted. Deadlines
  * are times of clock_now_ns. Threads: any. */
 #ifndef ZERO_ENGINE_COMM_SOCKET_H
@@ -31,6 +31,7 @@ int socket_listen(const struct place *at, uint16_t port);
 uint16_t socket_port(int socket);
 
 int socket_accept(int listener); /* -1 with EAGAIN: no connection waits */
+void socket_close(int socket);   /* in place of close, for every socket of this file */
 
 /* Connects to `place`; tries again until a process listens there. The socket does not prevent another process from
  * listening on the socket's own port. The socket never connects to itself: without this check, TCP can connect a socket

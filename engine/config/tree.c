@@ -105,13 +105,19 @@ zero_status config_tree_parse(const char *text, size_t length, zero_status refus
                               struct zero_error *error) {
     json_tokener *tokener = json_tokener_new_ex(SCAN_DEPTH_MAX + 2);
     if (!tokener) return error_set(error, ZERO_E_MEMORY, "no memory to parse the configuration");
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
-    *out = json_tokener_parse_ex(tokener, text, (int)length + 1); /* the final zero ends a number */
+    *out = json_tokener_parse_ex(tokener, text, (int)length);
     enum json_tokener_error code = json_tokener_get_error(tokener);
+    size_t end = json_tokener_get_parse_end(tokener);
+    if (code == json_tokener_continue) { /* of a number, only what follows is its end */
+        *out = json_tokener_parse_ex(tokener, "", 1);
+        code = json_tokener_get_error(tokener);
+    }
     json_tokener_free(tokener);
-    if (code == json_tokener_success) return ZERO_OK;
+    if (code == json_tokener_success && end == length) return ZERO_OK;
+    json_object_put(*out);
+    *out = NULL;
     return error_set(error, refusal, "the JSON parser refuses %.*s: %s", utf8_fit(text, 60), text,
-                     json_tokener_error_desc(code));
+                     code ? json_tokener_error_desc(code) : "text follows the value");
 }
 
 void config_tree_free(json_object *tree) { json_object_put(tree); }

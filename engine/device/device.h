@@ -89,6 +89,7 @@ struct device_options {
     uint32_t local_rank; /* on this rank's node */
     void *host_stream;   /* the host program's CUstream, borrowed; NULL: the device makes a stream */
     bool default_stream; /* it is the legacy default stream, whose handle may be 0 */
+    bool *out_broken;    /* NULL, or set to true if a driver is here and does not start */
     /* sim */
     uint64_t seed;
     double probability;             /* the probability that a poll finds a piece of work done */
@@ -145,7 +146,7 @@ struct device { /* the head of every implementation's own struct */
     bool pinned_by_driver; /* DEVICE_PINNED memory is the driver's own: io_uring must not register it */
     int node;              /* the host's memory node (NUMA) nearest to the device; below 0: unknown */
     int64_t index;         /* cuda: the GPU's number; else -1 */
-    void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
+    void *stream[DEVICE_STREAMS];    /* cuda: CUstream; else NULL */
     uint64_t newest[DEVICE_STREAMS]; /* by stream: the newest ticket; 0: none */
     /* By kind: bytes now held through `allocate` and `reserve`, whole pages: what the report measures. */
     uint64_t allocated[2];

@@ -43,7 +43,7 @@ void tensor_clear(const struct executor *e, uint32_t region, uint64_t first, str
 
 void tensor_begin(struct executor *e, uint32_t region, uint64_t first, struct tensor_norms *norms) {
     tensor_clear(e, region, first, norms);
-    for (int k = 0; k < TENSOR_CUTS; k++) cuts_of(e)[k].count = 0;
+    for (uint32_t k = 0; k < TENSOR_CUTS; k++) cuts_of(e)[k].count = 0;
 }
 
 uint64_t tensor_part_end(const struct executor *e, uint32_t region, uint64_t first) {

@@ -72,6 +72,9 @@ static void log_accepted(const struct choices *c) {
 
 void choices_log(const struct choices *c) {
     if (c->ranks->rank) return;
+    if (c->without_gpu->code)
+        log_line(&c->ranks->log, ZERO_LOG_WARN, "computes on the CPU, not on this machine's NVIDIA GPU: %s",
+                 c->without_gpu->message);
     log_accepted(c);
     char idle[1000];
     for (uint32_t i = 0; config_idle(c->config, i, idle, sizeof idle); i++)

@@ -12,6 +12,7 @@ struct choices {
     const struct lr_schedule_params *schedule;
     struct precision precision;
     uint32_t threads, cpus, sharers; /* as in struct host */
+    const struct zero_error *without_gpu;
 };
 
 /* Rank 0 logs. */

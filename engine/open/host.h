@@ -3,14 +3,12 @@
 #define ZERO_ENGINE_OPEN_HOST_H
 
 #include <stdbool.h>
-#include <sys/types.h>
 
 #include "engine/open/device_memory.h"
 #include "engine/open/host_memory.h"
 #include "engine/zero.h"
 
 struct host {
-    pid_t process;                  /* the process that opened the engine */
     zero_local *local;              /* NULL: ranks are processes */
     int (*interrupted)(void *user); /* zero_runtime's, or NULL */
     void *interrupted_user;
@@ -21,6 +19,8 @@ struct host {
     struct device_room device; /* the memory found on the GPU */
     bool plans_only;           /* zero_runtime.plan_ranks: the other ranks are not there */
     bool discard_shadow;       /* zero_runtime's */
+    /* Why the CPU computes although a GPU seems to be here; its code is ZERO_OK where that is not so. */
+    struct zero_error without_gpu;
 };
 
 #endif

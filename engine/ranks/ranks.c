@@ -1,6 +1,12 @@
 #include "engine/ranks/ranks.h"
 
+#include <unistd.h>
+
 zero_status ranks_check(struct ranks *ranks) {
+    if (ranks->process != getpid())
+        return refuse(ZERO_E_ORDER, "this process was forked from the one that opened the engine, which "
+                                    "alone may call it: its threads, "
+                                    "transfers and connections are there; open an engine of its own here");
     if (ranks->comm) comm_attend(ranks->comm);
     return ranks->error.code ? refuse_error(&ranks->error) : ZERO_OK;
 }

@@ -7,6 +7,8 @@
 #ifndef ZERO_ENGINE_RANKS_RANKS_H
 #define ZERO_ENGINE_RANKS_RANKS_H
 
+#include <sys/types.h>
+
 #include "engine/base/log.h"
 #include "engine/comm/comm.h"
 #include "engine/ranks/failure.h"
@@ -22,6 +24,7 @@ struct background {
 
 struct ranks {
     uint32_t rank, size;
+    pid_t process; /* that opened the engine: no other may call it */
     /* See model_ranks.h. model_rank: the number of this rank's piece of a model that the host has cut; 0 of 1: the model is whole.
      * data_rank: this rank's number among the ranks with this piece; ZeRO shards over those ranks. */
     uint32_t model_rank, model_size, data_rank, data_size;
@@ -48,7 +51,7 @@ zero_status ranks_fail(struct ranks *ranks, const struct zero_error *error);
 /* A failure that every rank finds by itself, from the same numbers: sticky, and not told to the others. */
 zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error);
 
-/* ZERO_OK, or the sticky failure with its sentence. The public functions call it first: the calling thread is now the rank's. */
+/* ZERO_OK; the sticky failure with its sentence; or ZERO_E_ORDER in a forked child. The public functions call it first: the calling thread is now the rank's. */
 zero_status ranks_check(struct ranks *ranks);
 
 /* Posts a collective on the world and waits for it, while the executor's work goes on. */

@@ -5,11 +5,13 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/hash.h"
+#include "offload/directory.h"
 
 static const uint64_t commit_magic = 0x3474696d6d6f637aULL; /* "zcommit4" */
 
@@ -61,8 +63,13 @@ static void read_file(int directory, const char *name, struct commit *out) {
     close(file);
 }
 
-static void search_directory(const char *path, uint32_t ranks, bool same, struct commit *out) {
+static void search_directory(const char *text, uint32_t ranks, bool same, struct commit *out) {
+    struct zero_error ignored; /* the tier that opens the directory reports it */
+    char *path;
+    error_clear(&ignored);
+    if (swap_directory_path(text, true, &path, &ignored)) return;
     DIR *directory = opendir(path);
+    free(path);
     if (!directory) return;
     for (struct dirent *entry; (entry = readdir(directory));) {
         uint32_t rank, of;

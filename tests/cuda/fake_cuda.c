@@ -100,7 +100,7 @@ EXPORT CUresult cuInit(unsigned flags) {
         initialised = true;
     }
     pthread_mutex_unlock(&mutex);
-    return device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+    return device_count ? (CUresult)number_from("FAKE_CUDA_INIT", CUDA_SUCCESS) : CUDA_ERROR_NO_DEVICE;
 }
 
 EXPORT CUresult cuDriverGetVersion(int *version) {

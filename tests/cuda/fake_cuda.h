@@ -11,7 +11,7 @@
  * call that the real driver forbids during a capture ends the capture.
  *
  * cuInit reads the environment: FAKE_CUDA_SEED (default 1), FAKE_CUDA_MEMORY (bytes of a device, default 1 GiB),
- * FAKE_CUDA_DEVICES (default 1; 0: no device), FAKE_CUDA_VERSION (of the driver; default the header's),
+ * FAKE_CUDA_DEVICES (default 1; 0: no device), FAKE_CUDA_INIT (its result, default 0), FAKE_CUDA_VERSION (of the driver; default the header's),
  * FAKE_CUDA_CAPABILITY (the devices' major one, default 9), FAKE_CUDA_NODE (the host's memory node beside the
  * devices, default 0; -1: unknown), and these, which may change later: FAKE_CUDA_CAPTURES
  * (default 1; 0: captures are refused; 2: they begin, and each call in them fails), FAKE_CUDA_GRAPHS (the most graphs at

@@ -21,7 +21,6 @@
  * Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <nccl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -34,6 +33,13 @@
 
 #include "engine/base/convert.h"
 #include "tests/cuda/fake_cuda.h"
+
+/* NCCL's own header, so that the tests compare the engine's declarations with it. The toolkit alone has none. */
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#else
+#include "engine/comm/nccl_interface.h"
+#endif
 
 enum { RANKS_MAX = 16, PLACES = 4, PLACE_BYTES = 16 << 20 };
 enum { ORDERS = 256, BESIDE_MAX = 8 };
@@ -163,8 +169,7 @@ static void open_driver(void) {
 
 /* ---- arithmetic ---- */
 
-static const size_t bytes_of[ncclNumTypes] = {
-    [ncclUint8] = 1, [ncclFloat32] = 4, [ncclFloat16] = 2, [ncclBfloat16] = 2};
+static const size_t bytes_of[] = {[ncclUint8] = 1, [ncclFloat32] = 4, [ncclFloat16] = 2, [ncclBfloat16] = 2};
 
 static float load(const void *at, ncclDataType_t type, size_t i) {
     if (type == ncclFloat32) return ((const float *)at)[i];
@@ -462,6 +467,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
                                     ncclConfig_t *config) {
     uint64_t number;
     memcpy(&number, &id, sizeof number);
+    if (config->magic != 0xcafebeef || config->size <= offsetof(ncclConfig_t, splitShare))
+        return fail(ncclInvalidArgument, "the configuration was not initialised");
     if (config->maxCTAs == NCCL_CONFIG_UNDEF_INT)
         return fail(ncclInvalidArgument, "this stand-in wants a bound of thread blocks");
     if (!launch_order)

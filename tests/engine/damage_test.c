@@ -327,7 +327,8 @@ static void wrong_manifests(void) {
         {"\"name\": \"tiny\"", "\"name\": \"long\"", "list of parameters"},
         {"\"step\": 3", "\"step\": -3", "counters"},
         {"\"step\": 3", "\"step\": 9223372036854775808", "counters"},
-        {"\"lr\": [0.02", "\"lr\": [NaN", "counters"},
+        {"\"lr\": [0.02", "\"lr\": [NaN", "JSON"},
+        {"\"lr\": [0.02", "\"lr\": [1e999", "counters"},
         {"\"format\": \"zero checkpoint\"", "\"format\": \"other\"", "not the manifest"},
         {"{\n \"format\"", "[\n \"format\"", "not JSON"},
     };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -390,13 +391,39 @@ static void without_cpu_time(void) {
 
 static void a_peer_that_stands_still(void) { tcp_processes(RANKS, TEST_S, stands_still, NULL); }
 
-/* A program's exit may destroy its engines, also in a child that it has forked. */
-static void destroy_in_a_child(const struct rank *rank) {
+static int connections(void) {
+    int count = 0;
+    for (int fd = 0; fd < 1000; fd++) {
+        int domain = 0;
+        socklen_t bytes = sizeof domain;
+        if (!getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes))
+            count += domain == AF_INET || domain == AF_INET6;
+    }
+    return count;
+}
+
+/* The calls of a forked child return; its exit may destroy the engine, which then stays the parent's. */
+static void call_in_a_child(struct rank *rank) {
+    char digits[33];
+    zero_engine *e = rank->engine;
+    const zero_status status[] = {
+        zero_engine_step(e, NULL),       zero_engine_hash(e, digits), zero_engine_flush(e),
+        zero_engine_save(e, "child"),    zero_engine_save_wait(e),    zero_engine_unpark(e),
+        zero_micro_begin(e, ZERO_TRAIN), zero_micro_cancel(e)};
+    for (size_t i = 0; i < sizeof status / sizeof *status; i++) CHECK_INT(status[i], ZERO_E_ORDER);
+    CHECK_CONTAINS(zero_last_error(), "forked from the one that opened the engine");
+    CHECK_INT(connections(), 0);
+    zero_engine_destroy(e);
+    _exit(check_end());
+}
+
+static void fork_a_child(struct rank *rank) {
     int status = -1;
     pid_t child = fork();
-    if (!child) alarm(SOON_MS / 1000), zero_engine_destroy(rank->engine), _exit(0);
+    if (!child) alarm(SOON_MS / 1000), call_in_a_child(rank);
     CHECK_INT(waitpid(child, &status, 0), child);
     CHECK_INT(status, 0);
+    CHECK(connections() > 0);
 }
 
 /* The rank is the parent's, and goes on. */
@@ -404,9 +431,9 @@ static void forks(const zero_runtime *runtime, void *user) {
     static struct rank rank;
     rank.runtime = *runtime;
     if (!open_rank(&rank)) return;
-    if (!runtime->rank) destroy_in_a_child(&rank);
+    if (!runtime->rank) fork_a_child(&rank);
     train(&rank, 1);
-    if (!runtime->rank) destroy_in_a_child(&rank);
+    if (!runtime->rank) fork_a_child(&rank);
     CHECK_INT(plain_step(&rank.plain, 1, NULL), ZERO_OK);
     destroy_soon(&rank);
     CHECK_INT(atomic_load(&rank.errors), 0);

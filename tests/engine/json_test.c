@@ -1,4 +1,5 @@
-/* What json_write_string writes: text unchanged, and each character that JSON or UTF-8 does not allow escaped. */
+/* What json_write_string writes: text unchanged, and each character that JSON or UTF-8 does not allow escaped. What json_parse reads
+ * and refuses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,45 @@ static const struct {
     {"\xc0\xaf\xff", "\"\\ufffd\\ufffd\\ufffd\""},
 };
 
+static const struct {
+    const char *text;
+    bool read;
+} documents[] = {
+    {"{}", true},
+    {" [1, -2.5e+3, true, false, null, \"f\xc3\xbcr, ] } NaN // '\"]\n ", true},
+    {"{\"\xe2\x82\xac\": \"\xf0\x9f\x98\x80\\n\\u00e4\"}", true},
+    {"{\"a\": 1} 2", false},
+    {"{\"a\": 1}}", false},
+    {"[1, ]", false},
+    {"{\"a\": 1,\n}", false},
+    {"{'a': 1}", false},
+    {"[NaN]", false},
+    {"[Infinity]", false},
+    {"[True]", false},
+    {"[1] // one", false},
+    {"/* one */ [1]", false},
+    {"[\"a\tb\"]", false},
+    {"[\"a\\\tb\"]", false},
+    {"[\"a]", false},
+    {"[\"\xe9\"]", false},
+    {"[1 2]", false},
+    {"", false},
+};
+
+static void reads(void) {
+    for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
+        struct json *read = NULL;
+        struct zero_error error;
+        error_clear(&error);
+        zero_status status = json_parse(documents[i].text, strlen(documents[i].text), "it", &read, &error);
+        if (!CHECK_INT(status, documents[i].read ? ZERO_OK : ZERO_E_IO))
+            printf("  document: %s\n", documents[i].text);
+        json_free(read);
+    }
+}
+
 int main(void) {
+    reads();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *written;
         size_t bytes;

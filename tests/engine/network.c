@@ -207,25 +207,27 @@ bool network_run(const struct network *network, uint32_t most_s,
                  int status[NETWORK_RANKS_MAX]) {
     pid_t pids[NETWORK_RANKS_MAX];
     int device[NETWORK_RANKS_MAX], line[NETWORK_RANKS_MAX][2], why = 0;
+    const uint32_t ranks = network->ranks;
+    if (ranks > NETWORK_RANKS_MAX) abort();
     fflush(NULL);
-    for (uint32_t r = 0; r < network->ranks; r++) {
+    for (uint32_t r = 0; r < ranks; r++) {
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line[r])) abort();
         pids[r] = fork();
         if (pids[r] == 0) be_rank(network, r, most_s, line[r][1], body, user);
         close(line[r][1]);
     }
-    for (uint32_t r = 0; r < network->ranks; r++) {
+    for (uint32_t r = 0; r < ranks; r++) {
         device[r] = receive_descriptor(line[r][0]);
         if (device[r] < 0) why = errno;
     }
-    for (uint32_t r = 0; r < network->ranks; r++) {
+    for (uint32_t r = 0; r < ranks; r++) {
         if (why)
             kill(pids[r], SIGKILL);
         else if (write(line[r][0], "g", 1) != 1)
             abort();
     }
     if (!why) carry(network, device, pids, status);
-    for (uint32_t r = 0; r < network->ranks; r++) {
+    for (uint32_t r = 0; r < ranks; r++) {
         if (why) waitpid(pids[r], &status[r], 0);
         if (device[r] >= 0) close(device[r]);
         close(line[r][0]);

@@ -16,6 +16,7 @@ import unittest
 from pathlib import Path
 
 import torch
+from models import need_torchrun
 
 LENGTH, BATCH = 100, 12  # the data end within a step
 NODE = "node"  # the name of a start that loses its torchrun, too
@@ -84,6 +85,7 @@ def order(first, count):
 
 class Elastic(unittest.TestCase):
     def setUp(self):
+        need_torchrun()
         self.dir = tempfile.TemporaryDirectory()
         self.path = Path(self.dir.name)
         self.addCleanup(self.dir.cleanup)

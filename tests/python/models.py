@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
+import unittest
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Callable
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -255,6 +257,14 @@ def loss_of_vision(model, step, rank=0):
     return model(pixel_values=images(step, rank)[0], labels=torch.zeros(4, dtype=torch.long)).loss
 
 
+def need_torchrun() -> None:
+    """Skips a test where torchrun cannot work: Debian's PyTorch is built without libuv."""
+    try:
+        dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:
+        raise unittest.SkipTest(str(error)) from None
+
+
 @dataclass
 class Kind:
     make: Callable[[], nn.Module]
@@ -264,8 +274,10 @@ class Kind:
 
 def _hf(model: str, config: str, **values: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        import transformers
-
+        try:
+            import transformers
+        except ModuleNotFoundError as error:
+            raise unittest.SkipTest(str(error)) from None
         return getattr(transformers, model)(getattr(transformers, config)(vocab_size=256, **values))
 
     return make

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# python_test.sh WHEEL TEST.py [ARGUMENT...]: a test of the PyTorch package, from the files of its wheel. It needs a Python with the
-# packages of requirements.txt: $PYTHON, or the one that `tools/setup --python` has made.
+# python_test.sh WHEEL TEST.py [ARGUMENT...]: a test of the PyTorch package, from the files of its wheel. It needs a Python with
+# PyTorch: $PYTHON, or the one that `tools/setup --python` has made. Cases that need another package skip themselves.
 set -uo pipefail
 wheel=$PWD/$1 test=$PWD/$2
 shift 2
@@ -12,8 +12,15 @@ for argument; do
 done
 home=$(getent passwd "$(id -u)" | cut -d: -f6)
 python=${PYTHON:-$home/.cache/zero-python/bin/python}
-if ! "$python" -c 'import importlib.util as u; exit(not all(map(u.find_spec, ["torch", "transformers", "accelerate", "mypy", "ruff"])))' 2>/dev/null; then
-    echo "SKIPPED: $python has no torch, transformers, accelerate, mypy or ruff; run tools/setup --python"
+needs=(torch)
+case ${test##*/} in
+state_test.py) needs+=(safetensors) ;;
+style_test.py) needs+=(mypy ruff) ;;
+trainer_test.py) needs+=(transformers accelerate) ;;
+wheel_test.py) needs+=(pip) ;;
+esac
+if ! "$python" -c 'import importlib.util as u, sys; exit(not all(map(u.find_spec, sys.argv[1:])))' "${needs[@]}" 2>/dev/null; then
+    echo "SKIPPED: $python lacks one of ${needs[*]}; run tools/setup --python"
     exit 0
 fi
 "$python" -m zipfile -e "$wheel" "$TEST_TMPDIR/wheel" || exit 1

@@ -9,11 +9,11 @@ import tempfile
 import time
 import traceback
 import unittest
+from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
-import trainer_test
-from models import KINDS, configuration, loss_of_vectors, made, plain_losses
+from models import KINDS, configuration, loss_of_vectors, made, need_torchrun, plain_losses
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -21,6 +21,7 @@ import zero
 
 STEPS = 6
 RANK = 0
+TRANSFORMERS = find_spec("transformers")
 
 
 def train(engine, kind, steps=STEPS):
@@ -37,7 +38,7 @@ def equal():
     """The losses of this rank are plain PyTorch's over both ranks' batches; a hash for all stages; torch.distributed beside it."""
     global RANK
     RANK = int(os.environ["RANK"])
-    for kind in ("mlp", "gpt2", "own_parameter", "by_data"):  # by_data: ranks use different blocks
+    for kind in ("mlp", "own_parameter", "by_data", *(["gpt2"] if TRANSFORMERS else [])):  # by_data: ranks use different blocks
         expected = [row[RANK] for row in plain_losses(kind, STEPS, ranks=2)]
         hashes = set()
         for stage, zero_keys in ((1, {}), (3, {}), (3, {"mics_shard_size": 1})):  # the last: HSDP, of one rank's shards
@@ -66,6 +67,8 @@ def equal():
 
 def trainer():
     """transformers.Trainer on the engine, beside itself on torch.distributed."""
+    import trainer_test
+
     options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4, "per_device_train_batch_size": 2}
     both = [trainer_test.trainer(os.path.join(os.environ["PLACE"], str(shard)), shard=shard, **options) for shard in (True, False)]
     for t in both:
@@ -245,6 +248,7 @@ class Ranks(unittest.TestCase):
         return [Rank(case, rank, RANK=str(rank), KILLED=self.time_file, **place) for rank in (0, 1)]
 
     def assertTorchrun(self, case):
+        need_torchrun()
         launcher = Rank(lambda: torchrun(case), 0)
         output = launcher.output()
         self.assertEqual(launcher.code, 0, output)
@@ -253,6 +257,7 @@ class Ranks(unittest.TestCase):
     def test_equal(self):
         self.assertTorchrun(equal)
 
+    @unittest.skipUnless(TRANSFORMERS, "transformers is not installed")
     def test_trainer(self):
         self.assertTorchrun(trainer)
 
@@ -260,7 +265,8 @@ class Ranks(unittest.TestCase):
         for rank in self.start(branches):
             output = rank.output()
             self.assertRegex(output, r"rank \d posted all-gather of blocks\.\d .* where rank \d posted all-gather of blocks\.\d")
-            self.assertRegex(output, r"rank \d: FSDP2 has trained on a mixture")
+            if torch.__version__ >= (2, 8):  # with FSDP2 on CPUs
+                self.assertRegex(output, r"rank \d: FSDP2 has trained on a mixture")
 
     def test_no_targets(self):
         outputs = [rank.output() for rank in self.start(no_targets)]
@@ -303,5 +309,5 @@ class Ranks(unittest.TestCase):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    made("gpt2")  # transformers imports a model when it is first used
+    TRANSFORMERS and made("gpt2")  # transformers imports a model when it is first used
     unittest.main()

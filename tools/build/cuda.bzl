@@ -1,10 +1,10 @@
 """CUDA: the repository @cuda, and kernels as fatbins.
 
-@cuda is the toolkit at CUDA_HOME, else at /usr/local/cuda, else around the nvcc on PATH. It has
-  @cuda//:headers   cuda.h, nccl.h, cublasLt.h, cudnn.h for C and C++; nothing to link: their libraries are loaded at run time
+@cuda is the toolkit of CUDA 12.8 or later at CUDA_HOME, else at /usr/local/cuda, else around the nvcc on PATH (find_cuda). It has
+  @cuda//:headers   cuda.h, cublasLt.h for C and C++; nothing to link: their libraries are loaded at run time
   CUDA_TOOLKIT      (of @cuda//:defs.bzl) for target_compatible_with: without a toolkit such targets are skipped
   if_cuda(a, b)     a with a toolkit, else b: sources and deps that a target has only with CUDA, or only without
-Where one of the four headers is missing, there is no toolkit, and a line says which. --repo_env=CUDA_HOME=/none builds without.
+Where a part of it is missing, there is no toolkit, and a line says which. --repo_env=CUDA_HOME=/none builds without.
 
 A kernel file kernels/NAME.cu, its arguments in kernels/NAME.h (C, for the host too):
     cuda_fatbin(name = "NAME_fatbin", src = "NAME.cu", deps = [":NAME"])

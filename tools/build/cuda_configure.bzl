@@ -1,43 +1,16 @@
-"""Finds the CUDA toolkit; what becomes of it is said in cuda.bzl."""
-
-HEADERS = ["cuda.h", "nccl.h", "cublasLt.h", "cudnn.h"]
-
-def _around(ctx, nvcc):
-    """The toolkit's root; nvcc on PATH may be a wrapper or a link, so it is asked."""
-    for line in ctx.execute([nvcc, "--dryrun", "-c", "-x", "cu", "/dev/null"]).stderr.split("\n"):
-        if line.startswith("#$ TOP="):
-            return line[len("#$ TOP="):]
-    return None
-
-def _candidates(ctx):
-    home = ctx.os.environ.get("CUDA_HOME", "")
-    if home:
-        return [home]
-    nvcc = ctx.which("nvcc")
-    return ["/usr/local/cuda"] + ([_around(ctx, nvcc)] if nvcc else [])
-
-def _find(ctx):
-    for root in _candidates(ctx):
-        if root and ctx.path(root + "/bin/nvcc").exists and ctx.path(root + "/include/cuda_runtime_api.h").exists:
-            return root
-    return None
-
-def _version(ctx, root):
-    """CUDA_VERSION of cuda.h: 13000 for 13.0."""
-    for line in ctx.read(root + "/include/cuda.h").split("\n"):
-        if line.startswith("#define CUDA_VERSION "):
-            return line[len("#define CUDA_VERSION "):].strip()
-    return "0"
+"""Makes the repository @cuda of the toolkit that find_cuda finds; what becomes of it is said in cuda.bzl."""
 
 def _cuda_impl(ctx):
-    root = _find(ctx)
-    missing = [h for h in HEADERS if root and not ctx.path(root + "/include/" + h).exists]
-    if missing:
+    found = ctx.execute(
+        [ctx.path(Label("//tools/build:find_cuda"))],
+        environment = {name: ctx.os.environ.get(name, "") for name in ["CUDA_HOME", "PATH"]},
+    )
+    if found.stderr:
         # buildifier: disable=print
-        print("CUDA at {} is left out: its include folder lacks {}; install NCCL's and cuDNN's headers there".format(root, ", ".join(missing)))
-        root = None
-    if root:
-        ctx.symlink(root + "/include", "include")
+        print(found.stderr.strip())
+    nvcc, headers, version = found.stdout.split("\n")[:3] if found.stdout else ("", "", "0")
+    if nvcc:
+        ctx.symlink(headers, "include")
     ctx.file("defs.bzl", """
 NVCC = {nvcc}
 CUDA_TOOLKIT = {toolkit}
@@ -46,10 +19,10 @@ CUDA_VERSION = {version}
 def if_cuda(there, otherwise = []):
     return {choice}
 """.format(
-        choice = "there" if root else "otherwise",
-        nvcc = repr(root + "/bin/nvcc" if root else ""),
-        toolkit = repr([] if root else ["@cuda//:toolkit"]),
-        version = repr(_version(ctx, root) if root else "0"),
+        choice = "there" if nvcc else "otherwise",
+        nvcc = repr(nvcc),
+        toolkit = repr([] if nvcc else ["@cuda//:toolkit"]),
+        version = repr(version),
     ))
     ctx.file("BUILD", """
 # No platform has this constraint value, so targets that need it are skipped.
@@ -61,9 +34,10 @@ constraint_value(
     visibility = ["//visibility:public"],
 )
 
+# CUDA 13 has in cccl/ what CUDA 12 has beside it.
 cc_library(
     name = "headers",
-    hdrs = glob(["include/*.h", "include/*.hpp", "include/crt/**", "include/cccl/nv/**"]),
+    hdrs = glob(["include/*.h", "include/*.hpp", "include/crt/**", "include/nv/**", "include/cccl/nv/**"]),
     includes = ["include", "include/cccl"],
     visibility = ["//visibility:public"],
 )

@@ -4,8 +4,12 @@ def _mpi_impl(ctx):
     mpicc = ctx.which("mpicc")
     if not mpicc:
         fail("mpicc is not on PATH: install libopenmpi-dev and openmpi-bin")
-    incdirs = ctx.execute([mpicc, "--showme:incdirs"]).stdout.strip().split(" ")
-    ctx.symlink(incdirs[0], "include")
+
+    # Open MPI 5 needs HOME, which services and `docker --user` do not set.
+    asked = ctx.execute([mpicc, "--showme:incdirs"], environment = {"HOME": ctx.os.environ.get("HOME", "/nonexistent")})
+    if asked.return_code:
+        fail("mpicc --showme:incdirs failed: " + asked.stderr)
+    ctx.symlink(asked.stdout.strip().split(" ")[0], "include")
     ctx.file("BUILD", """
 cc_library(
     name = "mpi",

@@ -34,7 +34,7 @@ static const struct kind *kind_of(const char *path) {
     return NULL;
 }
 
-#define MAKE "make a token file (.bin) of it with tools/tokenize%s"
+#define MAKE "make a token file (.bin) of it with tools/tokenize (zero-tokenize where zero is installed)%s"
 
 static const char *or_bytes(enum dataset_use use) {
     return use == DATASET_TRAIN ? ", or add \"bytes\": true to the data block to train on its bytes" : "";

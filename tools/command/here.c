@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/zero.h"
+#include "offload/directory.h"
 #include "tools/command/kept.h"
 
 enum { QUESTION_BYTES = 5000, WIDTH_STEP = 64, WIDTH_MAX = 768, CONTEXT = 128, BATCH = 2, VOCAB = 512 };
@@ -133,6 +134,7 @@ zero_status here_machine(const struct here *h, const char *text, struct machine 
                          struct zero_error *error) {
     struct hardware *hardware = malloc(sizeof *hardware);
     const struct hardware_choice choice = {.device = "here"};
+    char *drive = NULL;
     struct statvfs disk;
     if (!hardware) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
     zero_status status = hardware_open(hardware, error);
@@ -145,7 +147,8 @@ zero_status here_machine(const struct here *h, const char *text, struct machine 
         out->host.memory_bytes = fmin(out->host.memory_bytes, (double)h->host_bytes);
         out->device.memory_bytes = out->host.memory_bytes / h->ranks;
     }
-    if (h->drive && statvfs(h->drive, &disk) == 0)
-        out->drive.bytes = (double)disk.f_bavail * (double)disk.f_frsize;
-    return ZERO_OK;
+    if (h->drive) status = swap_directory_path(h->drive, false, &drive, error);
+    if (drive && statvfs(drive, &disk) == 0) out->drive.bytes = (double)disk.f_bavail * (double)disk.f_frsize;
+    free(drive);
+    return status;
 }

@@ -8,6 +8,7 @@
 #include "tools/command/command.h"
 #include "tools/command/completion.h"
 #include "tools/command/streams.h"
+#include "tools/command/version.h"
 
 static int run_help(int argc, char **argv);
 static int run_completion(int argc, char **argv);
@@ -44,7 +45,7 @@ static int print_overview(FILE *out) {
           out);
     for (int i = 0; i < COMMANDS; i++) fprintf(out, "  %-10s  %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`zero help COMMAND` or `zero COMMAND --help` says more; `zero --version` says which version "
-          "this is.\n",
+          "this is, and what it was built with.\n",
           out);
     return EXIT_OK;
 }
@@ -77,13 +78,14 @@ static int run_completion(int argc, char **argv) {
     return status ? command_usage_error("completion", "%s", error.message) : EXIT_OK;
 }
 
-/* The word --help anywhere asks for help, except where a command has its own option --help. No configuration file can
- * have that name. */
+/* The word -h or --help anywhere asks for help, but --help not where a command has its own option of that name. No
+ * configuration file can have these names. */
 static bool asks_for_help(const struct command *command, int argc, char **argv) {
+    bool own = false;
     for (const struct option *o = command->options; o && o->name; o++)
-        if (strcmp(o->name, "--help") == 0) return false;
+        own = own || strcmp(o->name, "--help") == 0;
     for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+        if (strcmp(argv[i], "-h") == 0 || (!own && strcmp(argv[i], "--help") == 0)) return true;
     return false;
 }
 
@@ -102,7 +104,7 @@ static int run_command(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return print_overview(stdout);
     if (strcmp(argv[1], "--version") == 0) {
-        printf("zero %s\n", zero_version());
+        version_print(stdout);
         return EXIT_OK;
     }
     const struct command *command = find_command(argv[1]);

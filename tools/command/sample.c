@@ -22,7 +22,9 @@ static const struct option options[] = {
     {"--tokens", "N", "generates N tokens (256)", OPTION_COUNT, offsetof(struct arguments, tokens)},
     {"--prompt", "TEXT", "the text that the sample continues; only where tokens are bytes", OPTION_TEXT,
      offsetof(struct arguments, prompt)},
-    {"--prompt-ids", "N,N,...", "the same as numbers of tokens, which tools/tokenize --ids prints",
+    {"--prompt-ids", "N,N,...",
+     "the same as numbers of tokens, which tools/tokenize --ids prints (zero-tokenize where zero is "
+     "installed)",
      OPTION_TEXT, offsetof(struct arguments, ids)},
     {"--tokenizer", "PATH",
      "a tokenizer.json, or its directory, to print tokens as text (that of the model's directory)",

@@ -8,18 +8,19 @@
 #include "engine/base/utf8.h"
 #include "engine/config/key.h"
 #include "engine/config/scan.h"
+#include "engine/config/tree.h"
 
 enum { KEY_BYTES = 256 };
 
+/* A text that is no JSON is a string: --set data.path=text.txt. */
 static struct json_object *parse_value(const char *text) {
-    enum json_tokener_error failed;
-    struct json_tokener *tokener = json_tokener_new();
-    if (!tokener) return NULL;
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
-    struct json_object *value = json_tokener_parse_ex(tokener, text, (int)strlen(text) + 1);
-    failed = json_tokener_get_error(tokener);
-    json_tokener_free(tokener);
-    return failed == json_tokener_success ? value : json_object_new_string(text);
+    struct zero_error ignored;
+    struct json_object *value;
+    error_clear(&ignored);
+    if (config_scan_value(text, strlen(text), "", &ignored) ||
+        config_tree_parse(text, strlen(text), ZERO_E_CONFIG, &value, &ignored))
+        return json_object_new_string(text);
+    return value;
 }
 
 /* The block `name` in `parent`, made if it is not there. */

@@ -5,7 +5,7 @@
  * struct model, train() and run_rank() hold all code for the engine, through zero.hpp.
  *
  *   deep_wide --ranks 2 --stage 3 --steps 200
- *   deep_wide --offload nvme:/tmp                optimizer state on a drive; cpu: in host memory */
+ *   deep_wide --offload nvme:/var/tmp            optimizer state on a drive; cpu: in host memory */
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

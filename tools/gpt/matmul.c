@@ -25,12 +25,49 @@ bool matmul_has_bf16(void) {
 #endif
 }
 
+/* oneDNN 2 and 3 differ in what follows alone: 3 makes descriptors, where 2 filled structs of the caller. */
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t description;
+typedef const_dnnl_memory_desc_t described;
+static described of(const description *desc) { return *desc; }
+static dnnl_status_t make(description *out, dnnl_dims_t dims, dnnl_data_type_t type, dnnl_dims_t strides) {
+    return dnnl_memory_desc_create_with_strides(out, 2, dims, type, strides);
+}
+static void forget(description *desc) {
+    if (*desc) dnnl_memory_desc_destroy(*desc);
+}
+static dnnl_status_t append_sum(dnnl_post_ops_t operations) {
+    return dnnl_post_ops_append_sum(operations, 1, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t plan(dnnl_primitive_desc_t *out, const description desc[3],
+                          dnnl_primitive_attr_t attributes) {
+    return dnnl_matmul_primitive_desc_create(out, engine, desc[0], desc[1], NULL, desc[2], attributes);
+}
+#else
+typedef dnnl_memory_desc_t description;
+typedef const dnnl_memory_desc_t *described;
+static described of(const description *desc) { return desc; }
+static dnnl_status_t make(description *out, dnnl_dims_t dims, dnnl_data_type_t type, dnnl_dims_t strides) {
+    return dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides);
+}
+static void forget(description *desc) { (void)desc; }
+static dnnl_status_t append_sum(dnnl_post_ops_t operations) {
+    return dnnl_post_ops_append_sum(operations, 1);
+}
+static dnnl_status_t plan(dnnl_primitive_desc_t *out, const description desc[3],
+                          dnnl_primitive_attr_t attributes) {
+    dnnl_matmul_desc_t matmul;
+    dnnl_status_t status = dnnl_matmul_desc_init(&matmul, &desc[0], &desc[1], NULL, &desc[2]);
+    return status ? status : dnnl_primitive_desc_create(out, &matmul, attributes, engine, NULL);
+}
+#endif
+
 /* Describes a matrix of rows x columns as the product uses it. */
-static dnnl_status_t describe(dnnl_memory_desc_t *out, uint32_t rows, uint32_t columns, dnnl_data_type_t type,
+static dnnl_status_t describe(description *out, uint32_t rows, uint32_t columns, dnnl_data_type_t type,
                               uint64_t ld, enum transpose form) {
     dnnl_dims_t dims = {rows, columns}, strides = {(dnnl_dim_t)ld, 1};
     if (form == TRANSPOSED) strides[0] = 1, strides[1] = (dnnl_dim_t)ld;
-    return dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides);
+    return make(out, dims, type, strides);
 }
 
 static dnnl_status_t create_attributes(bool add, dnnl_primitive_attr_t *out) {
@@ -38,35 +75,31 @@ static dnnl_status_t create_attributes(bool add, dnnl_primitive_attr_t *out) {
     if (status != dnnl_success || !add) return status;
     dnnl_post_ops_t sum = NULL;
     status = dnnl_post_ops_create(&sum);
-    if (status == dnnl_success) status = dnnl_post_ops_append_sum(sum, 1);
+    if (status == dnnl_success) status = append_sum(sum);
     if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(*out, sum);
     dnnl_post_ops_destroy(sum);
     return status;
 }
 
 /* oneDNN caches the primitives of shapes it has seen; making a cached one takes 15 us. */
-static dnnl_status_t create_primitive(const dnnl_memory_desc_t desc[3], bool add, dnnl_primitive_t *out) {
-    dnnl_matmul_desc_t matmul;
+static dnnl_status_t create_primitive(const description desc[3], bool add, dnnl_primitive_t *out) {
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t primitive = NULL;
-    dnnl_status_t status = dnnl_matmul_desc_init(&matmul, &desc[0], &desc[1], NULL, &desc[2]);
-    if (status == dnnl_success) status = create_attributes(add, &attributes);
-    if (status == dnnl_success)
-        status = dnnl_primitive_desc_create(&primitive, &matmul, attributes, engine, NULL);
+    dnnl_status_t status = create_attributes(add, &attributes);
+    if (status == dnnl_success) status = plan(&primitive, desc, attributes);
     if (status == dnnl_success) status = dnnl_primitive_create(out, primitive);
     if (primitive) dnnl_primitive_desc_destroy(primitive);
     if (attributes) dnnl_primitive_attr_destroy(attributes);
     return status;
 }
 
-static dnnl_status_t execute(dnnl_primitive_t primitive, const dnnl_memory_desc_t desc[3],
-                             void *const data[3]) {
+static dnnl_status_t execute(dnnl_primitive_t primitive, const description desc[3], void *const data[3]) {
     static const int names[3] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
     dnnl_exec_arg_t argument[3] = {{0, NULL}, {0, NULL}, {0, NULL}};
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < 3 && status == dnnl_success; i++) {
         argument[i].arg = names[i];
-        status = dnnl_memory_create(&argument[i].memory, &desc[i], engine, data[i]);
+        status = dnnl_memory_create(&argument[i].memory, of(&desc[i]), engine, data[i]);
     }
     if (status == dnnl_success) status = dnnl_primitive_execute(primitive, stream, 3, argument);
     for (int i = 0; i < 3; i++)
@@ -76,7 +109,7 @@ static dnnl_status_t execute(dnnl_primitive_t primitive, const dnnl_memory_desc_
 
 static dnnl_status_t multiply_bf16(uint32_t m, uint32_t n, uint32_t k, struct matrix a, struct matrix b,
                                    bool add, float *c, uint64_t ldc) {
-    dnnl_memory_desc_t desc[3];
+    description desc[3] = {0};
     dnnl_primitive_t primitive = NULL;
     pthread_once(&once, open_engine);
     if (!stream) return dnnl_out_of_memory;
@@ -87,6 +120,7 @@ static dnnl_status_t multiply_bf16(uint32_t m, uint32_t n, uint32_t k, struct ma
     if (status == dnnl_success)
         status = execute(primitive, desc, (void *const[3]){(void *)a.data, (void *)b.data, c});
     if (primitive) dnnl_primitive_destroy(primitive);
+    for (int i = 0; i < 3; i++) forget(&desc[i]);
     return status;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/config/scan.h"
+#include "engine/config/tree.h"
 #include "tools/plan/entries.h"
 
 extern const char hardware_builtin[]; /* configs/hardware.json, embedded by the build */
@@ -124,17 +125,10 @@ zero_status hardware_read_text(struct hardware *hardware, const char *text, size
     struct reader reader = {hardware, name, error};
     zero_status status = config_scan(text, length, name, error);
     if (status) return status;
-    json_tokener *tokener = json_tokener_new_ex(SCAN_DEPTH_MAX + 2);
-    if (!tokener) return error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", name);
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
-    json_object *json = json_tokener_parse_ex(tokener, text, (int)length);
-    enum json_tokener_error code = json_tokener_get_error(tokener);
-    json_tokener_free(tokener);
-    if (code == json_tokener_success)
-        status = read_tree(&reader, json);
-    else
-        status = error_set(error, ZERO_E_INTERNAL, "%s: the JSON parser refuses it: %s", name,
-                           json_tokener_error_desc(code));
+    json_object *json;
+    status = config_tree_parse(text, length, ZERO_E_INTERNAL, &json, error);
+    if (status) return status;
+    status = read_tree(&reader, json);
     json_object_put(json);
     return status;
 }

@@ -2,15 +2,14 @@
  * engine's own refresh measures both together, because it moves chunks in a different pattern than any probe, and on
  * some drives faster. It runs under a forward that computes: as in a training, the thread that posts requests must wait
  * for its core. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "engine/base/clock.h"
 #include "engine/checkpoint/json.h"
+#include "offload/directory.h"
 #include "offload/io_probe.h"
 #include "tools/plan/measure.h"
 
@@ -190,12 +189,13 @@ zero_status measure_drive(const struct measure_options *o, struct hardware_drive
     if (!status) status = first_failure(&task, error);
     if (!status) status = measure_run(o->ranks, refresh_rank, &task, error);
     if (!status) status = first_failure(&task, error);
-    struct statvfs disk;
-    if (!status && statvfs(o->drive, &disk))
-        status = error_set(error, ZERO_E_IO, "%s: %s", o->drive, strerror(errno));
-    if (!status)
-        *out = (struct hardware_drive){.bytes = (double)disk.f_bavail * (double)disk.f_frsize,
-                                       .endurance_tbw = NAN};
+    struct swap_directory directory;
+    if (!status) status = swap_directory_open(o->drive, false, &directory, error);
+    if (!status) {
+        *out =
+            (struct hardware_drive){.bytes = (double)swap_free_bytes(directory.handle), .endurance_tbw = NAN};
+        swap_directory_close(&directory);
+    }
     for (uint32_t r = 0; r < o->ranks && !status; r++) {
         out->read_per_s += task.rank[r].read_per_s;
         out->write_per_s += task.rank[r].write_per_s;

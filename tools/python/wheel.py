@@ -1,5 +1,5 @@
 """wheel.py OUT.whl FILE...: a wheel of these files, the same bytes for the same files. Files after `zero/` in their paths are the
-package; README.md is the description."""
+package; README.md is the description. PyPI's `zero` is another project."""
 
 import base64
 import hashlib
@@ -14,11 +14,11 @@ info = f"{name}-{version}.dist-info"
 files = {"zero/" + Path(p).name: Path(p).read_bytes() for p in paths if Path(p).parent.name == "zero"}
 readme = next(Path(p) for p in paths if p.endswith("README.md")).read_text()
 metadata = f"""Metadata-Version: 2.1
-Name: {name}
+Name: {name.replace("_", "-")}
 Version: {version}
 Summary: ZeRO data parallelism for any PyTorch model
 Requires-Python: >=3.10
-Requires-Dist: torch>=2.5
+Requires-Dist: torch>=2.6
 Description-Content-Type: text/markdown
 
 {readme}"""

@@ -186,6 +186,7 @@ static zero_status open_cuda(const struct device_options *options, struct device
     error_clear(&c->error);
     zero_status status = cuda_driver_open(&c->driver, error);
     if (status) {
+        if (options->out_broken) *options->out_broken = status == ZERO_E_INTERNAL;
         free(c);
         return status;
     }

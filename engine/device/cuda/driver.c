@@ -35,7 +35,7 @@ static zero_status initialise(const struct cuda_driver *driver, struct zero_erro
     if (result == CUDA_SUCCESS) return ZERO_OK;
     const char *reason = NULL;
     driver->cuGetErrorString(result, &reason);
-    return error_set(error, ZERO_E_UNSUPPORTED,
+    return error_set(error, result == CUDA_ERROR_NO_DEVICE ? ZERO_E_UNSUPPORTED : ZERO_E_INTERNAL,
                      "device cuda: the NVIDIA driver does not start (%s): look at nvidia-smi, or set "
                      "device.type to \"cpu\"",
                      reason ? reason : "no reason given");

@@ -73,7 +73,7 @@ struct cuda_driver {
 };
 
 /* Loads libcuda.so.1 and initializes it, with CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment unless the variable is
- * set. ZERO_E_UNSUPPORTED: there is no driver, it lacks functions, or it does not start (for example without a GPU).
+ * set. ZERO_E_UNSUPPORTED: there is no driver, it lacks functions, or it finds no GPU. ZERO_E_INTERNAL: it does not start.
  * ZERO_E_CONFIG: the driver is for an earlier major version of CUDA than the kernels. */
 zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *error);
 void cuda_driver_close(struct cuda_driver *driver);

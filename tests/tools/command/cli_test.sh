@@ -4,11 +4,27 @@ source "$(dirname "$0")/lib.sh" "$1"
 text >text
 config >good.json
 
-expect 0 "$zero" --version && says out "zero "
+expect 0 "$zero" --version
+[[ $(head -n 1 out) =~ ^zero\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "--version begins with $(head -n 1 out)"
+for row in 'commit  ' 'compiler  *(gcc|clang) [0-9]' 'CUDA  *(none|[0-9]+\.[0-9]+)$' 'oneDNN  *[0-9.]+$' 'MPI  *Open MPI [0-9.]+$' \
+    'processor  *scalar.* \(used\)'; do
+    grep -qE "^$row" out || fail "--version lacks ${row%% *}"
+done
 expect 0 "$zero" help && says out "train" && says out "config"
 expect 0 "$zero" help train && says out "--eval-every K"
 expect 0 "$zero" train --help && says out "--ranks N"
 expect 0 "$zero" config --help && says out "zero_optimization.stage"
+# Each command, in both spellings.
+mapfile -t commands < <("$zero" help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p')
+((${#commands[@]} == 11)) || fail "the commands are ${commands[*]}"
+for command in "" "${commands[@]}"; do
+    for help in -h --help; do
+        # shellcheck disable=SC2086 # no word, or one
+        expect 0 "$zero" $command $help
+        [[ -s out && ! -s err ]] || fail "zero $command $help prints on stderr, or nothing"
+        [[ "$command $help" == "config --help" ]] || says out "usage: zero $command"
+    done
+done
 expect 0 "$zero" config good.json --ranks 2 && says out "train_batch_size"
 
 expect 2 "$zero" && says err "usage: zero COMMAND"

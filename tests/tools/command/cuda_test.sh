@@ -148,6 +148,14 @@ on_gpu auto 1 ', "bf16": {"enabled": true}' --set device.keep_outputs=false
 [[ $(weights) == "$hash" ]] || fail "bf16, device.keep_outputs false: $(weights), auto $hash"
 on_gpu auto 1 ', "fp16": {"enabled": true, "initial_scale_power": 4}'
 near "$expected" 0.01
-train auto 1 ""
+
+# Where there is no GPU the CPU computes; where a driver does not start, a line says so, once.
+FAKE_CUDA_DEVICES=0 on_gpu auto 1 ""
 near "$expected" 1e-6
+! grep -q "on the CPU" out err || fail "no GPU: $(grep "on the CPU" out err)"
+FAKE_CUDA_INIT=3 on_gpu auto 1 "" --ranks 2
+says err "computes on the CPU, not on this machine's NVIDIA GPU: device cuda: the NVIDIA driver does not start (initialization error)"
+[[ $(grep -c "on the CPU" err) == 1 ]] || fail "said more than once: $(cat err)"
+FAKE_CUDA_INIT=3 status=1 on_gpu cuda 1 "" && says err "the NVIDIA driver does not start (initialization error): look at nvidia-smi"
+FAKE_CUDA_DEVICES=0 status=1 on_gpu cuda 1 "" && says err "the NVIDIA driver does not start (no CUDA-capable device is detected)"
 finish

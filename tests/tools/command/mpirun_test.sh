@@ -43,11 +43,20 @@ expect 1 mpi 2 "$zero" train c.json --data missing && says err "cannot read miss
 mkdir no_mpi && : >no_mpi/libmpi.so.40
 without_mpi() { env LD_LIBRARY_PATH="$PWD/no_mpi" "$@"; }
 expect 1 without_mpi OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$zero" train c.json --data text --steps 2
-says err "install Open MPI (libopenmpi3), or start the ranks with torchrun's variables"
+says err "install Open MPI (openmpi-bin), or start the ranks with torchrun's variables"
 [[ $(wc -l <err) == 1 ]] || fail "more than a sentence"
 mkdir other_mpi && gcc -shared -x c /dev/null -o other_mpi/libmpi.so.40
 expect 1 env LD_LIBRARY_PATH="$PWD/other_mpi" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$zero" train c.json --data text --steps 2
 says err "libmpi.so.40 lacks MPI_Allreduce"
+
+# Open MPI 5 needs HOME: a rank without it says so. (Its mpirun needs HOME, too.)
+if mpirun --version | grep -q "Open MPI) 5"; then
+    expect 1 mpi 2 env -u HOME "$zero" train c.json --data text --steps 2 --run homeless
+    says err "Open MPI 5 does not start without the variable HOME"
+else
+    ASAN_OPTIONS=detect_leaks=0 expect 0 env -u HOME mpirun --bind-to none --oversubscribe -np 2 "$zero" train c.json --data text --steps 2 --run homeless
+fi
+
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000)) WORLD_SIZE=2
 RANK=1 without_mpi "$zero" train c.json --data text --steps 3 --run tcp --quiet >other 2>&1 &
 RANK=0 expect 0 without_mpi "$zero" train c.json --data text --steps 3 --run tcp --overwrite --quiet

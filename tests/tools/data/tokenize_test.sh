@@ -5,7 +5,7 @@ zero=$PWD/$1 tokenize=$PWD/$2
 python=${PYTHON:-python3}
 [[ -n ${PYTHON-} || ! -x ~/.cache/zero-python/bin/python ]] || python=~/.cache/zero-python/bin/python
 if ! "$python" -c 'import tokenizers' 2>/dev/null; then
-    echo "SKIPPED: $python has no tokenizers"
+    echo "SKIPPED: $python has no tokenizers; run tools/setup --python"
     exit 0
 fi
 export PYTHON=$python

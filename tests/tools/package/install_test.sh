@@ -3,7 +3,7 @@
 # library, and they run. The library shows the functions of zero.h, and needs no MPI and no C++ library.
 #   install_test.sh INSTALL
 set -uo pipefail
-install=$PWD/$1
+install=$PWD/$1 source=$(readlink -f README.md) links=0
 cd "$TEST_TMPDIR" || exit 1
 failures=0 lacking=()
 fail() { failures=$((failures + 1)) && echo "FAILED: $*" >&2; }
@@ -41,8 +41,28 @@ equal "$(nm -g --defined-only prefix/lib/libzero.a | awk 'NF == 3 { print $3 }' 
 # glibc 2.32 to 2.34 gave old functions new versions. A function that is new since 2.31 would keep the source from building there.
 moved='dlclose|dlerror|dlopen|dlsym|fstat|fstatat|lstat|stat|sem_(destroy|init|post|wait)|'
 moved+='pthread_(condattr_setclock|create|join|key_create|key_delete|once|setspecific|sigmask)'
+moved+='|__isoc23_[a-z]+' # the names that headers of 2.38 give to scanf and strtoul
 equal "$(objdump -T "$library" | sed -n 's/.*(GLIBC_2\.3[2-9][.0-9]*) *//p' | grep -vxE "$moved")" "" "functions newer than glibc 2.31"
-equal "$(prefix/bin/zero --version)" "zero $(number VERSION_MAJOR).$(number VERSION_MINOR).$(number VERSION_PATCH)" "version"
+version=$(number VERSION_MAJOR).$(number VERSION_MINOR).$(number VERSION_PATCH)
+equal "$(prefix/bin/zero --version | head -n 1)" "zero $version" "version"
+commit=$(prefix/bin/zero --version | sed -n 's/^commit *//p')
+known=$(git -c safe.directory='*' -C "$(dirname "$source")" rev-parse --short=12 HEAD 2>/dev/null)
+[[ -e ${source%/*}/.git && $known ]] || known=unknown
+[[ $commit == *"$known"* ]] || fail "the commit is $commit, expected $known"
+
+# ---- documents ----
+
+# A document names no file that is not installed: each link leads to one.
+doc=$prefix/share/doc/zero
+while IFS=: read -r document link; do
+    target=$(dirname "$document")/${link%%#*}
+    [[ $link == *://* || $link == '#'* || -f $target ]] || fail "${document#"$doc/"}: the link to $link leads to no file"
+    ((++links))
+done < <(grep -roE --include='*.md' '\]\([^)]+\)' "$doc" | sed 's/:](/:/; s/)$//')
+((links > 100)) || fail "$links links in documents"
+grep -q "^Licence: " "$doc/copyright" || fail "the copyright file names no licence"
+said=$(PYTHON=python3 prefix/bin/zero-tokenize missing out.bin app.c 2>&1) && fail "zero-tokenize without a tokenizer: $said"
+[[ $said == *"tools/tokenize: "* ]] || fail "zero-tokenize: $said"
 
 # ---- programs ----
 
@@ -137,7 +157,13 @@ has dpkg-shlibdeps && {
     PATH=$PWD/failing:$PATH "$install" --deb failed.deb 2>/dev/null && fail "--deb: a package of unknown dependencies"
     [[ ! -e failed.deb ]] || fail "--deb wrote a package of unknown dependencies"
     DPKG_DEB_COMPRESSOR_LEVEL=0 "$install" --deb zero.deb || fail "--deb"
-    equal "$(dpkg-deb -c zero.deb | sed 's/^.* \.\//.\//' | paths)" "$listed" "files of the .deb"
+    equal "$(dpkg-deb -c zero.deb | sed 's/^.* \.\//.\//' | paths)" "$({ echo "$listed" && echo share/doc/zero/changelog.gz; } | sort)" \
+        "files of the .deb"
+    dpkg-deb --fsys-tarfile zero.deb | tar -xO ./usr/share/doc/zero/changelog.gz | gunzip >changelog
+    equal "$(dpkg-parsechangelog -l changelog -S Version 2>&1)" "$version" "the changelog's version, without a warning"
+    for package in $(dpkg-deb -f zero.deb Suggests | tr -d ,); do
+        dpkg-query -W "$package" >/dev/null 2>&1 || fail "the .deb suggests $package, which this system does not have"
+    done
     depends=$(dpkg-deb -f zero.deb Depends)
     [[ $depends == *libjson-c* && $depends == *libdnnl* && $depends != *mpi* ]] || fail "the .deb depends on $depends"
 }

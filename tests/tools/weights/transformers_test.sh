@@ -3,7 +3,7 @@
 python=${PYTHON:-python3}
 [[ -n ${PYTHON-} || ! -x ~/.cache/zero-python/bin/python ]] || python=~/.cache/zero-python/bin/python
 if ! "$python" -c 'import torch, transformers, safetensors, numpy' 2>/dev/null; then
-    echo "SKIPPED: $python has no transformers"
+    echo "SKIPPED: $python has no transformers; run tools/setup --python"
     exit 0
 fi
 set -eux

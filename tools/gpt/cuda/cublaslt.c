@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char library_name[] = "libcublasLt.so.13";
+/* CUDA_MAJOR: the toolkit's major version, which is the library's (BUILD). */
+#define NAME_OF(major) "libcublasLt.so." TEXT_OF(major)
+#define TEXT_OF(major) #major
+static const char library_name[] = NAME_OF(CUDA_MAJOR);
 
 #define CUBLASLT_FUNCTIONS(X)                                                                                \
     X(cublasLtCreate)                                                                                        \
@@ -71,8 +74,8 @@ static zero_status look_up(struct cublaslt *lib, struct zero_error *error) {
     CUBLASLT_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
     if (!missing) return ZERO_OK;
-    return error_set(error, ZERO_E_UNSUPPORTED, "cuBLASLt: %s lacks %s: install cuBLAS of CUDA 13",
-                     library_name, missing);
+    return error_set(error, ZERO_E_UNSUPPORTED, "cuBLASLt: %s lacks %s: install cuBLAS of CUDA %d",
+                     library_name, missing, CUDA_MAJOR);
 }
 
 static zero_status failed(const struct cublaslt *lib, cublasStatus_t status, struct zero_error *error,
@@ -87,9 +90,9 @@ static zero_status load(struct cublaslt *lib, struct zero_error *error) {
     if (!lib->library)
         return error_set(
             error, ZERO_E_UNSUPPORTED,
-            "cuBLASLt: %s cannot be loaded (%s): install cuBLAS of CUDA 13, or put its folder in "
+            "cuBLASLt: %s cannot be loaded (%s): install cuBLAS of CUDA %d, or put its folder in "
             "LD_LIBRARY_PATH",
-            library_name, dlerror());
+            library_name, dlerror(), CUDA_MAJOR);
     zero_status status = look_up(lib, error);
     return status ? status : failed(lib, lib->table.cublasLtCreate(&lib->handle), error, "opening");
 }

@@ -1,4 +1,4 @@
-/* Matrix products on a GPU by cuBLASLt (libcublasLt.so.13), which is loaded at run time. Row-major. Products add in
+/* Matrix products on a GPU by cuBLASLt (libcublasLt.so.13 with CUDA 13), which is loaded at run time. Row-major. Products add in
  * fp32 (fp32 numbers without TF32) and round once, or not at all if the result is fp32. The library proposes algorithms for
  * a shape; an algorithm that adds parts in another type than fp32 is not used. A shape uses the first proposal, unless
  * another is chosen. The bits depend only on the GPU, the library's version, the shape and the choice. Threads: one at a

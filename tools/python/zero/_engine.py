@@ -18,14 +18,13 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch.nn.utils._named_member_accessor import NamedMemberAccessor
-from torch.utils import _pytree as pytree
 
 from zero import _abi, _header, _units
 from zero._abi import ZeroError, lib
 from zero._leaf import Leaf
 from zero._open import Use
 from zero._pass import Passes
+from zero._private import NamedMemberAccessor, pytree
 from zero._weights import Init, first_value, first_values, initialised, write_safetensors
 
 logger = logging.getLogger("zero")

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from zero._abi import lib
+from zero._private import guard, storage_at, unguard
 
 _torch: Any = torch  # functions without types
-_guard = torch._C._set_storage_data_ptr_access_error_msg
-_unguard = torch._C._clear_storage_data_ptr_access_error_msg
 
 
 @dataclass(eq=False, slots=True)
@@ -46,10 +45,11 @@ class Leaf:
             p.requires_grad_(False)
         else:
             self.no_grad = self.at(slot.param, dtype, device)  # the address is not used
-            _guard(
+            guard(
                 self.no_grad.untyped_storage()._cdata,
                 "zero: gradients are in the engine: gradient_clipping in the configuration clips them, fp16 scales losses, and the result of "
                 "engine.step() has their norm",
+                self.no_grad,
             )
         self.storage = self.tensor.untyped_storage()._cdata
         self.message = (
@@ -57,32 +57,36 @@ class Leaf:
             "where the engine has released it; look at it with engine.full_parameters(), or give fully_shard units in "
             "which it is used"
         )
-        _guard(self.storage, self.message)
+        self._guard(self.message)
 
     def at(self, address: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         size = self.parameter.numel() * dtype.itemsize
-        storage = torch._C._construct_storage_from_data_pointer(address, device, size)
-        tensor: torch.Tensor = _torch.empty(0, dtype=dtype, device=device).set_(storage, 0, self.parameter.shape)
+        tensor: torch.Tensor = _torch.empty(0, dtype=dtype, device=device).set_(
+            storage_at(address, size, device), 0, self.parameter.shape
+        )
         return tensor
 
+    def _guard(self, sentence: str) -> None:
+        guard(self.storage, sentence, self.parameter)
+
     def park(self) -> None:
-        _guard(self.storage, f"zero: parameter {self.name} is used while the engine is parked: call engine.unpark() first")
+        self._guard(f"zero: parameter {self.name} is used while the engine is parked: call engine.unpark() first")
 
     def come_back(self) -> None:
         """The engine's memory may be at another address."""
         assert self.tensor is not None
         address = lib.zero_param_addresses(self.handle).param
         there = self.at(address, self.tensor.dtype, self.tensor.device)
-        _guard(there.untyped_storage()._cdata, self.message)
+        guard(there.untyped_storage()._cdata, self.message, self.parameter)
         self.tensor, self.parameter.data = there, there
         self.storage = there.untyped_storage()._cdata
 
     def show(self) -> None:
         if not self.shown:
-            _unguard(self.storage)
+            unguard(self.storage, self.parameter)
         self.shown += 1
 
     def hide(self) -> None:
         self.shown -= 1
         if not self.shown:
-            _guard(self.storage, self.message)
+            self._guard(self.message)

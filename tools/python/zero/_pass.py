@@ -21,22 +21,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import disable_saved_tensors_hooks, get_gradient_edge
-from torch.utils import _pytree as pytree
 
 from zero._abi import ZeroError, lib
 from zero._header import ZERO_EVAL as EVAL
 from zero._header import ZERO_TRAIN as TRAIN
 from zero._open import FIRST, Call, OpenPass, Pass, Use
+from zero._private import current_graph_task as _in_autograd
+from zero._private import gets_gradient, is_checkpoint_valid, outer_hooks, pop_hooks, push_hooks, pytree, queue_callback
 
 _torch: Any = torch  # functions without types
 _disable = _torch.compiler.disable
-_in_autograd = torch._C._current_graph_task_id  # -1: this thread is in no backward
-_to_all_leaves = _torch.autograd._is_checkpoint_valid  # whether the present backward has no chosen inputs
-_will_run = _torch._C._will_engine_execute_node
-_queue_callback = _torch.autograd.Variable._execution_engine.queue_callback
-_push_hooks, _pop_hooks = _torch._C._autograd._push_saved_tensors_default_hooks, _torch._C._autograd._pop_saved_tensors_default_hooks
-_top_hooks: Any = getattr(_torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # from PyTorch 2.8 on
 
 _LATE = (
     "zero: a backward comes after that of its pass, or after a later forward with gradients: evaluate under torch.no_grad(), or give "
@@ -56,28 +50,9 @@ def _at_once(*calls: Callable[[], Any]) -> None:
     deque(map(_run, calls), 0)
 
 
-def _gets_gradient(parameter: nn.Parameter) -> bool:
-    """Whether the present backward adds to the parameter's .grad. PyTorch raises if torch.autograd.grad returns the gradient instead."""
-    try:
-        return bool(_will_run(get_gradient_edge(parameter).node))
-    except RuntimeError:
-        return False
-
-
 def _pack(t: torch.Tensor) -> Any:
     """The tensor itself would hold its own graph. PyTorch does not look for changes in place under hooks: _unpack does."""
     return t.detach(), t._version
-
-
-def outer_hooks() -> Any:
-    """The program's hooks on saved tensors; (): it has some, and PyTorch does not tell which."""
-    if _top_hooks:
-        return _top_hooks(False)
-    try:
-        with disable_saved_tensors_hooks(""):
-            return None
-    except RuntimeError:
-        return ()
 
 
 class Passes(OpenPass):
@@ -183,7 +158,7 @@ class Passes(OpenPass):
 
     def _unit_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.hooked and self.hooked[-1][0].use.module is module:
-            _at_once(self.hooked.pop, _pop_hooks)
+            _at_once(self.hooked.pop, pop_hooks)
         if self.whole or not self.open:
             return
         call, backward = self.open[-1]
@@ -211,13 +186,13 @@ class Passes(OpenPass):
             pair = outer[0], partial(self._unpack_outer, call, owner, outer[1])
         else:
             return
-        _at_once(partial(_push_hooks, *pair), partial(self.hooked.append, (call, again)))
+        _at_once(partial(push_hooks, *pair), partial(self.hooked.append, (call, again)))
 
     def unhook(self) -> None:
         """A program's own `with` may have left ours in place of its own after an exception: their number is right in any case. Those of a
         backward have ended with it."""
         while self.hooked and _in_autograd() == -1:
-            _at_once(self.hooked.pop, *(() if self.hooked[-1][1] else (_pop_hooks,)))
+            _at_once(self.hooked.pop, *(() if self.hooked[-1][1] else (pop_hooks,)))
 
     def _unpack(self, call: Call, owner: Pass | None, packed: Any) -> torch.Tensor:
         if self.now is not call:
@@ -245,7 +220,7 @@ class Passes(OpenPass):
         if not self.awaits_backward():
             raise ZeroError(_LATE)
         # A backward to chosen inputs, of which none is a parameter. PyTorch refuses reentrant checkpoints in it: they hide parameters.
-        if not _to_all_leaves() and not any(_gets_gradient(leaf.parameter) for leaf in self.leaves):
+        if not is_checkpoint_valid() and not any(gets_gradient(leaf.parameter) for leaf in self.leaves):
             if self.in_root:
                 raise ZeroError("zero: torch.autograd.grad is called inside of the model's forward: call it on what the model returns")
             self.begin(EVAL)
@@ -262,7 +237,7 @@ class Passes(OpenPass):
                 )
             self.check_not_cleared()
             self.start()
-        _queue_callback(self.finish)
+        queue_callback(self.finish)
 
     def _need(self, call: Call, owner: Pass | None) -> None:
         """A node of this call is about to run."""

@@ -10,12 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from zero._pass import outer_hooks
+from zero._private import FakeTensorMode, TorchDispatchMode, outer_hooks, pytree, set_stance, without_modes
 from zero._twin import Twin, twin
 
 logger = logging.getLogger("zero")
@@ -127,7 +124,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             hooks.callback(register_module_forward_hook(leave).remove)
             if outer_hooks() is not None:  # those of a checkpoint around the model count what they are given
                 hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda t: t))
-            with _same_numbers(), torch.compiler.set_stance("force_eager"), self:
+            with _same_numbers(), set_stance("force_eager"), self:
                 yield
 
     def run(self, copy: Twin) -> None:
@@ -150,7 +147,7 @@ def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device
 def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace | None:
     """A forward of copies of the model and of these arguments, on tensors without data, on the engine's device; where that fails, with
     data, where the parameters are now; None: neither works."""
-    with _disable_current_modes():  # one of the program counts operations, perhaps
+    with without_modes():  # one of the program counts operations, perhaps
         return _trace(model, args, kwargs, device)
 
 

@@ -3,6 +3,7 @@
 import math
 import platform
 import sys
+from pathlib import Path
 
 
 def report() -> bool:
@@ -19,7 +20,9 @@ def report() -> bool:
     libraries = _abi.openmp_libraries()
     advice = "" if len(libraries) == 1 else ": there must be one; import torch first"
     gpu = f"{torch.cuda.get_device_name()}: not tried by anyone yet" if torch.cuda.is_available() else "none"
-    well = row("zero", f"{zero.__version__}, {_abi.library_path()}")
+    library = Path(_abi.library_path())
+    cuda = f", {'with' if b'libcuda.so.1' in library.read_bytes() else 'without'} CUDA" if library.exists() else ""
+    well = row("zero", f"{zero.__version__}, {library}{cuda}")
     well &= row("python", f"{platform.python_version()}, {sys.executable}", sys.version_info >= (3, 10))
     well &= row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     well &= row("OpenMP", ", ".join(libraries) + advice, len(libraries) == 1)
