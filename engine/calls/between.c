@@ -98,6 +98,13 @@ zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
     return ranks_sum(&e->ranks, values, count, "a sum of the host's");
 }
 
+zero_status zero_engine_broadcast(zero_engine *e, void *data, uint64_t bytes) {
+    zero_status status = engine_check_between(e, "zero_engine_broadcast");
+    if (status) return status;
+    if (bytes && !data) return refuse(ZERO_E_ARGUMENT, "zero_engine_broadcast: data is NULL");
+    return state_broadcast(&e->state, data, bytes);
+}
+
 /* ---- averages in the place of weights ---- */
 
 zero_status zero_engine_ema_begin(zero_engine *e) {
@@ -227,6 +234,13 @@ zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *va
     error_clear(&error);
     status = notes_set(&e->state.notes, key, value, e->config.nvme_shadow, &error);
     return status ? refuse_error(&error) : ZERO_OK;
+}
+
+zero_status zero_engine_set_file(zero_engine *e, const void *data, uint64_t bytes) {
+    zero_status status = engine_check(e, "zero_engine_set_file");
+    if (status) return status;
+    e->state.program = (struct program){data, data ? bytes : 0};
+    return ZERO_OK;
 }
 
 const char *zero_engine_note(const zero_engine *e, const char *key) {
