@@ -284,6 +284,11 @@ zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
     return settings_set_lr(&e->training, group, lr, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
+double zero_engine_lr(const zero_engine *e, int group) {
+    if (!engine_given(e, "zero_engine_lr") || group < 0 || (uint32_t)group >= e->training.groups.count) return -1;
+    return e->training.groups.params[group].lr;
+}
+
 zero_status zero_engine_set_schedule(zero_engine *e, zero_schedule_fn schedule, void *user) {
     zero_status status = engine_check(e, "zero_engine_set_schedule");
     if (status) return status;

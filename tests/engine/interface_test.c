@@ -101,6 +101,7 @@ static void a_null_engine_has_no_values(void) {
     CHECK_INT(zero_engine_train_batch(NULL), 0);
     CHECK_INT(zero_engine_seed(NULL), 0);
     CHECK_DOUBLE(zero_engine_clipping(NULL), 0, 0);
+    CHECK_DOUBLE(zero_engine_lr(NULL, 0), -1, 0);
     CHECK_DOUBLE((double)zero_engine_loss_scale(NULL), 0, 0);
     CHECK_INT(zero_engine_dtype(NULL), ZERO_F32);
     CHECK_INT(zero_engine_cuda(NULL, NULL), -1);

@@ -582,7 +582,7 @@ class State(Case):
         model = made("mlp")
         for module in model.modules():
             module._parameters = {name: torch.nn.Parameter(p.detach().as_subclass(Elsewhere)) for name, p in module._parameters.items()}
-        values = zero._weights.first_values(model, None, 0)
+        values = zero._weights.first_values(model, None, 0, {})
         for name, p in made("mlp").named_parameters():
             leaf = Leaf(name, "", model.get_parameter(name), frozenset())
             self.assertEqual(values(leaf).data_ptr() % 4, 0)
