@@ -1,5 +1,6 @@
 """Two ranks: copies of this process, which has imported all that they need."""
 
+import ctypes
 import os
 import re
 import signal
@@ -114,6 +115,32 @@ def fsdp2():
     assert torch.equal(seen["weight"], mixture), (seen["weight"] - whole[0]).abs().amax(1)
     print(f"rank {RANK}: FSDP2 has trained on a mixture", flush=True)
     dist.destroy_process_group()
+
+
+def first_values():
+    """Each rank makes its model with a seed of its own, on the CPU or on the meta device: all begin with that of rank 0, buffers too."""
+
+    def make(seed, device="cpu"):
+        torch.manual_seed(seed)
+        with torch.device(device):
+            model = KINDS["resnet"].make()
+        model.register_buffer("frequencies", torch.randn(8))
+        model.count = torch.nn.Parameter(torch.tensor([seed]), requires_grad=False)
+        return model
+
+    for stage in (0, 2, 3):
+        for devices in ("cpu", "cpu"), ("cpu", "meta"), ("meta", "cpu"):
+            right = make(100, devices[0]).state_dict()
+            engine = zero.fully_shard(make(100 + RANK, devices[RANK]), configuration(stage), secret=os.environ["SECRET"])
+            state = engine.state_dict()
+            for name, value in state.items():
+                assert right[name].is_meta or torch.equal(value, right[name]), (stage, devices, name)
+            sums = (ctypes.c_double * 1)(sum(value.double().sum().item() for value in state.values()))
+            own = sums[0]
+            zero._abi.lib.zero_engine_sum(engine._handle, sums, 1)
+            assert sums[0] == 2 * own, (stage, devices, own, sums[0])
+            engine.close()
+    print(f"rank {RANK} has the values of rank 0", flush=True)
 
 
 def no_targets():
@@ -261,6 +288,10 @@ class Ranks(unittest.TestCase):
             output = rank.output()
             self.assertRegex(output, r"rank \d posted all-gather of blocks\.\d .* where rank \d posted all-gather of blocks\.\d")
             self.assertRegex(output, r"rank \d: FSDP2 has trained on a mixture")
+
+    def test_first_values(self):
+        for rank in self.start(first_values):
+            self.assertRegex(rank.output(), r"rank \d has the values of rank 0")
 
     def test_no_targets(self):
         outputs = [rank.output() for rank in self.start(no_targets)]

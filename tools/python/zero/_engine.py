@@ -6,7 +6,6 @@ import itertools
 import json
 import logging
 import os
-import pickle
 import secrets
 import socket
 import sys
@@ -304,6 +303,7 @@ class Engine:
         if free_order:
             lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
+        self._early = self.setting("zero_optimization.update_in_backward") == "true"
         self._passes = Passes(model, handle, bool(free_order), self._prepare)
         self._passes.limit = self.accumulation_steps
         if index >= 0:
@@ -326,6 +326,8 @@ class Engine:
             if not self._filled:
                 self._fill()
                 self._attach()
+        if self._early:  # the backward takes the rates
+            self.optimizer.tell(self._handle)
 
     def _commit(self, args: Any = (), kwargs: Any = None) -> Any:
         if self._plan is None:
@@ -601,7 +603,7 @@ class Engine:
         state = {own_name(name): t for name, t in self.model.state_dict(keep_vars=True).items() if id(t) not in known}
         kept = {name: t.detach().to("cpu", copy=True) for name, t in state.items() if isinstance(t, torch.Tensor)}
         for name in state.keys() - kept.keys():
-            with suppress(pickle.UnpicklingError):
+            with suppress(Exception):  # of any pickler
                 kept[name] = _loaded(_saved(state[name]))
         if kept.keys() != state.keys():
             names = ", ".join(sorted(state.keys() - kept.keys()))

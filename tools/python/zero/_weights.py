@@ -33,7 +33,7 @@ def _mark(model: nn.Module, name: str, t: torch.Tensor, source: tuple[Files, str
     module, _, key = name.rpartition(".")
     setattr(t, _MARK, source)
     model.get_submodule(module).__dict__.setdefault(_MARK, {})[key] = source
-    source[0].lazy.add(source[1])
+    source[0].lazy |= {source[1]} if isinstance(t, nn.Parameter) else set()
 
 
 def _marks(model: nn.Module, t: torch.Tensor, names: Iterable[str]) -> list[tuple[Files, str]]:
