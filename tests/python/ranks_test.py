@@ -14,7 +14,7 @@ import unittest
 import torch
 import torch.distributed as dist
 import trainer_test
-from models import KINDS, configuration, loss_of_vectors, made, plain_losses
+from models import KINDS, configuration, loss_of_vectors, made, plain_losses, tokens
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -141,6 +141,25 @@ def first_values():
             assert sums[0] == 2 * own, (stage, devices, own, sums[0])
             engine.close()
     print(f"rank {RANK} has the values of rank 0", flush=True)
+
+
+def generates():
+    """The ranks end at different tokens: generate() has plain PyTorch's, greedy and by beams, and training goes on."""
+    store = dist.FileStore(os.environ["KILLED"] + ".store", 2)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=2)
+    model = made("llama").eval()
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    prompts = [tokens(rank)[:1, :4] for rank in range(2)]
+    ends = model.generate(prompts[0], **options, eos_token_id=None)[0, 4].item()  # rank 0's first
+    for stage, beams in ((1, 1), (3, 1), (3, 3)):
+        right = model.generate(prompts[RANK], **options, num_beams=beams, eos_token_id=ends).tolist()
+        engine = zero.fully_shard(made("llama").eval(), configuration(stage))
+        engine.commit(prompts[0])
+        assert engine.model.generate(prompts[RANK], **options, num_beams=beams, eos_token_id=ends).tolist() == right, (stage, beams)
+        train(engine, "llama", 2)
+        engine.close()
+    print(f"rank {RANK} has {len(right[0])} tokens", flush=True)
+    dist.destroy_process_group()
 
 
 def no_targets():
@@ -292,6 +311,10 @@ class Ranks(unittest.TestCase):
     def test_first_values(self):
         for rank in self.start(first_values):
             self.assertRegex(rank.output(), r"rank \d has the values of rank 0")
+
+    def test_generates(self):
+        for rank in self.start(generates):
+            self.assertRegex(rank.output(), r"rank \d has \d+ tokens")
 
     def test_no_targets(self):
         outputs = [rank.output() for rank in self.start(no_targets)]

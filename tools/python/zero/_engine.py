@@ -302,6 +302,9 @@ class Engine:
         self.dtype = _DTYPES[lib.zero_engine_dtype(handle)]
         if free_order:
             lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
+        for module in model.modules() if self.size > 1 else ():
+            if hasattr(module, "generate"):  # transformers then lets all ranks go on until the last one ends (synced_gpus)
+                module.__dict__["_is_fsdp_managed_module"] = True
         self.optimizer = Optimizer(self)
         self._early = self.setting("zero_optimization.update_in_backward") == "true"
         self._passes = Passes(model, handle, bool(free_order), self._prepare)
@@ -808,6 +811,8 @@ class Engine:
             passes = self.__dict__.pop("_passes", None)
             if passes:
                 passes.close()
+                for module in self.model.modules():
+                    module.__dict__.pop("_is_fsdp_managed_module", None)
                 del self._handle
                 _models.discard(self.model)
             self._closing()
