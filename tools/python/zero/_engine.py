@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from zero import _abi, _header, _units
 from zero._abi import ZeroError, lib
+from zero._cast import cast_inputs
 from zero._files import NAMES, SINGLE, groups_to_write, own_name, plain, remove_older, step_directory, write
 from zero._leaf import Leaf
 from zero._pass import Passes, Use
@@ -264,6 +265,7 @@ class Engine:
         device: torch.device | None = None,
         secret: str | None = None,
         total_steps: int = 0,
+        cast_inputs: bool = True,
     ) -> None:
         parameter = next(model.parameters(), None)
         if parameter is None:
@@ -274,6 +276,7 @@ class Engine:
         self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
+        self._casts = cast_inputs
         self._saving = False  # in the background, perhaps
         self.samples = 0  # used by the steps so far, those before a load included
         self._plan: _header.zero_plan | None = None
@@ -311,8 +314,6 @@ class Engine:
         self._passes.limit = self.accumulation_steps
         if index >= 0:
             self._passes.device, self._passes.stream = self.device, gpu.get("cuda_stream") or 0
-        if self.dtype != torch.float32:
-            self._passes.dtype = self.dtype
 
     # ---- declaring ----
 
@@ -461,6 +462,9 @@ class Engine:
         for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
             use.trains = any(leaf.parameter.requires_grad for leaf in use.leaves)
         passes.attach()
+        if self._casts and self.dtype != torch.float32:
+            held = {leaf.parameter for leaf in passes.held.leaves} if passes.held else set()
+            passes.hooks += cast_inputs(model, passes.uses.keys(), held)
         self._filled = True
         C.CDLL(None).malloc_trim(0)
 

@@ -84,7 +84,6 @@ class Passes:
 
     def __init__(self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None]) -> None:
         self.model, self.handle, self.free, self.prepare = model, handle, free, prepare
-        self.dtype: torch.dtype | None = None  # to which floating-point inputs are cast
         self.device: torch.device | None = None  # the engine's GPU
         self.stream = 0  # there: the one that the engine knows
         self.uses: dict[nn.Module, list[Use]] = {}
@@ -237,20 +236,15 @@ class Passes:
 
     # ---- forward ----
 
-    def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.ignored or module is not self.model:  # a copy of the model has these hooks, too
-            return None
-        outermost = _in_autograd() == -1
-        if outermost:
+            return
+        if _in_autograd() == -1:
             self.prepare(args, kwargs)
             self._begin(TRAIN if torch.is_grad_enabled() else EVAL)
             self.in_root = True
         if module in self.uses:
             self._unit_pre(module, args)
-        if self.dtype is None or not outermost:
-            return None
-        cast = lambda t: t.to(self.dtype) if t.is_floating_point() else t
-        return pytree.tree_map_only(torch.Tensor, cast, (args, kwargs))
 
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if module is not self.model:
