@@ -201,7 +201,7 @@ class Pretrained(Files):
             with self.assertRaisesRegex(ValueError, "no file in .* has a tensor weight of the Linear, nor 1 others.* the model of these files"):
                 zero.load_pretrained(on(device, lambda: nn.Linear(2, 2)), directory)
         (self.path / "empty").mkdir()
-        with self.assertRaisesRegex(ValueError, "has neither model.safetensors nor model.safetensors.index.json, and no weights"):
+        with self.assertRaisesRegex(ValueError, "has neither model.safetensors nor model.safetensors.index.json: give what"):
             zero.load_pretrained(MLP(), self.path / "empty")
 
     def test_files_of_transformers(self):
@@ -358,6 +358,32 @@ class Buffers(Files):
         other = self.engine(Kept())
         other.load(self.path / "run")
         self.assertEqual(other.hash(), engine.hash())
+
+
+class Shapes(Files):
+    def test_of_none_and_many_dimensions(self):
+        """More than the engine's files have, and none; a shape that is not known yet is refused."""
+
+        class Odd(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.scale = nn.Linear(96, 10), nn.Parameter(torch.tensor(2.0))
+                self.many = nn.Parameter(torch.rand(2, 1, 1, 5, 1, 1, 1, 1, 1, 1))
+
+            def forward(self, x):
+                return self.layer(x) * self.scale + self.many.flatten()
+
+        torch.manual_seed(0)
+        plain = deepcopy(model := Odd())
+        engine = self.engine(model)
+        self.assertAlmostEqual(loss_of_vectors(model, 0).item(), loss_of_vectors(plain, 0).item(), delta=1e-6)
+        engine.save(self.path / "run")
+        engine.save_pretrained(self.path / "files")
+        for other in (self.engine(zero.load_pretrained(on("meta", Odd), self.path / "files"), 1), self.engine(Odd(), 0)):
+            other.load(self.path / "run")
+            self.assertSame(other.state_dict(), engine.state_dict())
+        with self.assertRaisesRegex(ValueError, "0.weight has no shape yet: call the model once under torch.no_grad"):
+            self.engine(nn.Sequential(nn.LazyLinear(10))).commit(vectors(0)[0])
 
 
 class Shared(Case):

@@ -1,6 +1,6 @@
 """Inputs of units in the type in which the units compute, as with FSDP2's mixed precision: what the model itself gets stays as it is."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -13,34 +13,27 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     """`value` itself, if nothing in it changes: the program may look for it."""
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() else value
-    if type(value) is dict:
-        made = {key: _cast(v, dtype) for key, v in value.items()}
-        return made if any(made[key] is not v for key, v in value.items()) else value
-    if type(value) in (list, tuple):
-        items = [_cast(v, dtype) for v in value]
-        return type(value)(items) if any(a is not b for a, b in zip(items, value, strict=True)) else value
-    return value
-
-
-def _inside(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
-            yield from _inside(child)
-        else:
-            yield child
-
-
-def _modules(model: nn.Module, units: Collection[nn.Module], held: Collection[nn.Parameter]) -> Iterable[nn.Module]:
-    """The units; of a model that is one unit, what it calls; and modules with parameters that are used outside of units."""
-    has = lambda module: any(p is not None and p.is_floating_point() for p in module._parameters.values())
-    found = [*units, *(module for module in model.modules() if any(p in held for p in module._parameters.values()))]
-    if model in units and not has(model):
-        found += _inside(model)
-    return dict.fromkeys(module for module in found if module is not model or has(model))
+    if type(value) not in (dict, list, tuple):
+        return value
+    before = list(value.values()) if type(value) is dict else value
+    after = [_cast(v, dtype) for v in before]
+    if all(a is b for a, b in zip(after, before, strict=True)):
+        return value
+    return dict(zip(value, after, strict=True)) if type(value) is dict else type(value)(after)
 
 
 def cast_inputs(model: nn.Module, units: Collection[nn.Module], held: Collection[nn.Parameter]) -> list[Any]:
-    """Hooks that do it, while a unit's parameters are narrower than fp32: inside of full_parameters() they are not."""
+    """Hooks that do it, before units, and before modules with parameters that are used outside of units; of a model that is one unit,
+    before what it calls. Inside of full_parameters(), parameters are fp32, and so are the inputs."""
+    own = {module: [p for p in module._parameters.values() if p is not None and p.is_floating_point()] for module in model.modules()}
+    modules = dict.fromkeys([*units, *(module for module in own if any(p in held for p in own[module]))])
+    if model in modules and not own[model]:
+        del modules[model]
+        inner = [*model.children()]
+        while inner:
+            child = inner.pop()
+            inner += child.children() if isinstance(child, (nn.ModuleList, nn.ModuleDict)) else []
+            modules[child] = None
 
     def hook_of(parameter: nn.Parameter) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -49,9 +42,5 @@ def cast_inputs(model: nn.Module, units: Collection[nn.Module], held: Collection
 
         return _torch.compiler.disable(hook)
 
-    hooks = []
-    for module in _modules(model, units, held):
-        parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
-        if parameter is not None:
-            hooks.append(module.register_forward_pre_hook(hook_of(parameter), with_kwargs=True))
-    return hooks
+    first = {module: next((p for p in module.parameters() if p.is_floating_point()), None) for module in modules}
+    return [module.register_forward_pre_hook(hook_of(p), with_kwargs=True) for module, p in first.items() if p is not None]

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import logging
+import math
 import os
 import secrets
 import socket
@@ -66,15 +67,14 @@ class Optimizer(torch.optim.Optimizer):
         run = {key: json.loads(engine.setting(f"optimizer.params.{key}") or "null") for key in _SETTINGS}
         run = {key: value for key, value in run.items() if value is not None} | {"lr": float(run["lr"] or 0)}
         groups: list[dict[str, Any]] = [{"params": list(engine.model.parameters())}]
-        for group in json.loads(engine.setting("param_groups") or "[]"):
-            groups.append({"params": [], **{key: group[key] for key in _SETTINGS if key in group}})
+        groups += [{"params": [], **group} for group in json.loads(engine.setting("param_groups") or "[]")]
         for group in (run, *groups):
             group |= {"betas": tuple(group["betas"])} if "betas" in group else {}
-        super().__init__(groups, run)
+        super().__init__([{key: group[key] for key in ("params", *_SETTINGS) if key in group} for group in groups], run)
         self.engine = weakref.proxy(engine)
         self.rates = [float(group["lr"]) for group in self.param_groups]  # to the engine
         self.betas = self._betas()
-        self.fixed = [{key: group[key] for key in _SETTINGS[1:] if key in group and key != "betas"} for group in self.param_groups]
+        self.fixed = [{key: group[key] for key in group.keys() & {*_SETTINGS} - {"lr", "betas"}} for group in self.param_groups]
         self.schedule: Any = None  # once betas have changed: the function that the engine asks
         self._is_accelerate_prepared = True  # accelerate takes it as it is
 
@@ -121,31 +121,29 @@ class Optimizer(torch.optim.Optimizer):
         """The engine asks for what its next update takes."""
         setting, group = _header.zero_setting.from_address(address), self.param_groups[index]
         setting.lr = float(group["lr"])
-        if "betas" in group:
-            setting.beta1, setting.beta2 = map(float, group["betas"])
+        setting.beta1, setting.beta2 = map(float, group.get("betas", (setting.beta1, setting.beta2)))
 
     def tell(self, handle: int) -> None:
         """The engine learns what has changed in the groups."""
+        rates, betas = [float(group["lr"]) for group in self.param_groups], self._betas()
         for i, (group, fixed) in enumerate(zip(self.param_groups, self.fixed, strict=True)):
-            for key, value in fixed.items():
-                if group.get(key, value) != value:
-                    where = f"param_groups[{i - 1}].{key}" if i else f"optimizer.params.{key}"
-                    raise ZeroError(
-                        f"zero: {key} of param_groups[{i}] is {group[key]}, and the engine's stays at the configuration's {value}: leave it, "
-                        f"or set {where} before the training; a step follows a group's lr and betas alone"
-                    )
-        if not self.schedule and self._betas() != self.betas:
+            for key in (key for key, value in fixed.items() if group.get(key, value) != value):
+                where = f"param_groups[{i - 1}].{key}" if i else f"optimizer.params.{key}"
+                raise ZeroError(
+                    f"zero: {key} of param_groups[{i}] is {group[key]}, and the engine's stays at the configuration's {fixed[key]}: leave it, "
+                    f"or set {where} before the training; a step follows a group's lr and betas alone"
+                )
+            if not (0 <= rates[i] < math.inf and all(0 <= beta < 1 for beta in betas[i])):
+                raise ZeroError(f"zero: param_groups[{i}] has lr {rates[i]} and betas {betas[i]}: lr is at least 0, betas are below 1")
+        if not self.schedule and betas != self.betas:
             if self.engine.setting("scheduler.type") is not None:
                 raise ZeroError(
-                    "zero: betas of param_groups have changed, and the configuration's scheduler sets them: take it out, or leave them"
+                    "zero: betas of param_groups have changed, and the configuration's scheduler sets them: leave one of them out"
                 )
             me = weakref.proxy(self)
             self.schedule = _header.zero_schedule_fn(lambda *asked: me._ask(*asked))
             lib.zero_engine_set_schedule(handle, self.schedule, None)
-        rates = [float(group["lr"]) for group in self.param_groups]
-        for i, (rate, betas) in enumerate(zip(rates, self._betas(), strict=True)):
-            if not (0 <= rate < float("inf") and all(0 <= beta < 1 for beta in betas)):
-                raise ZeroError(f"zero: param_groups[{i}] has lr {rate} and betas {betas}: lr is at least 0, betas are below 1")
+        for i, rate in enumerate(rates):
             if not self.schedule and rate != self.rates[i]:
                 lib.zero_engine_set_lr(handle, i, rate)
         self.rates = rates
@@ -380,6 +378,8 @@ class Engine:
             own = own_name(key)
             leaf = owner or made.setdefault(p, Leaf(self._rename(own), name, p, modules))
             shape = tuple(p.shape) or (1,)
+            excess = max(0, len(shape) - _header.ZERO_DIMS_MAX)
+            shape = (math.prod(shape[: excess + 1]), *shape[excess + 1 :])
             param = _header.zero_param(
                 name=(f"{leaf.name}@{name}" if owner else leaf.name).encode(),
                 dims=len(shape),

@@ -40,8 +40,8 @@ class Group:
 
     first: str  # a name of the result
     transform: Any = None
+    renames: Sequence[Any] = ()  # of results
     sources: list[tuple[str, str]] = field(default_factory=list)  # a pattern of the transform, and a name
-    renames: Sequence[Any] = ()
 
     def convert(self, model: Any, get: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.transform is None:
@@ -56,9 +56,9 @@ class Group:
 def _transforms(model: Any, legacy: bool) -> tuple[list[Any], list[Any]]:
     """Those with which transformers reads this model's files: first some rename tensors, then one may convert them."""
     try:
+        from transformers import PreTrainedModel
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter
-        from transformers.modeling_utils import PreTrainedModel
     except ImportError:  # before transformers 5 files have the model's own names
         return [], []
     found = get_model_conversion_mapping(model, add_legacy=legacy) if isinstance(model, PreTrainedModel) else []
@@ -69,26 +69,21 @@ def _renamed(name: str, transforms: Iterable[Any], once: bool = False) -> tuple[
     """The name that these give, and the pattern that it fits. `once`: the first that fits is the only one."""
     pattern = None
     for t in transforms:
-        name, found = t.rename_source_key(name)
+        name, found = t.rename_source_key(name) if not (once and pattern) else (name, pattern)
         pattern = found or pattern
-        if once and found is not None:
-            break
     return name, pattern
 
 
-def _natural(name: str) -> list[tuple[str, int]]:
-    """Sorts expert 10 after expert 9."""
-    texts = [(part.rstrip("0123456789"), part) for part in name.split(".")]
-    return [(text, int(part[len(text) :] or -1)) for text, part in texts]
-
-
-def _grouped(results: Iterable[tuple[str, str, str | None]], converts: list[Any], renames: Sequence[Any] = ()) -> list[Group]:
-    """Of a name of a result, the name of a source, and the pattern that it fits."""
-    by_pattern = {pattern: t for t in converts for pattern in t.source_patterns}
-    groups: dict[str, Group] = {}
-    for result, source, pattern in results:
-        group = groups.setdefault(result, Group(result, by_pattern[pattern] if pattern else None, renames=renames))
-        group.sources.append((pattern or "", source))
+def _grouped(
+    names: Iterable[str], result: Callable[[str], tuple[str, str | None]], converts: list[Any], renames: Sequence[Any] = ()
+) -> list[Group]:
+    """`result`: of a name, that of its group, and the pattern that it fits. Expert 10 comes after expert 9."""
+    natural = lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    by_pattern, groups = {pattern: t for t in converts for pattern in t.source_patterns}, dict[str, Group]()
+    for name in sorted(names, key=natural):
+        first, pattern = result(name)
+        group = groups.setdefault(first, Group(first, by_pattern[pattern] if pattern else None, renames))
+        group.sources.append((pattern or "", name))
     return list(groups.values())
 
 
@@ -97,24 +92,19 @@ def groups_to_read(model: nn.Module, names: Iterable[str]) -> list[Group]:
     state, prefix = set(map(own_name, model.state_dict(keep_vars=True))), f"{getattr(model, 'base_model_prefix', '')}."
     renames, converts = _transforms(model, True)
 
-    def result(name: str) -> tuple[str, str, str | None]:
-        there, pattern = _renamed(_renamed(name, renames)[0], converts, once=True)
-        for n, fits in ((there, pattern), (name, None)):
-            for tried in (n, prefix + n, n.removeprefix(prefix)):
-                if tried in state:
-                    return tried, name, fits
-        return name, name, None
+    def result(name: str) -> tuple[str, str | None]:
+        tries = (_renamed(_renamed(name, renames)[0], converts, once=True), (name, None))
+        found = ((m, fits) for n, fits in tries for m in (n, prefix + n, n.removeprefix(prefix)) if m in state)
+        return next(found, (name, None))
 
-    return [g for g in _grouped(map(result, sorted(names, key=_natural)), converts) if g.first in state]
+    return [group for group in _grouped(names, result, converts) if group.first in state]
 
 
 def groups_to_write(model: nn.Module, names: Iterable[str]) -> list[Group]:
     """Of the names of the model: for files with the names that transformers publishes."""
     renames, converts = ([t.reverse_transform() for t in reversed(kind)] for kind in _transforms(model, False))
     renames = [t for t in renames if type(t).__name__ != "PrefixChange"]  # such a prefix may be there in files, or not
-    in_order = sorted(names, key=_natural) if converts else names
-    found = ((name, *_renamed(name, converts, once=True)) for name in in_order)
-    return _grouped(((result, name, pattern) for name, result, pattern in found), converts, renames)
+    return _grouped(names, lambda name: _renamed(name, converts, once=True), converts, renames)
 
 
 # ---- reading ----
@@ -129,11 +119,8 @@ class Files:
 
         single, index = directory / SINGLE, directory / INDEX
         if not single.exists() and not index.exists():
-            others = [p.name for p in directory.glob("*") if p.suffix in (".bin", ".safetensors")]
-            has = f"only {', '.join(sorted(others)[:3])}" if others else "no weights"
             raise ValueError(
-                f"zero: {directory} has neither {SINGLE} nor {INDEX}, and {has}: give the directory of a whole model in safetensors, as "
-                "save_pretrained writes it"
+                f"zero: {directory} has neither {SINGLE} nor {INDEX}: give what save_pretrained of a whole model has written"
             )
         names = {SINGLE} if single.exists() else set(json.loads(index.read_text())["weight_map"].values())
         files: list[Any] = [safe_open(directory / name, framework="pt") for name in sorted(names)]

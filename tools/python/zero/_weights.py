@@ -86,11 +86,11 @@ def take(model: nn.Module, directory: Path, strict: bool) -> None:
 
 def forget(model: nn.Module) -> None:
     """The values of its tensors are there: nothing holds the files any more."""
-    for p in model.parameters():
-        p.__dict__.pop(_MARK, None)
     for module in model.modules():
         for files, _ in module.__dict__.pop(_MARK, {}).values():
             _opened.discard(files)
+        for p in module._parameters.values():
+            getattr(p, "__dict__", {}).pop(_MARK, None)
 
 
 def check_taken(model: nn.Module, unnamed: list[str]) -> None:
@@ -117,6 +117,10 @@ def check_apart(model: nn.Module) -> None:
         return t.data_ptr() + t.element_size() * torch.arange(count).as_strided(t.shape, t.stride()).reshape(-1)
 
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name in (name for name, t in tensors.items() if nn.parameter.is_lazy(t)):
+        raise ValueError(
+            f"zero: {name} has no shape yet: call the model once under torch.no_grad() before fully_shard, as for other optimizers"
+        )
     places = [place(n, t) for n, t in tensors.items() if t.numel() and not t.is_meta and t.layout == torch.strided]
     trained = {name for name, t in tensors.items() if isinstance(t, nn.Parameter) and t.requires_grad}
     places.sort(key=lambda found: found[:2])
@@ -230,7 +234,6 @@ def first_values(model: nn.Module, init: Init | None, seed: int, given: Given) -
     for p, names in aliases.items():
         for files, name in _marks(model, p, names):
             files.taken.add(name)
-            p.__dict__.pop(_MARK, None)
     check_taken(model, [names[0] for p, names in aliases.items() if p.is_meta and p not in sources and p not in given])
 
     @lru_cache(maxsize=1)
