@@ -1,5 +1,6 @@
 """Two ranks: copies of this process, which has imported all that they need."""
 
+import ctypes
 import os
 import re
 import signal
@@ -13,7 +14,8 @@ from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
-from models import KINDS, configuration, loss_of_vectors, made, need_torchrun, plain_losses
+import transformers
+from models import KINDS, configuration, loss_of_vectors, made, need_torchrun, plain_losses, tokens
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -74,6 +76,14 @@ def trainer():
     for t in both:
         t.train()
     assert both[0].engine.size == 2
+    save_model = transformers.Trainer.save_model  # of another version, whose rank 1 does not come to _save
+    transformers.Trainer.save_model = lambda self, place=None, _internal_call=False: self.args.should_save and self._save(place)
+    other = trainer_test.trainer(os.path.join(os.environ["PLACE"], "other"), **options)
+    other.train()
+    transformers.Trainer.save_model = save_model
+    assert other.engine.hash() == both[0].engine.hash()
+    again = zero.fully_shard(zero.load_pretrained(made("gpt2"), os.path.join(other.args.output_dir, "checkpoint-8")), configuration(1))
+    assert again.hash() == other.engine.hash()
     if both[0].args.process_index == 0:  # which logs
         trainer_test.TrainerTest().assertLogs(*both, "loss", "eval_loss")
     return both[0].args.process_index
@@ -116,6 +126,51 @@ def fsdp2():
     mixture = torch.cat([whole[0][:48], whole[2][48:]]) if RANK == 0 else torch.cat([whole[2][:48], whole[0][48:]])
     assert torch.equal(seen["weight"], mixture), (seen["weight"] - whole[0]).abs().amax(1)
     print(f"rank {RANK}: FSDP2 has trained on a mixture", flush=True)
+    dist.destroy_process_group()
+
+
+def first_values():
+    """Each rank makes its model with a seed of its own, on the CPU or on the meta device: all begin with that of rank 0, buffers too."""
+
+    def make(seed, device="cpu"):
+        torch.manual_seed(seed)
+        with torch.device(device):
+            model = KINDS["resnet"].make()
+        model.register_buffer("frequencies", torch.randn(8))
+        model.count = torch.nn.Parameter(torch.tensor([seed]), requires_grad=False)
+        return model
+
+    for stage in (0, 2, 3):
+        for devices in ("cpu", "cpu"), ("cpu", "meta"), ("meta", "cpu"):
+            right = make(100, devices[0]).state_dict()
+            engine = zero.fully_shard(make(100 + RANK, devices[RANK]), configuration(stage), secret=os.environ["SECRET"])
+            state = engine.state_dict()
+            for name, value in state.items():
+                assert right[name].is_meta or torch.equal(value, right[name]), (stage, devices, name)
+            sums = (ctypes.c_double * 1)(sum(value.double().sum().item() for value in state.values()))
+            own = sums[0]
+            zero._abi.lib.zero_engine_sum(engine._handle, sums, 1)
+            assert sums[0] == 2 * own, (stage, devices, own, sums[0])
+            engine.close()
+    print(f"rank {RANK} has the values of rank 0", flush=True)
+
+
+def generates():
+    """The ranks end at different tokens: generate() has plain PyTorch's, greedy and by beams, and training goes on."""
+    store = dist.FileStore(os.environ["KILLED"] + ".store", 2)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=2)
+    model = made("llama").eval()
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    prompts = [tokens(rank)[:1, :4] for rank in range(2)]
+    ends = model.generate(prompts[0], **options, eos_token_id=None)[0, 4].item()  # rank 0's first
+    for stage, beams in ((1, 1), (3, 1), (3, 3)):
+        right = model.generate(prompts[RANK], **options, num_beams=beams, eos_token_id=ends).tolist()
+        engine = zero.fully_shard(made("llama").eval(), configuration(stage))
+        engine.commit(prompts[0])
+        assert engine.model.generate(prompts[RANK], **options, num_beams=beams, eos_token_id=ends).tolist() == right, (stage, beams)
+        train(engine, "llama", 2)
+        engine.close()
+    print(f"rank {RANK} has {len(right[0])} tokens", flush=True)
     dist.destroy_process_group()
 
 
@@ -267,6 +322,14 @@ class Ranks(unittest.TestCase):
             self.assertRegex(output, r"rank \d posted all-gather of blocks\.\d .* where rank \d posted all-gather of blocks\.\d")
             if torch.__version__ >= (2, 8):  # with FSDP2 on CPUs
                 self.assertRegex(output, r"rank \d: FSDP2 has trained on a mixture")
+
+    def test_first_values(self):
+        for rank in self.start(first_values):
+            self.assertRegex(rank.output(), r"rank \d has the values of rank 0")
+
+    def test_generates(self):
+        for rank in self.start(generates):
+            self.assertRegex(rank.output(), r"rank \d has \d+ tokens")
 
     def test_no_targets(self):
         outputs = [rank.output() for rank in self.start(no_targets)]

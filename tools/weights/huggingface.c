@@ -1,4 +1,4 @@
-/* Reads Hugging Face's layout: config.json, and model.safetensors or the files that model.safetensors.index.json names.
+/* Reads Hugging Face's layout: config.json, and model.safetensors, or else the files that model.safetensors.index.json names.
  * Tensors have the names of tools/gpt, with or without the prefix of their class. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,8 @@
 #include "engine/checkpoint/safetensors.h"
 #include "tools/weights/weights.h"
 
-#define INDEX "model.safetensors.index.json"
+#define SINGLE "model.safetensors"
+#define INDEX SINGLE ".index.json"
 
 enum { FILES_MAX = 1024, INDEX_BYTES_MAX = 64 << 20, SAMPLE_BYTES = 4096 };
 
@@ -28,6 +29,13 @@ struct huggingface {
     uint32_t parts;
     char path[STORAGE_PATH_BYTES];
 };
+
+static bool has(const char *directory, const char *name) {
+    char path[STORAGE_PATH_BYTES];
+    struct stat found;
+    bool fits = snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path;
+    return fits && stat(path, &found) == 0;
+}
 
 static bool recognises(const char *path) {
     char config[STORAGE_PATH_BYTES];
@@ -105,12 +113,13 @@ static zero_status open_index(struct huggingface *h, const char *path, struct ze
     return status;
 }
 
+/* Where both are there, transformers reads the single file, too: the index is of an earlier save. */
 static zero_status open_parts(struct huggingface *h, struct zero_error *error) {
     char index[STORAGE_PATH_BYTES];
-    struct stat found;
+    bool indexed = !has(h->path, SINGLE) && has(h->path, INDEX);
     zero_status status = storage_join(h->path, INDEX, index, error);
     if (status) return status;
-    return stat(index, &found) == 0 ? open_index(h, index, error) : open_part(h, "model.safetensors", error);
+    return indexed ? open_index(h, index, error) : open_part(h, SINGLE, error);
 }
 
 /* ---- tensors ---- */
@@ -203,16 +212,9 @@ static zero_status read_weights(struct weights *weights, const struct gpt_param 
 
 /* ---- what lies in the directory ---- */
 
-static bool has(const char *directory, const char *name) {
-    char path[STORAGE_PATH_BYTES];
-    struct stat found;
-    bool fits = snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path;
-    return fits && stat(path, &found) == 0;
-}
-
 zero_status weights_in_directory(const char *path, bool *out, struct zero_error *error) {
     static const char *const pickles[] = {"pytorch_model.bin.index.json", "pytorch_model.bin"};
-    *out = has(path, "model.safetensors") || has(path, INDEX);
+    *out = has(path, SINGLE) || has(path, INDEX);
     for (size_t i = 0; !*out && i < sizeof pickles / sizeof *pickles; i++)
         if (has(path, pickles[i]))
             return error_set(error, ZERO_E_UNSUPPORTED,

@@ -65,7 +65,6 @@ class Passes(OpenPass):
     ) -> None:
         super().__init__(handle, free, count)
         self.model, self.prepare = model, prepare
-        self.dtype: torch.dtype | None = None  # to which floating-point inputs are cast
         self.uses: dict[nn.Module, list[Use]] = {}
         self.hooked: list[tuple[Call, bool]] = []  # forwards whose saved tensors are looked at, and whether they are in a backward
         _torch.compiler.reset()  # code that was compiled before does not call the hooks
@@ -97,20 +96,15 @@ class Passes(OpenPass):
 
     # ---- forward ----
 
-    def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if module is not self.model or (self.whole and self.ignores()):  # a copy of the model has these hooks, too
-            return None
-        outermost = _in_autograd() == -1
-        if outermost:
+            return
+        if _in_autograd() == -1:
             self.prepare(args, kwargs)
             self.begin(TRAIN if torch.is_grad_enabled() else EVAL)
             self.in_root = True
         if module in self.uses:
             self._unit_pre(module, args)
-        if self.dtype is None or not outermost:
-            return None
-        cast = lambda t: t.to(self.dtype) if t.is_floating_point() else t
-        return pytree.tree_map_only(torch.Tensor, cast, (args, kwargs))
 
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if module is not self.model:
