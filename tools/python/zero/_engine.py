@@ -75,6 +75,7 @@ class Optimizer(torch.optim.Optimizer):
         self.rates = [float(group["lr"]) for group in self.param_groups]  # to the engine
         self.betas = self._betas()
         self.fixed = [{key: group[key] for key in group.keys() & {*_SETTINGS} - {"lr", "betas"}} for group in self.param_groups]
+        self.scheduled = engine.setting("scheduler.type") is not None
         self.schedule: Any = None  # once betas have changed: the function that the engine asks
         self._is_accelerate_prepared = True  # accelerate takes it as it is
 
@@ -96,7 +97,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def loaded(self, handle: int) -> None:
         """The groups have the saved values, until others are set."""
-        if self.engine.setting("scheduler.type") is None:
+        if not self.scheduled:
             self.rates = [lib.zero_engine_lr(handle, i) for i in range(len(self.rates))]
             for group, rate in zip(self.param_groups, self.rates, strict=True):
                 group["lr"] = rate
@@ -136,7 +137,7 @@ class Optimizer(torch.optim.Optimizer):
             if not (0 <= rates[i] < math.inf and all(0 <= beta < 1 for beta in betas[i])):
                 raise ZeroError(f"zero: param_groups[{i}] has lr {rates[i]} and betas {betas[i]}: lr is at least 0, betas are below 1")
         if not self.schedule and betas != self.betas:
-            if self.engine.setting("scheduler.type") is not None:
+            if self.scheduled:
                 raise ZeroError(
                     "zero: betas of param_groups have changed, and the configuration's scheduler sets them: leave one of them out"
                 )
@@ -160,7 +161,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def follow(self) -> None:
         """A schedule in the configuration has set the rates."""
-        if self.engine.setting("scheduler.type") is not None:
+        if self.scheduled:
             for group, rate in zip(self.param_groups, self.rates, strict=True):
                 group["lr"] = rate
 
