@@ -2,12 +2,16 @@
 
 import copy
 import dataclasses
+import gc
 import itertools
 import os
 import random
 import shutil
+import threading
+import types
 import unittest
 import warnings
+import weakref
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +22,7 @@ import torch.nn.functional as F
 from models import KINDS, MLP, Block, configuration, loss_of_vectors, made, plain_losses, vectors
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import zero
 
@@ -400,6 +405,13 @@ class Passes(Case):
         self.assertLosses(losses, self.expected)
 
 
+CALLS = []
+
+
+def count_call(module, args, y):
+    CALLS.append(1)
+
+
 @dataclasses.dataclass(slots=True)
 class Result:
     value: object
@@ -697,6 +709,68 @@ class Modules(Case):
             self.assertEqual([type(t) for t in (model.scale, model.ones, model.tables["bias"])], [torch.Tensor] * 3)
             self.assertEqual((model.calls, len(model.seen)), (STEPS, STEPS))
             self.assertNotIn("ones", model.state_dict())
+
+    def test_what_the_program_holds(self):
+        """The forward that finds the order of units sees copies: arguments, hooks and what they write to, counters of operations."""
+
+        class Cache:
+            def __init__(self):
+                self.seen, self.sum = [], torch.zeros(96)
+
+        class Takes(MLP):
+            def __init__(self, by_data):
+                super().__init__()
+                self.by_data, self.lock, self.hooked = by_data, threading.Lock(), False
+
+            def forward(self, x, cache, generator):
+                if self.by_data:
+                    assert x.sum().item() != 0
+                with self.lock:
+                    cache.seen.append(x.shape)
+                cache.sum += x.sum(0)
+                if not self.hooked:
+                    self.hooked = True
+                    self.blocks[0].register_forward_hook(lambda module, args, y: y * 2)
+                return super().forward(x.mul_(2) + torch.rand(96, generator=generator))
+
+        for by_data in (False, True):
+            model, plain = (torch.manual_seed(0) and Takes(by_data) for _ in range(2))
+            seen, calls, method = [], Cache(), Cache()
+            method.hook = types.MethodType(lambda self, module, args: self.seen.append(1), method)
+            model.blocks[1].register_forward_hook(lambda module, args, y: seen.append(y) or calls.seen.append(1))
+            model.blocks[1].register_forward_hook(count_call)
+            model.blocks[2].register_forward_pre_hook(method.hook)
+            plain_cache, cache = Cache(), Cache()
+            before = len(CALLS)
+            with FlopCounterMode(display=False) as flops:
+                got = self.engine(model).model(vectors(0)[0], cache, torch.Generator().manual_seed(1))
+            counts = len(seen), len(calls.seen), len(CALLS) - before, len(method.seen)
+            with FlopCounterMode(display=False) as plain_flops:
+                expected = plain(vectors(0)[0], plain_cache, torch.Generator().manual_seed(1))
+            torch.testing.assert_close(got, expected)
+            torch.testing.assert_close(cache.sum, plain_cache.sum)
+            self.assertEqual((counts, type(seen[0]), cache.seen), ((1, 1, 1, 1), torch.Tensor, plain_cache.seen))
+            self.assertEqual(flops.get_total_flops(), plain_flops.get_total_flops())
+            self.assertEqual([len(block._forward_hooks) for block in model.blocks], [2, 3, 1])  # one is the engine's
+
+    def test_what_is_freed(self):
+        """No activations of the first forward stay, whatever they depend on, nor those of a forward whose result is dropped."""
+
+        class ByData(MLP):
+            def forward(self, x):
+                assert x.sum().item() != 0
+                return super().forward(x)
+
+        for make in (MLP, ByData):
+            engine, held = self.engine(make()), []
+            gc.disable()
+            try:
+                engine.model.blocks[1].register_forward_hook(lambda module, args, y: held.append(weakref.ref(y.untyped_storage())) and None)
+                for _ in range(2):
+                    engine.model(vectors(0)[0])
+                self.assertEqual([storage() for storage in held], [None] * 2)
+            finally:
+                gc.enable()
 
     def test_random_numbers(self):
         """The forward that finds the order of units leaves the generators as they were."""

@@ -1,5 +1,6 @@
 """Two ranks: copies of this process, which has imported all that they need."""
 
+import copy
 import ctypes
 import os
 import re
@@ -14,8 +15,7 @@ from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
-import transformers
-from models import KINDS, configuration, loss_of_vectors, made, need_torchrun, plain_losses, tokens
+from models import KINDS, MLP, configuration, loss_of_vectors, made, need_torchrun, plain_losses, tokens, vectors
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -69,6 +69,7 @@ def equal():
 
 def trainer():
     """transformers.Trainer on the engine, beside itself on torch.distributed."""
+    import transformers
     import trainer_test
 
     options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4, "per_device_train_batch_size": 2}
@@ -185,6 +186,37 @@ def no_targets():
             if step == 1:
                 print(f"stage {stage}: norm {norm:.6f}", flush=True)
         print(f"stage {stage}: {engine.hash()}", flush=True)
+        engine.close()
+
+
+def inner_losses():
+    """The ranks' losses are of different inner tensors, in turn with a loss of the whole model."""
+
+    class Kept(MLP):
+        def forward(self, x):
+            self.kept = [x]
+            for block in self.blocks:
+                self.kept.append(block(self.kept[-1]))
+            return self.head(self.kept[-1])
+
+    def loss(model, step, rank):
+        output = model(vectors(step, rank)[0])
+        return model.kept[1 + rank].square().mean() if step % 2 == rank else output.square().mean()
+
+    for stage in (0, 2, 3):
+        torch.manual_seed(0)
+        model = Kept()
+        plain = copy.deepcopy(model)
+        engine = zero.fully_shard(model, configuration(stage, gradient_clipping=0, comm={"timeout_s": 60}), secret=os.environ["SECRET"])
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        for step in range(4):
+            ((loss(plain, step, 0) + loss(plain, step, 1)) / 2).backward()
+            engine.backward(loss(engine.model, step, RANK))
+            right = torch.nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None]).item()
+            assert abs(engine.step().grad_norm / right - 1) < 1e-5, (stage, step)
+            optimizer.step()
+            optimizer.zero_grad()
+        print(f"rank {RANK}: stage {stage} {engine.hash()}", flush=True)
         engine.close()
 
 
@@ -330,6 +362,11 @@ class Ranks(unittest.TestCase):
     def test_generates(self):
         for rank in self.start(generates):
             self.assertRegex(rank.output(), r"rank \d has \d+ tokens")
+
+    def test_inner_losses(self):
+        outputs = [rank.output() for rank in self.start(inner_losses)]
+        hashes = [re.findall(r"stage \d (\w+)", output) for output in outputs]
+        self.assertEqual((len(hashes[0]), hashes[0]), (3, hashes[1]), outputs)
 
     def test_no_targets(self):
         outputs = [rank.output() for rank in self.start(no_targets)]

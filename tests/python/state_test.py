@@ -241,6 +241,27 @@ class State(Case):
             self.assertLosses(self.train(second, range(STEPS, 2 * STEPS)), expected[STEPS:], 0)
             self.assertEqual(second.hash(), whole.hash())
 
+    def test_a_forked_child(self):
+        """It leaves its parent's engine alone, also at its end, which does what close() does, and a save in the background is whole."""
+        engine = self.engine(made("mlp"), checkpoint={"async": True})
+        self.train(engine, range(2))
+        engine.save(self.path / "forked")
+        child = os.fork()
+        if not child:
+            said = 0
+            for call in (lambda: loss_of_vectors(engine.model, 0), engine.hash, engine.step, engine.close):
+                try:
+                    call()
+                except zero.ZeroError as error:
+                    said += "parent process" in str(error)
+            os._exit(said)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 3)  # close() does nothing
+        losses = self.train(engine, range(2, 4))
+        engine.save_wait()
+        other = self.engine(made("mlp"))
+        self.assertTrue(other.resume(self.path / "forked"))
+        self.assertEqual(self.train(other, range(2, 4)), losses)
+
     def test_save_in_the_background(self):
         """It is complete when the engine is closed, or gone; one that fails says so."""
         background = {"async": True}
