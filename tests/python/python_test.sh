@@ -20,8 +20,8 @@ trainer_test.py) needs+=(transformers accelerate) ;;
 wheel_test.py) needs+=(pip) ;;
 esac
 if ! "$python" -c 'import importlib.util as u, sys; exit(not all(map(u.find_spec, sys.argv[1:])))' "${needs[@]}" 2>/dev/null; then
-    echo "SKIPPED: $python lacks one of ${needs[*]}; run tools/setup --python"
-    exit 0
+    echo "SKIPPED: $python lacks one of ${needs[*]}; run tools/setup --python, and once bazel test --nocache_test_results"
+    exit "${ZERO_SET_UP:-0}"
 fi
 "$python" -m zipfile -e "$wheel" "$TEST_TMPDIR/wheel" || exit 1
 if grep -q __asan_ "$TEST_TMPDIR/wheel/zero/libzero.so" || grep -q __tsan_ "$TEST_TMPDIR/wheel/zero/libzero.so"; then

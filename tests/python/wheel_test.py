@@ -16,7 +16,8 @@ with tempfile.TemporaryDirectory() as place:
     doctor = subprocess.run([sys.executable, "-m", "zero.doctor"], env=environment, capture_output=True, text=True)
     print(doctor.stdout, doctor.stderr)
     assert doctor.returncode == 0 and "BAD" not in doctor.stdout
-    assert f"{place}/zero/libzero.so" in doctor.stdout
+    kernels = b"-arch sm_" in Path(place, "zero", "libzero.so").read_bytes()
+    assert f"{place}/zero/libzero.so, {'with' if kernels else 'without'} CUDA" in doctor.stdout
     needed = subprocess.run(["objdump", "-p", f"{place}/zero/libzero.so"], capture_output=True, text=True).stdout
     assert not any(name in needed for name in ("json", "xxhash", "uring", "gomp", "stdc++")), needed
 with zipfile.ZipFile(wheel) as archive:

@@ -2,8 +2,8 @@
 # monitor_test.sh ZERO: what the blocks tensorboard and csv_monitor ask for, read by parsers of their own, and by TensorBoard where Python
 # has it; a resumed run goes on in them; what cannot be written is told, and ends nothing.
 source "$(dirname "$0")/lib.sh" "$1"
-python=python3
-[[ ! -x ~/.cache/zero-python/bin/python ]] || python=~/.cache/zero-python/bin/python
+python=$(getent passwd "$(id -u)" | cut -d: -f6)/.cache/zero-python/bin/python
+[[ -x $python ]] || python=python3
 text >text
 monitors=', "tensorboard": {"enabled": true}, "csv_monitor": {"enabled": true, "output_path": "tables", "job_name": "small"}'
 config 2 "$monitors" >c.json

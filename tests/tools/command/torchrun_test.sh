@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh" "$1"
 python=${PYTHON:-$(getent passwd "$(id -u)" | cut -d: -f6)/.cache/zero-python/bin/python}
 if ! "$python" -c 'import torch.distributed.run' 2>/dev/null; then
     echo "SKIPPED: $python has no torchrun (PyTorch); run tools/setup --python"
-    exit 0
+    exit "${ZERO_SET_UP:-0}"
 fi
 if ((sanitized)); then
     echo "SKIPPED: elastic_test kills ranks under a sanitizer, without torchrun"

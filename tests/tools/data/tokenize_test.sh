@@ -2,11 +2,11 @@
 # tokenize_test.sh ZERO TOKENIZE: text and JSON lines become token files with which a model trains; where Python ($PYTHON) has
 # the packages.
 zero=$PWD/$1 tokenize=$PWD/$2
-python=${PYTHON:-python3}
-[[ -n ${PYTHON-} || ! -x ~/.cache/zero-python/bin/python ]] || python=~/.cache/zero-python/bin/python
+python=${PYTHON:-$(getent passwd "$(id -u)" | cut -d: -f6)/.cache/zero-python/bin/python}
+[[ -n ${PYTHON-} || -x $python ]] || python=python3
 if ! "$python" -c 'import tokenizers' 2>/dev/null; then
     echo "SKIPPED: $python has no tokenizers; run tools/setup --python"
-    exit 0
+    exit "${ZERO_SET_UP:-0}"
 fi
 export PYTHON=$python
 set -eu -o pipefail

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # transformers_test.sh ZERO COMPARE_LOGITS PEER.PY: with Hugging Face's own packages, where Python ($PYTHON) has them.
-python=${PYTHON:-python3}
-[[ -n ${PYTHON-} || ! -x ~/.cache/zero-python/bin/python ]] || python=~/.cache/zero-python/bin/python
+python=${PYTHON:-$(getent passwd "$(id -u)" | cut -d: -f6)/.cache/zero-python/bin/python}
+[[ -n ${PYTHON-} || -x $python ]] || python=python3
 if ! "$python" -c 'import torch, transformers, safetensors, numpy' 2>/dev/null; then
     echo "SKIPPED: $python has no transformers; run tools/setup --python"
-    exit 0
+    exit "${ZERO_SET_UP:-0}"
 fi
 set -eux
 zero=$PWD/$1 compare=$PWD/$2 peer=$PWD/$3

@@ -21,7 +21,7 @@ def report() -> bool:
     advice = "" if len(libraries) == 1 else ": there must be one; import torch first"
     gpu = f"{torch.cuda.get_device_name()}: not tried by anyone yet" if torch.cuda.is_available() else "none"
     library = Path(_abi.library_path())
-    cuda = f", {'with' if b'libcuda.so.1' in library.read_bytes() else 'without'} CUDA" if library.exists() else ""
+    cuda = f", {'without' if b'this build has no CUDA' in library.read_bytes() else 'with'} CUDA" if library.exists() else ""
     well = row("zero", f"{zero.__version__}, {library}{cuda}")
     well &= row("python", f"{platform.python_version()}, {sys.executable}", sys.version_info >= (3, 10))
     well &= row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
