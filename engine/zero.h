@@ -348,6 +348,8 @@ typedef struct zero_param {
      * tensor_row on, and the whole tensor has tensor_rows rows, on all model ranks together. A rank adds its parts in the order of
      * rows. 0 and 0: the rows follow those that this rank added before, and there are no others. */
     uint64_t tensor_row, tensor_rows;
+    /* NULL, or a second name, which patterns of param_groups match as well: where the program's own name differs from that in files. */
+    const char *alias;
 } zero_param;
 
 /* Parameters with a learning rate and a weight decay of their own. */
@@ -746,6 +748,9 @@ float zero_engine_loss_scale(const zero_engine *engine);
  * zero_optimization.update_in_backward it is taken when the last training pass of a step begins, and all ranks set the same. `group`: 0
  * where there are no others. ZERO_E_ORDER where a schedule sets it. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
+/* The rate that the configuration, a load or zero_engine_set_lr has given, from which a schedule starts; -1: there is no such group.
+ * Local. */
+double zero_engine_lr(const zero_engine *engine, int group);
 
 /* The settings that an update uses for a parameter group. Optimizers without betas ignore them. */
 typedef struct zero_setting {
@@ -805,6 +810,10 @@ zero_status zero_engine_hash(zero_engine *engine, char out[33]);
  * flags. Also within a pass, not between a unit's begin and end. */
 zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count);
 
+/* Rank 0's bytes to all ranks, as many on each: for first values, and for what one rank has read or drawn. From commit on, between
+ * passes. */
+zero_status zero_engine_broadcast(zero_engine *engine, void *data, uint64_t bytes);
+
 /* ---- checkpoints: collective, between steps. engine/checkpoint/FORMAT.md says what is in the files ---- */
 
 /* Saves weights, optimizer state, step counters and notes as `dir`/step_NNNNNNNN, named by the number of
@@ -848,7 +857,14 @@ zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t kee
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
 
+/* What the host keeps with a checkpoint and is more than a note: rank 0's next save writes these bytes to program.bin in the step's
+ * directory, and the host reads them there. Borrowed until that save returns (one in the background, too). NULL: none. Local. */
+zero_status zero_engine_set_file(zero_engine *engine, const void *data, uint64_t bytes);
+
 uint64_t zero_engine_steps(const zero_engine *engine); /* optimizer updates done, a loaded run's included */
+/* Training passes since the last step, an open one included, without those that were cancelled. A host that an exception has left
+ * between a call and the line after it learns from this function whether the call was done. */
+uint32_t zero_engine_passes(const zero_engine *engine);
 
 /* ---- counters, per rank, since init. Local ---- */
 

@@ -264,6 +264,7 @@ class engine {
     uint32_t data_size() const { return zero_engine_data_size(get()); }
     uint32_t threads() const { return zero_engine_threads(get()); }
     uint64_t steps() const { return zero_engine_steps(get()); }
+    uint32_t passes() const { return zero_engine_passes(get()); }
     uint64_t micro_batch() const { return zero_engine_micro_batch(get()); }
     uint64_t accumulation_steps() const { return zero_engine_accumulation_steps(get()); }
     uint64_t use_micros() const { return zero_engine_use_micros(get()); }

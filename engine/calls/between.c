@@ -98,6 +98,13 @@ zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
     return ranks_sum(&e->ranks, values, count, "a sum of the host's");
 }
 
+zero_status zero_engine_broadcast(zero_engine *e, void *data, uint64_t bytes) {
+    zero_status status = engine_check_between(e, "zero_engine_broadcast");
+    if (status) return status;
+    if (bytes && !data) return refuse(ZERO_E_ARGUMENT, "zero_engine_broadcast: data is NULL");
+    return state_broadcast(&e->state, data, bytes);
+}
+
 /* ---- averages in the place of weights ---- */
 
 zero_status zero_engine_ema_begin(zero_engine *e) {
@@ -229,6 +236,13 @@ zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *va
     return status ? refuse_error(&error) : ZERO_OK;
 }
 
+zero_status zero_engine_set_file(zero_engine *e, const void *data, uint64_t bytes) {
+    zero_status status = engine_check(e, "zero_engine_set_file");
+    if (status) return status;
+    e->state.program = (struct program){data, data ? bytes : 0};
+    return ZERO_OK;
+}
+
 const char *zero_engine_note(const zero_engine *e, const char *key) {
     if (!engine_given(e, "zero_engine_note")) return NULL;
     return notes_find(&e->state.notes, key);
@@ -268,6 +282,11 @@ zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
     if (status) return status;
     error_clear(&error);
     return settings_set_lr(&e->training, group, lr, &error) ? refuse_error(&error) : ZERO_OK;
+}
+
+double zero_engine_lr(const zero_engine *e, int group) {
+    if (!engine_given(e, "zero_engine_lr") || group < 0 || (uint32_t)group >= e->training.groups.count) return -1;
+    return e->training.groups.params[group].lr;
 }
 
 zero_status zero_engine_set_schedule(zero_engine *e, zero_schedule_fn schedule, void *user) {

@@ -68,10 +68,11 @@ zero_status groups_add(struct param_groups *groups, const zero_group *group, int
 }
 
 /* The bits of the group's patterns that match. */
-static uint64_t matching(const struct config_group *group, const char *name) {
+static uint64_t matching(const struct config_group *group, const char *name, const char *alias) {
     uint64_t bits = 0;
     for (uint32_t i = 0; i < group->match_count; i++)
-        bits |= (uint64_t)glob_matches(group->match[i], name) << i;
+        if (glob_matches(group->match[i], name) || (alias && glob_matches(group->match[i], alias)))
+            bits |= (uint64_t)1 << i;
     return bits;
 }
 
@@ -99,7 +100,7 @@ zero_status groups_assign(struct param_groups *groups, const struct model *model
                          param->name ? param->name : "", param->group, groups->count);
     if (param->tied_to) return assign_tied(model, param), ZERO_OK;
     for (uint32_t g = 0; g < config->count && param->name; g++) {
-        uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name);
+        uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name, param->alias);
         groups->matched[g] |= bits;
         if (config->item[g].implied) groups->matched[g] |= bits = implied_bits(param);
         if (!bits || taken) continue;

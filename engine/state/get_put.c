@@ -92,6 +92,26 @@ zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
     return status ? ranks_fail(state->ranks, &error) : fill_regions(state, false, fill, user);
 }
 
+/* ---- broadcast ---- */
+
+zero_status state_broadcast(struct state *state, void *data, uint64_t bytes) {
+    zero_status status = ZERO_OK;
+    uint64_t piece;
+    for (uint8_t *at = data; bytes && !status; at += piece, bytes -= piece) {
+        piece = min64(bytes, PIECE_BYTES);
+        memcpy(state->piece, at, piece);
+        struct comm_call call = {.kind = COMM_BROADCAST,
+                                 .dtype = DTYPE_U8,
+                                 .target_dtype = DTYPE_U8,
+                                 .count = piece,
+                                 .what = "bytes of the host's",
+                                 .target = state->piece};
+        if (state->ranks->size > 1) status = ranks_call(state->ranks, &call);
+        if (!status) memcpy(at, state->piece, piece);
+    }
+    return status;
+}
+
 /* ---- get and put ---- */
 
 zero_status range_check(const struct state *state, const char *what, const struct model_param *p,

@@ -20,6 +20,7 @@
 _Static_assert((int)BLOCK_BYTES == (int)PIECE_BYTES, "a checkpoint's block passes through the plan's piece");
 
 #define TOKEN_NAME "token"
+#define PROGRAM_NAME "program.bin"
 
 /* ---- what there is to save ---- */
 
@@ -157,6 +158,14 @@ static zero_status print_token(struct save *s, uint64_t nonce, struct zero_error
     return status ? status : storage_write_text(s->storage, path, text, CHECKSUM_DIGITS, error);
 }
 
+static zero_status write_program(struct save *s, struct zero_error *error) {
+    const struct program *program = &s->state->program;
+    char path[STORAGE_PATH_BYTES];
+    if (!program->data) return ZERO_OK;
+    zero_status status = storage_join(s->written, PROGRAM_NAME, path, error);
+    return status ? status : storage_write_text(s->storage, path, program->data, program->bytes, error);
+}
+
 /* Warns once: a left-over that stays is there at every save. */
 static void warn_of_left(struct save *s) {
     if (s->left.code && !s->state->warned_of_left_over)
@@ -189,7 +198,8 @@ static zero_status save_prepare(struct save *s, struct zero_error *error) {
     error_clear(&s->left);
     status = steps_begin(s->storage, s->root, state->training->steps, s->written, &s->left, error);
     warn_of_left(s);
-    return status ? status : print_token(s, s->word[0], error);
+    if (!status) status = print_token(s, s->word[0], error);
+    return status ? status : write_program(s, error);
 }
 
 static zero_status find_token(struct save *s, uint64_t nonce, struct zero_error *error) {
@@ -356,6 +366,7 @@ zero_status save_begin(struct save *s, struct state *state, struct storage *stor
     snprintf(s->root, sizeof s->root, "%s", dir);
     zero_status status = ranks_meet(state->ranks, "a checkpoint");
     if (!status) status = together(s, save_prepare);
+    state->program = (struct program){0};
     return status ? status : together(s, save_look);
 }
 

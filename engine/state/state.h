@@ -13,6 +13,12 @@
 #include "engine/state/stored_state.h"
 #include "engine/training/training.h"
 
+/* Bytes of the host's that the next save keeps. */
+struct program {
+    const void *data;
+    uint64_t bytes;
+};
+
 struct state {
     struct running *run;
     struct ranks *ranks;
@@ -20,13 +26,14 @@ struct state {
     const struct model *model;
     const struct peers *peers;
     struct training *training;
-    uint8_t *piece;                 /* PIECE_BYTES of the plan, through which the host's calls move state */
-    struct stored_view host;        /* the host's thread reads and writes through it */
-    struct stored_view background;  /* a save in the background reads through it */
-    bool filled;                    /* the weights have values */
-    bool averaged;                  /* the weights are the averages (state_exchange_averages) */
-    bool unseen;                    /* zero_param_put_owned wrote values that other ranks do not know of */
-    struct manifest_entries notes;  /* the host's, for checkpoints */
+    uint8_t *piece;                /* PIECE_BYTES of the plan, through which the host's calls move state */
+    struct stored_view host;       /* the host's thread reads and writes through it */
+    struct stored_view background; /* a save in the background reads through it */
+    bool filled;                   /* the weights have values */
+    bool averaged;                 /* the weights are the averages (state_exchange_averages) */
+    bool unseen;                   /* zero_param_put_owned wrote values that other ranks do not know of */
+    struct manifest_entries notes; /* the host's, for checkpoints */
+    struct program program;
     struct background_save *saving; /* NULL: none */
     struct zero_error saved;        /* how the last save ended */
     bool warned_of_left_over;       /* a save has warned of a left-over that it could not remove */

@@ -56,6 +56,7 @@ static void wrong_arguments(struct plain *p) {
     ARGUMENT(zero_engine_set_lr(e, 1, 0.1), "group 1", NULL);
     ARGUMENT(zero_engine_sum(e, sums, 65), "65", "64");
     ARGUMENT(zero_engine_sum(e, NULL, 1), "NULL", NULL);
+    ARGUMENT(zero_engine_broadcast(e, NULL, 1), "NULL", NULL);
     ARGUMENT(zero_engine_hash(e, NULL), "NULL", NULL);
     zero_memory_row row = {.struct_size = sizeof row};
     ARGUMENT(zero_engine_memory(e, 1000, &row), "past the last", NULL);

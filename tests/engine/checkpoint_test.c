@@ -73,6 +73,31 @@ static void keep_or_check(zero_engine *engine, bool keeps, struct state *referen
     free(got);
 }
 
+/* Bytes of the host program: more than a call moves at once. The other ranks have them from rank 0; they are in one save. */
+enum { OWN_BYTES = 300001 };
+
+static void make_own(uint8_t *bytes) {
+    for (int i = 0; i < OWN_BYTES; i++) bytes[i] = (uint8_t)(i * 7 + i / 256);
+}
+
+static void give_own(zero_engine *engine, uint8_t *bytes) {
+    if (!zero_engine_rank(engine)) make_own(bytes);
+    CHECK_INT(zero_engine_broadcast(engine, bytes, OWN_BYTES), ZERO_OK);
+    CHECK_INT(zero_engine_set_file(engine, bytes, OWN_BYTES), ZERO_OK);
+}
+
+static void check_own(const char *dir, uint64_t step, bool there) {
+    static uint8_t expected[OWN_BYTES], found[OWN_BYTES + 1];
+    char path[600];
+    snprintf(path, sizeof path, "%s/step_%08d/program.bin", dir, (int)step);
+    FILE *file = fopen(path, "rb");
+    if (!CHECK_INT(file != NULL, there) || !file) return;
+    make_own(expected);
+    CHECK_INT(fread(found, 1, sizeof found, file), OWN_BYTES);
+    CHECK_BYTES(found, expected, OWN_BYTES);
+    fclose(file);
+}
+
 /* ---- one run each ---- */
 
 struct run {
@@ -97,7 +122,11 @@ static void save_rank(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_set_note(engine, "samples", "4711"), ZERO_OK);
     CHECK_INT(zero_engine_set_note(engine, "gone", "x"), ZERO_OK);
     CHECK_INT(zero_engine_set_note(engine, "gone", NULL), ZERO_OK);
+    uint8_t *own = calloc(1, OWN_BYTES);
+    give_own(engine, own);
     if (!CHECK_INT(zero_engine_save(engine, run->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    free(own);
+    if (!rank) check_own(run->dir, zero_engine_steps(engine), true);
     keep_or_check(engine, run->keeps, &at_save[run->world]);
     train(&p, STEPS_AFTER);
     keep_or_check(engine, run->keeps, &at_end[run->world]);
@@ -115,6 +144,10 @@ static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
     if (run->saved_by != run->world) return; /* other ranks add in another order */
     train(&p, STEPS_AFTER);
     keep_or_check(engine, false, &at_end[run->saved_by]);
+    char again[600];
+    snprintf(again, sizeof again, "%s_again", run->dir);
+    CHECK_INT(zero_engine_save(engine, again), ZERO_OK);
+    if (!rank) check_own(again, zero_engine_steps(engine), false);
 }
 
 /* ---- all of them ---- */

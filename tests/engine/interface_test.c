@@ -70,12 +70,14 @@ static void a_null_engine_is_refused(void) {
     NULL_ENGINE(zero_engine_put(NULL, "w", ZERO_PARAM, x, 0, 1));
     NULL_ENGINE(zero_engine_hash(NULL, hash));
     NULL_ENGINE(zero_engine_sum(NULL, y, 1));
+    NULL_ENGINE(zero_engine_broadcast(NULL, y, sizeof y));
     NULL_ENGINE(zero_engine_save(NULL, "d"));
     NULL_ENGINE(zero_engine_save_wait(NULL));
     NULL_ENGINE(zero_engine_load(NULL, "d"));
     NULL_ENGINE(zero_engine_load_weights(NULL, "d"));
     NULL_ENGINE(zero_engine_prune(NULL, "d", 1));
     NULL_ENGINE(zero_engine_set_note(NULL, "k", "v"));
+    NULL_ENGINE(zero_engine_set_file(NULL, "v", 1));
     NULL_ENGINE(zero_engine_counters(NULL, &counters));
     NULL_ENGINE(zero_engine_write_trace(NULL, "t"));
     NULL_UNIT(zero_unit_add_param(NULL, &param));
@@ -99,6 +101,7 @@ static void a_null_engine_has_no_values(void) {
     CHECK_INT(zero_engine_train_batch(NULL), 0);
     CHECK_INT(zero_engine_seed(NULL), 0);
     CHECK_DOUBLE(zero_engine_clipping(NULL), 0, 0);
+    CHECK_DOUBLE(zero_engine_lr(NULL, 0), -1, 0);
     CHECK_DOUBLE((double)zero_engine_loss_scale(NULL), 0, 0);
     CHECK_INT(zero_engine_dtype(NULL), ZERO_F32);
     CHECK_INT(zero_engine_cuda(NULL, NULL), -1);

@@ -85,6 +85,7 @@ static void the_first_pattern_that_matches_decides(void) {
     begin(&w, ", \"param_groups\": [{\"match\": [\"*.b\", \"x\"]}, {\"match\": \"h.*\", \"frozen\": true}]");
     CHECK_INT(groups_add(&w.groups, &(zero_group){.lr = 1}, &own, &error), ZERO_OK);
     CHECK_INT(declare(&w, (zero_param){.name = "h.b"}).group, 1);
+    CHECK_INT(declare(&w, (zero_param){.name = "in files", .alias = "x"}).group, 1);
     zero_param frozen = declare(&w, (zero_param){.name = "h.w", .group = 3, .flags = ZERO_NO_DECAY});
     CHECK_INT(frozen.group, 2);
     CHECK_INT(frozen.flags, ZERO_FROZEN | ZERO_NO_DECAY);

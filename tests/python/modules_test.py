@@ -1,12 +1,17 @@
 """What PyTorch programs do with a model beside the plain loop: every case trains as plain PyTorch does."""
 
 import copy
+import dataclasses
+import gc
 import itertools
 import os
 import random
 import shutil
+import threading
+import types
 import unittest
 import warnings
+import weakref
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +22,7 @@ import torch.nn.functional as F
 from models import KINDS, MLP, Block, configuration, loss_of_vectors, made, plain_losses, vectors
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import zero
 
@@ -328,12 +334,19 @@ class Passes(Case):
             self.assertLosses(losses, sum(plain_losses("mlp", STEPS, micro=2), []))
 
     def test_two_forwards_one_backward(self):
-        engine = self.mlp()
-        first = loss_of_vectors(engine.model, 0)
-        with self.assertRaisesRegex(zero.ZeroError, "free_order=True"):
-            loss_of_vectors(engine.model, 1)
-        engine.backward(first)
-        engine.step()
+        """The later forward drops the pass of the one before, whose result may be there for ever; a backward through that raises."""
+        for stage in (0, 3):
+            for plain in (False, True):
+                engine = self.mlp(stage=stage)
+                back = (lambda loss: loss.backward()) if plain else engine.backward
+                for chosen in (lambda a, b: a + b, lambda a, b: b + a, lambda a, b: a):
+                    loss = chosen(loss_of_vectors(engine.model, 0), loss_of_vectors(engine.model, 1))
+                    with self.assertRaisesRegex(zero.ZeroError, "later forward with gradients.* free_order=True"):
+                        back(loss)
+                kept = loss_of_vectors(engine.model, 2)
+                self.assertLosses(self.train(engine), self.expected)
+                with self.assertRaisesRegex(zero.ZeroError, "later forward"):
+                    back(kept)
 
     def test_free_order(self):
         """Two forwards and one backward; two backwards of one forward. With at most one unit in use, in less memory."""
@@ -390,6 +403,201 @@ class Passes(Case):
             engine.step()
             losses.append(loss.item())
         self.assertLosses(losses, self.expected)
+
+
+CALLS = []
+
+
+def count_call(module, args, y):
+    CALLS.append(1)
+
+
+@dataclasses.dataclass(slots=True)
+class Result:
+    value: object
+
+
+class Kept(Block):
+    """Keeps a loss of its own, an inner tensor, and adds a parameter, for which autograd saves nothing."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        self.router, self.shift = nn.Linear(width, 4), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        self.balance = self.router(x).softmax(-1).var()
+        self.inner = super().forward(x)
+        return Result((Result(self.inner + self.shift),))
+
+
+class Keeper(MLP):
+    frozen, again, compiled = (), False, False
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Kept(96) for _ in range(3))
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        for i in self.frozen:
+            self.blocks[i].requires_grad_(False)
+        for block in self.blocks if self.compiled else ():
+            block.compile(backend="aot_eager")
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = (checkpoint(block, x, use_reentrant=False) if self.again else block(x)).value[0].value
+        self.logits = self.head(x)
+        return Result([{"x": self.logits}])
+
+
+class FrozenKeeper(Keeper):
+    frozen = (1,)
+
+
+class RecomputedKeeper(Keeper):
+    again = True
+
+
+class CompiledKeeper(Keeper):
+    compiled = True
+
+
+def of_result(model, step):
+    return F.cross_entropy(model(vectors(step)[0]).value[0]["x"], vectors(step)[1])
+
+
+def of_inner_tensor(model, step):
+    model(vectors(step)[0])
+    return model.blocks[1].inner.square().mean()
+
+
+def of_hidden_logits(model, step):
+    model(vectors(step)[0])
+    return F.cross_entropy(model.logits * model.scale.exp(), vectors(step)[1])
+
+
+def with_balance(model, step):
+    return of_result(model, step) + sum(block.balance for block in model.blocks)
+
+
+def of_shift_alone(model, step):
+    return 0 * of_result(model, step).detach() + model.scale.exp() * 2 + model.blocks[2].inner.sum() * 0
+
+
+class Gradients(Case):
+    """Gradients are those of plain PyTorch, wherever a loss comes from."""
+
+    def assertTrains(self, make, loss, plainly, evaluates=False, **options):
+        torch.manual_seed(0)
+        model = make()
+        plain = copy.deepcopy(model) if not make.compiled else Keeper()
+        plain.load_state_dict(model.state_dict())
+        engine = self.engine(model, gradient_clipping=0, **options)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        for step in range(3):
+            loss(plain, step).backward()
+            for p in plain.parameters():
+                p.grad = torch.zeros_like(p) if p.grad is None and p.requires_grad else p.grad
+            value = loss(engine.model, step)
+            if evaluates:
+                with torch.no_grad():
+                    loss(engine.model, 9)
+            value.backward() if plainly else engine.backward(value)
+            right = nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None]).item()
+            self.assertAlmostEqual(engine.step().grad_norm / right, 1, delta=1e-5)
+            optimizer.step()
+            optimizer.zero_grad()
+        for name, value in engine.state_dict().items():
+            torch.testing.assert_close(value, plain.state_dict()[name], rtol=0, atol=2e-5)
+
+    def test_any_loss(self):
+        kinds = (of_result, of_inner_tensor, of_hidden_logits, with_balance, of_shift_alone)
+        for loss, stage, free, plainly in itertools.product(kinds, (0, 3), (False, True), (False, True)):
+            with self.subTest(loss.__name__, stage=stage, free=free, plainly=plainly):
+                self.assertTrains(Keeper, loss, plainly, stage=stage, free_order=free)
+
+    def test_any_module(self):
+        for make, loss, evaluates in itertools.product(
+            (FrozenKeeper, RecomputedKeeper, CompiledKeeper), (of_result, with_balance), (False, True)
+        ):
+            if make is not RecomputedKeeper or loss is of_result:  # what a recomputed block keeps is of another graph
+                with self.subTest(make.__name__, loss=loss.__name__, evaluates=evaluates):
+                    self.assertTrains(make, loss, False, evaluates)
+
+    def test_a_backward_that_reads_nothing(self):
+        """Of a parameter alone: engine.backward begins the pass, and loss.backward() is not seen."""
+        engine = self.engine(Keeper())
+        engine.model(vectors(0)[0])
+        (engine.model.scale * 2).backward()
+        with self.assertRaisesRegex(zero.ZeroError, r"parameter scale by a backward .* call engine.backward\(loss\)"):
+            engine.step()
+        engine.optimizer.zero_grad()
+        engine.model(vectors(0)[0])
+        engine.backward(engine.model.scale * 2)
+        self.assertEqual(engine.step().grad_norm, 2)
+
+    def test_a_change_in_place(self):
+        """Of a tensor that autograd has saved: it raises, as in plain PyTorch."""
+
+        class Changes(Block):
+            def forward(self, x):
+                y = torch.sigmoid(self.a(x))
+                z = self.b(y)
+                y.mul_(2)
+                return z
+
+        engine = self.engine(nn.Sequential(nn.Sequential(Changes(96), Changes(96)), nn.Linear(96, 10)))
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            engine.backward(loss_of_vectors(engine.model, 0))
+
+    def test_an_exception_anywhere_in_a_backward(self):
+        """It drops the step. The next one has the gradient of plain PyTorch."""
+
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                raise MemoryError
+
+        def in_a_parameter_hook(model, step):
+            hook = model.blocks[0].a.bias.register_hook(lambda grad: (_ for _ in ()).throw(MemoryError))
+            model.head.register_forward_pre_hook(lambda *_: hook.remove() if model.repeats else None)
+            return of_result(model, step)
+
+        places = {
+            "before any node": lambda model, step: Fails.apply(of_result(model, step)),
+            "in a block": lambda model, step: of_result(model, step) + Fails.apply(model.blocks[1].inner).sum(),
+            "of a parameter": in_a_parameter_hook,
+            "after all units": lambda model, step: of_result(model, step) + Fails.apply(model.scale) * 0,
+        }
+        for (place, fails), make, free in itertools.product(places.items(), (Keeper, RecomputedKeeper), (False, True)):
+            if make is RecomputedKeeper and place == "in a block":
+                continue
+            with self.subTest(place, make=make.__name__, free=free):
+                torch.manual_seed(0)
+                engine = self.engine(make(), free_order=free, gradient_accumulation_steps=2, gradient_clipping=0)
+                norms = []
+                for attempt in ("before", "fails", "repeats"):
+                    engine.model.repeats = attempt == "repeats"
+                    engine.backward(of_result(engine.model, 0))
+                    if attempt == "fails":
+                        with self.assertRaises(MemoryError):
+                            engine.backward(fails(engine.model, 1))
+                        continue
+                    engine.backward(of_result(engine.model, 1))
+                    norms.append(engine.step().grad_norm)
+                    if attempt == "before":
+                        weights = engine.state_dict()
+                    else:
+                        engine.load_state_dict(weights)
+                plain = make()
+                plain.load_state_dict(weights)
+                for step in range(2):
+                    (of_result(plain, step) / 2).backward()
+                right = nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None]).item()
+                self.assertAlmostEqual(norms[1] / right, 1, delta=1e-5)
 
 
 class Modules(Case):
@@ -501,6 +709,68 @@ class Modules(Case):
             self.assertEqual([type(t) for t in (model.scale, model.ones, model.tables["bias"])], [torch.Tensor] * 3)
             self.assertEqual((model.calls, len(model.seen)), (STEPS, STEPS))
             self.assertNotIn("ones", model.state_dict())
+
+    def test_what_the_program_holds(self):
+        """The forward that finds the order of units sees copies: arguments, hooks and what they write to, counters of operations."""
+
+        class Cache:
+            def __init__(self):
+                self.seen, self.sum = [], torch.zeros(96)
+
+        class Takes(MLP):
+            def __init__(self, by_data):
+                super().__init__()
+                self.by_data, self.lock, self.hooked = by_data, threading.Lock(), False
+
+            def forward(self, x, cache, generator):
+                if self.by_data:
+                    assert x.sum().item() != 0
+                with self.lock:
+                    cache.seen.append(x.shape)
+                cache.sum += x.sum(0)
+                if not self.hooked:
+                    self.hooked = True
+                    self.blocks[0].register_forward_hook(lambda module, args, y: y * 2)
+                return super().forward(x.mul_(2) + torch.rand(96, generator=generator))
+
+        for by_data in (False, True):
+            model, plain = (torch.manual_seed(0) and Takes(by_data) for _ in range(2))
+            seen, calls, method = [], Cache(), Cache()
+            method.hook = types.MethodType(lambda self, module, args: self.seen.append(1), method)
+            model.blocks[1].register_forward_hook(lambda module, args, y: seen.append(y) or calls.seen.append(1))
+            model.blocks[1].register_forward_hook(count_call)
+            model.blocks[2].register_forward_pre_hook(method.hook)
+            plain_cache, cache = Cache(), Cache()
+            before = len(CALLS)
+            with FlopCounterMode(display=False) as flops:
+                got = self.engine(model).model(vectors(0)[0], cache, torch.Generator().manual_seed(1))
+            counts = len(seen), len(calls.seen), len(CALLS) - before, len(method.seen)
+            with FlopCounterMode(display=False) as plain_flops:
+                expected = plain(vectors(0)[0], plain_cache, torch.Generator().manual_seed(1))
+            torch.testing.assert_close(got, expected)
+            torch.testing.assert_close(cache.sum, plain_cache.sum)
+            self.assertEqual((counts, type(seen[0]), cache.seen), ((1, 1, 1, 1), torch.Tensor, plain_cache.seen))
+            self.assertEqual(flops.get_total_flops(), plain_flops.get_total_flops())
+            self.assertEqual([len(block._forward_hooks) for block in model.blocks], [2, 3, 1])  # one is the engine's
+
+    def test_what_is_freed(self):
+        """No activations of the first forward stay, whatever they depend on, nor those of a forward whose result is dropped."""
+
+        class ByData(MLP):
+            def forward(self, x):
+                assert x.sum().item() != 0
+                return super().forward(x)
+
+        for make in (MLP, ByData):
+            engine, held = self.engine(make()), []
+            gc.disable()
+            try:
+                engine.model.blocks[1].register_forward_hook(lambda module, args, y: held.append(weakref.ref(y.untyped_storage())) and None)
+                for _ in range(2):
+                    engine.model(vectors(0)[0])
+                self.assertEqual([storage() for storage in held], [None] * 2)
+            finally:
+                gc.enable()
 
     def test_random_numbers(self):
         """The forward that finds the order of units leaves the generators as they were."""

@@ -1,5 +1,7 @@
 """Two ranks: copies of this process, which has imported all that they need."""
 
+import copy
+import ctypes
 import os
 import re
 import signal
@@ -13,7 +15,7 @@ from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
-from models import KINDS, configuration, loss_of_vectors, made, need_torchrun, plain_losses
+from models import KINDS, MLP, configuration, loss_of_vectors, made, need_torchrun, plain_losses, tokens, vectors
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -67,6 +69,7 @@ def equal():
 
 def trainer():
     """transformers.Trainer on the engine, beside itself on torch.distributed."""
+    import transformers
     import trainer_test
 
     options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4, "per_device_train_batch_size": 2}
@@ -74,6 +77,14 @@ def trainer():
     for t in both:
         t.train()
     assert both[0].engine.size == 2
+    save_model = transformers.Trainer.save_model  # of another version, whose rank 1 does not come to _save
+    transformers.Trainer.save_model = lambda self, place=None, _internal_call=False: self.args.should_save and self._save(place)
+    other = trainer_test.trainer(os.path.join(os.environ["PLACE"], "other"), **options)
+    other.train()
+    transformers.Trainer.save_model = save_model
+    assert other.engine.hash() == both[0].engine.hash()
+    again = zero.fully_shard(zero.load_pretrained(made("gpt2"), os.path.join(other.args.output_dir, "checkpoint-8")), configuration(1))
+    assert again.hash() == other.engine.hash()
     if both[0].args.process_index == 0:  # which logs
         trainer_test.TrainerTest().assertLogs(*both, "loss", "eval_loss")
     return both[0].args.process_index
@@ -119,6 +130,51 @@ def fsdp2():
     dist.destroy_process_group()
 
 
+def first_values():
+    """Each rank makes its model with a seed of its own, on the CPU or on the meta device: all begin with that of rank 0, buffers too."""
+
+    def make(seed, device="cpu"):
+        torch.manual_seed(seed)
+        with torch.device(device):
+            model = KINDS["resnet"].make()
+        model.register_buffer("frequencies", torch.randn(8))
+        model.count = torch.nn.Parameter(torch.tensor([seed]), requires_grad=False)
+        return model
+
+    for stage in (0, 2, 3):
+        for devices in ("cpu", "cpu"), ("cpu", "meta"), ("meta", "cpu"):
+            right = make(100, devices[0]).state_dict()
+            engine = zero.fully_shard(make(100 + RANK, devices[RANK]), configuration(stage), secret=os.environ["SECRET"])
+            state = engine.state_dict()
+            for name, value in state.items():
+                assert right[name].is_meta or torch.equal(value, right[name]), (stage, devices, name)
+            sums = (ctypes.c_double * 1)(sum(value.double().sum().item() for value in state.values()))
+            own = sums[0]
+            zero._abi.lib.zero_engine_sum(engine._handle, sums, 1)
+            assert sums[0] == 2 * own, (stage, devices, own, sums[0])
+            engine.close()
+    print(f"rank {RANK} has the values of rank 0", flush=True)
+
+
+def generates():
+    """The ranks end at different tokens: generate() has plain PyTorch's, greedy and by beams, and training goes on."""
+    store = dist.FileStore(os.environ["KILLED"] + ".store", 2)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=2)
+    model = made("llama").eval()
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    prompts = [tokens(rank)[:1, :4] for rank in range(2)]
+    ends = model.generate(prompts[0], **options, eos_token_id=None)[0, 4].item()  # rank 0's first
+    for stage, beams in ((1, 1), (3, 1), (3, 3)):
+        right = model.generate(prompts[RANK], **options, num_beams=beams, eos_token_id=ends).tolist()
+        engine = zero.fully_shard(made("llama").eval(), configuration(stage))
+        engine.commit(prompts[0])
+        assert engine.model.generate(prompts[RANK], **options, num_beams=beams, eos_token_id=ends).tolist() == right, (stage, beams)
+        train(engine, "llama", 2)
+        engine.close()
+    print(f"rank {RANK} has {len(right[0])} tokens", flush=True)
+    dist.destroy_process_group()
+
+
 def no_targets():
     """Rank 0 has a batch without targets: its loss reaches no unit."""
     for stage in (0, 1, 3):
@@ -130,6 +186,37 @@ def no_targets():
             if step == 1:
                 print(f"stage {stage}: norm {norm:.6f}", flush=True)
         print(f"stage {stage}: {engine.hash()}", flush=True)
+        engine.close()
+
+
+def inner_losses():
+    """The ranks' losses are of different inner tensors, in turn with a loss of the whole model."""
+
+    class Kept(MLP):
+        def forward(self, x):
+            self.kept = [x]
+            for block in self.blocks:
+                self.kept.append(block(self.kept[-1]))
+            return self.head(self.kept[-1])
+
+    def loss(model, step, rank):
+        output = model(vectors(step, rank)[0])
+        return model.kept[1 + rank].square().mean() if step % 2 == rank else output.square().mean()
+
+    for stage in (0, 2, 3):
+        torch.manual_seed(0)
+        model = Kept()
+        plain = copy.deepcopy(model)
+        engine = zero.fully_shard(model, configuration(stage, gradient_clipping=0, comm={"timeout_s": 60}), secret=os.environ["SECRET"])
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        for step in range(4):
+            ((loss(plain, step, 0) + loss(plain, step, 1)) / 2).backward()
+            engine.backward(loss(engine.model, step, RANK))
+            right = torch.nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None]).item()
+            assert abs(engine.step().grad_norm / right - 1) < 1e-5, (stage, step)
+            optimizer.step()
+            optimizer.zero_grad()
+        print(f"rank {RANK}: stage {stage} {engine.hash()}", flush=True)
         engine.close()
 
 
@@ -267,6 +354,19 @@ class Ranks(unittest.TestCase):
             self.assertRegex(output, r"rank \d posted all-gather of blocks\.\d .* where rank \d posted all-gather of blocks\.\d")
             if torch.__version__ >= (2, 8):  # with FSDP2 on CPUs
                 self.assertRegex(output, r"rank \d: FSDP2 has trained on a mixture")
+
+    def test_first_values(self):
+        for rank in self.start(first_values):
+            self.assertRegex(rank.output(), r"rank \d has the values of rank 0")
+
+    def test_generates(self):
+        for rank in self.start(generates):
+            self.assertRegex(rank.output(), r"rank \d has \d+ tokens")
+
+    def test_inner_losses(self):
+        outputs = [rank.output() for rank in self.start(inner_losses)]
+        hashes = [re.findall(r"stage \d (\w+)", output) for output in outputs]
+        self.assertEqual((len(hashes[0]), hashes[0]), (3, hashes[1]), outputs)
 
     def test_no_targets(self):
         outputs = [rank.output() for rank in self.start(no_targets)]

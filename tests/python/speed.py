@@ -187,7 +187,7 @@ def overhead(rounds=30):
     import torch
     import torch.distributed as dist
 
-    import zero._pass
+    import zero._open
 
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -203,15 +203,15 @@ def overhead(rounds=30):
         seconds[side].append(time.thread_time() - began)
         step()
 
-    lib = zero._pass.lib
+    lib = zero._open.lib
     for _ in range(rounds):
         for side in sides:
             one(side)
-        zero._pass.lib = timed = Timed(lib)
+        zero._open.lib = timed = Timed(lib)
         one("zero")
         seconds["zero"].pop()
         seconds["library"].append(timed.seconds)
-        zero._pass.lib = lib
+        zero._open.lib = lib
     middle = {side: 1e6 * statistics.median(values[5:]) for side, values in seconds.items()}
     units = 10  # 6 blocks, two embeddings, the last norm, the tied head
     ours, theirs = middle["zero"] - middle["plain"], middle["fsdp2"] - middle["plain"]

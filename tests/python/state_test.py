@@ -13,6 +13,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from models import KINDS, MLP, Block, OwnParameter, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
 from modules_test import Case
 from safetensors import safe_open
@@ -76,6 +77,64 @@ class State(Case):
         file = safe_open(self.path / "model.safetensors", framework="pt")
         types = {"norm.weight": torch.float32, "norm.bias": torch.float32, "head.weight": torch.bfloat16}
         self.assertEqual({name: file.get_tensor(name).dtype for name in types}, types)
+
+    def test_inputs_in_bf16(self):
+        """Units get bf16; what the model gets, computes between units, or keeps in a list, stays as it is."""
+
+        class Aware(torch.nn.Module):
+            def __init__(self, blocks):
+                super().__init__()
+                self.blocks = torch.nn.ModuleList(Block(96) for _ in range(blocks))
+                self.time, self.head, self.seen = torch.nn.Linear(96, 96), torch.nn.Linear(96, 1), []
+                self.register_buffer("frequencies", torch.arange(96) / 7)
+
+            def forward(self, x, when, labels):
+                self.seen.append((x.dtype, when.tolist(), labels.tolist()))
+                x = x + self.time((when[:, None] * self.frequencies).sin())
+                for block in self.blocks:
+                    x = block(x + self.frequencies)
+                return F.mse_loss(self.head(x)[:, 0].float(), labels)
+
+        class Many(Block):
+            def forward(self, pair, options):
+                self.seen = pair, options
+                return super().forward(pair[0]) * options["scale"]
+
+        class Listed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.block, self.head = Many(96), torch.nn.Linear(96, 10)
+
+            def forward(self, x, options):
+                self.kept = []
+                return self.head(self.block((x, self.kept), options))
+
+        x, when, labels = vectors(0)[0], torch.tensor([1999.0, 2001, 3, 4]), torch.tensor([2013.0, 2, 3, 4.01])
+        for blocks in (0, 2):
+            torch.manual_seed(0)
+            plain = deepcopy(model := Aware(blocks))
+            engine = self.engine(model, bf16={"enabled": True}, gradient_clipping=0)
+            for step in range(2):
+                loss = model(x, when, labels) if step else model(x, when=when, labels=labels)
+                right = plain(x, when, labels)
+                engine.backward(loss)
+                engine.step()
+                self.assertEqual(model.seen[-1], plain.seen[-1])
+                self.assertAlmostEqual(loss.item() / right.item(), 1, delta=0.01)
+            with engine.full_parameters(), torch.no_grad():
+                self.assertEqual(model.head(x).dtype, torch.float32)
+        engine, options = self.engine(Listed(), bf16={"enabled": True}), {"scale": torch.ones(1), "name": "x"}
+        engine.backward(engine(x, options).float().square().mean())
+        engine.step()
+        (given, kept), found = engine.model.block.seen
+        self.assertEqual((given.dtype, found["scale"].dtype, options["scale"].dtype), (torch.bfloat16, torch.bfloat16, torch.float32))
+        self.assertIs(kept, engine.model.kept)
+        own = zero.fully_shard(MLP(), configuration(3, bf16={"enabled": True}), cast_inputs=False)
+        self.engines.append(own)
+        with self.assertRaisesRegex(RuntimeError, "dtype"):
+            loss_of_vectors(own.model, 0)
+        own.backward(F.cross_entropy(own(x.bfloat16()).float(), vectors(0)[1]))
+        own.step()
 
     def test_fp16(self):
         fp16 = {"enabled": True, "initial_scale_power": 8}
@@ -181,6 +240,27 @@ class State(Case):
             self.assertEqual((second.steps, second.note("position")), (STEPS, "24"))
             self.assertLosses(self.train(second, range(STEPS, 2 * STEPS)), expected[STEPS:], 0)
             self.assertEqual(second.hash(), whole.hash())
+
+    def test_a_forked_child(self):
+        """It leaves its parent's engine alone, also at its end, which does what close() does, and a save in the background is whole."""
+        engine = self.engine(made("mlp"), checkpoint={"async": True})
+        self.train(engine, range(2))
+        engine.save(self.path / "forked")
+        child = os.fork()
+        if not child:
+            said = 0
+            for call in (lambda: loss_of_vectors(engine.model, 0), engine.hash, engine.step, engine.close):
+                try:
+                    call()
+                except zero.ZeroError as error:
+                    said += "parent process" in str(error)
+            os._exit(said)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 3)  # close() does nothing
+        losses = self.train(engine, range(2, 4))
+        engine.save_wait()
+        other = self.engine(made("mlp"))
+        self.assertTrue(other.resume(self.path / "forked"))
+        self.assertEqual(self.train(other, range(2, 4)), losses)
 
     def test_save_in_the_background(self):
         """It is complete when the engine is closed, or gone; one that fails says so."""
@@ -582,7 +662,7 @@ class State(Case):
         model = made("mlp")
         for module in model.modules():
             module._parameters = {name: torch.nn.Parameter(p.detach().as_subclass(Elsewhere)) for name, p in module._parameters.items()}
-        values = zero._weights.first_values(model, None, 0)
+        values = zero._weights.first_values(model, None, 0, {})
         for name, p in made("mlp").named_parameters():
             leaf = Leaf(name, "", model.get_parameter(name), frozenset())
             self.assertEqual(values(leaf).data_ptr() % 4, 0)

@@ -1,5 +1,6 @@
 """Hugging Face's Trainer on the engine, beside itself without it: losses, evaluation, checkpoints. ranks_test.py has two ranks."""
 
+import importlib.util
 import json
 import tempfile
 import unittest
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from models import made, tokens
+from models import images, made, tokens
 
 import zero
 from zero.trainer import Trainer
@@ -23,9 +24,10 @@ def trainer(place, kind="gpt2", shard=True, config=None, more=None, **options):
     values |= {"save_strategy": "no", "report_to": "none", "dataloader_pin_memory": False}
     args = transformers.TrainingArguments(str(place), **(values | options))
     data = {"train_dataset": ROWS, "eval_dataset": ROWS[:7], **(more or {})}
+    model = kind() if callable(kind) else made(kind)
     if not shard:
-        return transformers.Trainer(made(kind), args, **data)
-    return Trainer(made(kind), args, zero_config=config or STAGE3, **data)
+        return transformers.Trainer(model, args, **data)
+    return Trainer(model, args, zero_config=config or STAGE3, **data)
 
 
 def logged(trainer, *keys):
@@ -81,6 +83,66 @@ class TrainerTest(unittest.TestCase):
         best = min(logged(t, "eval_loss"))
         self.assertLess(best, logged(t, "eval_loss")[-1])
         self.assertAlmostEqual(t.evaluate()["eval_loss"], best, delta=1e-6)
+
+    def test_buffers(self):
+        """Statistics of batch norms are those of the checkpoint: after a resume, and of the best model, from its checkpoint or its files."""
+        from transformers import ResNetConfig, ResNetForImageClassification
+
+        def make():
+            torch.manual_seed(0)
+            return ResNetForImageClassification(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=2))
+
+        rows = [{"pixel_values": images(i, side=16)[0][0] * 2 + 1, "labels": i % 2} for i in range(16)]
+        options = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "gradient_accumulation_steps": 1}
+        options |= {"max_steps": 6, "learning_rate": 0.3, "lr_scheduler_type": "constant", "warmup_steps": 0}
+        made_by = lambda place, **more: trainer(self.path / place, make, more={"train_dataset": rows, "eval_dataset": rows}, **(options | more))
+        whole = made_by("whole")
+        whole.train()
+        state = whole.engine.state_dict()
+        second = made_by("second", save_strategy="no")
+        second.train(resume_from_checkpoint=str(self.path / "whole" / "checkpoint-4"))
+        again = second.engine.state_dict()
+        for name, value in state.items():
+            self.assertTrue(torch.equal(again[name], value), name)
+        read = ResNetForImageClassification.from_pretrained(self.path / "whole" / "checkpoint-6").state_dict()
+        for name, value in state.items():
+            self.assertTrue(torch.equal(read[name], value), name)
+        for only_model in (False, True):
+            best = made_by(f"best{only_model}", load_best_model_at_end=True, save_only_model=only_model, greater_is_better=True)
+            best.train()
+            loss = max(logged(best, "eval_loss"))
+            self.assertGreater(loss, logged(best, "eval_loss")[-1])
+            self.assertAlmostEqual(best.evaluate()["eval_loss"], loss, delta=1e-6)
+            steps = {t.item() for name, t in best.engine.state_dict().items() if name.endswith("num_batches_tracked")}
+            self.assertEqual(steps, {int(best.state.best_model_checkpoint.rpartition("-")[2])})
+
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "no peft")
+    def test_adapters(self):
+        """PEFT reads what is saved of an adapter, and of modules beside it; resume and the best model go on with it."""
+        import peft
+
+        for more in ({}, {"modules_to_save": ["lm_head"]}, {"bias": "lora_only"}):
+            config = peft.LoraConfig(target_modules=["q_proj"], r=2, **more)
+            make = lambda: peft.get_peft_model(made("llama"), config)
+            options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4, "learning_rate": 0.1}
+            torch.manual_seed(1)
+            whole = trainer(self.path / "whole", make, **options)
+            whole.train()
+            torch.manual_seed(2)
+            second = trainer(self.path / "second", make, save_strategy="no")
+            second.train(resume_from_checkpoint=str(self.path / "whole" / "checkpoint-4"))
+            self.assertEqual(second.engine.hash(), whole.engine.hash())
+            whole.save_model(str(self.path / "out"))
+            read = peft.PeftModel.from_pretrained(made("llama"), self.path / "out").state_dict()
+            trained = {name: t for name, t in whole.engine.state_dict().items() if "lora_" in name or "modules_to_save" in name}
+            self.assertGreater(len(trained), 0)
+            for name, value in trained.items():
+                self.assertTrue(torch.equal(read[name], value), name)
+            for only_model in (False, True):
+                torch.manual_seed(1)
+                best = trainer(self.path / f"best{only_model}", make, load_best_model_at_end=True, save_only_model=only_model, **options)
+                best.train()
+                self.assertAlmostEqual(best.evaluate()["eval_loss"], min(logged(best, "eval_loss")), delta=1e-6)
 
     def test_interrupted(self):
         """A training that ends between the micro-steps of a step leaves nothing to the next one."""

@@ -176,6 +176,15 @@ static void write_file(const char *path, const char *text) {
     fclose(file);
 }
 
+/* An index of an earlier save beside the single file of a later one. */
+static void a_stale_index_is_left_out(void) {
+    char command[8192];
+    snprintf(command, sizeof command, "cp -r %s %s", fixture, place("stale"));
+    CHECK_INT(system(command), 0);
+    write_file(place("stale/model.safetensors.index.json"), "{\"weight_map\": {\"wte.weight\": \"gone\"}}");
+    same_weights(fixture, place("stale"), COUNT_MAX, 0);
+}
+
 static void strangers(void) {
     static const char config[] =
         "{\"n_layer\": 1, \"n_embd\": 8, \"n_head\": 2, \"n_positions\": 8, \"vocab_size\": 24}";
@@ -255,6 +264,7 @@ int main(int argc, char **argv) {
     fixture = argv[1];
     comes_in_with_its_logits();
     goes_out_as_it_came();
+    a_stale_index_is_left_out();
     if (is(GPT_LLAMA)) strange_llamas();
     if (is(GPT_GPT2)) {
         comes_from_llmc();

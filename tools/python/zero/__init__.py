@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
+from zero import _weights
 from zero._abi import ZeroError, lib
 from zero._engine import Engine, Optimizer, StepInfo
-from zero._weights import directories
 from zero.data import Batches
 
 __all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "initialize", "load_pretrained"]
@@ -46,9 +46,9 @@ def initialize(
     return engine, engine.optimizer, loader, lr_scheduler(engine.optimizer) if lr_scheduler else None
 
 
-def load_pretrained(model: nn.Module, directory: str | os.PathLike[str]) -> nn.Module:
-    """The first values of the model's parameters come from the safetensors files in `directory`, as transformers writes
-    them, when fully_shard moves them to the engine: call it before. The model may be on the meta device: no rank ever
-    holds more than one parameter and its own shard."""
-    directories[model] = Path(directory)
+def load_pretrained(model: nn.Module, directory: str | os.PathLike[str], *, strict: bool = False) -> nn.Module:
+    """The model's parameters and buffers take their values from the safetensors files in `directory`, as transformers writes them:
+    call it before fully_shard. Those on the meta device take them when fully_shard moves them to the engine: no rank ever holds more
+    than one parameter and its own shard. A warning names what the files lack; with `strict` that is an error."""
+    _weights.take(model, Path(directory), strict)
     return model

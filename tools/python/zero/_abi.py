@@ -3,7 +3,9 @@
 import ctypes as C
 import os
 import re
-from collections.abc import Generator
+import sys
+import weakref
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,26 @@ def _answers() -> Generator[int, Any, None]:
 _asked = _answers()
 next(_asked)
 interrupted = C.CFUNCTYPE(C.c_int, C.c_void_p)(_asked.send)
+
+
+_callbacks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def callback(kind: Any, function: Callable[..., Any]) -> Any:
+    """For C. What it raises, and Ctrl-C on the way into it, comes out of the call of the library."""
+    _callbacks.add(function)
+    return kind(function)
+
+
+def _lost(lost: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
+    """ctypes drops what a callback raises."""
+    if "ctypes callback" in (lost.err_msg or "") and any(lost.object is f or repr(f) in lost.err_msg for f in _callbacks):
+        raised.append(lost.exc_value)
+    else:
+        others(lost)
+
+
+sys.unraisablehook = _lost
 
 
 def library_path() -> str:

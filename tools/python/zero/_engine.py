@@ -1,17 +1,20 @@
 """A torch.nn.Module on the engine: what a user calls."""
 
 import ctypes as C
+import io
 import itertools
 import json
 import logging
+import math
 import os
 import secrets
 import socket
 import sys
 import warnings
 import weakref
+import zlib
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,10 +24,13 @@ from torch import nn
 
 from zero import _abi, _header, _units
 from zero._abi import ZeroError, lib
+from zero._cast import cast_inputs
+from zero._files import NAMES, SINGLE, groups_to_write, own_name, plain, remove_older, step_directory, write
 from zero._leaf import Leaf
-from zero._pass import Passes, Use
+from zero._open import Use
+from zero._pass import Passes
 from zero._private import NamedMemberAccessor, pytree
-from zero._weights import Init, first_value, first_values, initialised, write_safetensors
+from zero._weights import ON_META, Given, Init, buffer_value, check_apart, digests, first_values, forget, initialised
 
 logger = logging.getLogger("zero")
 _torch: Any = torch  # functions without types
@@ -33,7 +39,7 @@ _TIERS = ("device", "cpu", "nvme")
 _models: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # on engines
 
 
-_log: Any = _header.zero_log_fn(lambda user, level, line: logger.log(10 * (level + 1), "%s", line.decode(errors="replace")))
+_log = _abi.callback(_header.zero_log_fn, lambda user, level, line: logger.log(10 * (level + 1), "%s", line.decode(errors="replace")))
 
 
 @dataclass(frozen=True)
@@ -50,34 +56,53 @@ class StepInfo:
     repeated: bool = False  # updated in the backward, and again, clipped
 
 
+_SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum", "dampening", "nesterov")  # of param_groups
+
+
 class Optimizer(torch.optim.Optimizer):
-    """The engine's optimizer, as schedulers of torch.optim.lr_scheduler and training loops know one."""
+    """The engine's optimizer, as schedulers of torch.optim.lr_scheduler and training loops know one: each step follows the groups' `lr`
+    and `betas`. Another setting that changes is refused."""
 
     def __init__(self, engine: "Engine") -> None:
-        lr = float(engine.setting("optimizer.params.lr") or 0)
-        others = json.loads(engine.setting("param_groups") or "[]")
-        groups: list[dict[str, Any]] = [{"params": list(engine.model.parameters()), "lr": lr}]
-        groups += [{"params": [], "lr": float(group.get("lr", lr))} for group in others]
-        super().__init__(groups, {"lr": lr})
+        run = {key: json.loads(engine.setting(f"optimizer.params.{key}") or "null") for key in _SETTINGS}
+        run = {key: value for key, value in run.items() if value is not None} | {"lr": float(run["lr"] or 0)}
+        groups: list[dict[str, Any]] = [{"params": list(engine.model.parameters())}]
+        groups += [{"params": [], **group} for group in json.loads(engine.setting("param_groups") or "[]")]
+        for group in (run, *groups):
+            group |= {"betas": tuple(group["betas"])} if "betas" in group else {}
+        super().__init__([{key: group[key] for key in ("params", *_SETTINGS) if key in group} for group in groups], run)
         self.engine = weakref.proxy(engine)
-        self.known = [group["lr"] for group in groups]  # to the engine
-        self.before: list[float] = []  # the groups' rates at a load: the saved rates hold until others are set, even the same
+        self.rates = [float(group["lr"]) for group in self.param_groups]  # to the engine
+        self.betas = self._betas()
+        self.fixed = [{key: group[key] for key in group.keys() & {*_SETTINGS} - {"lr", "betas"}} for group in self.param_groups]
+        self.scheduled = engine.setting("scheduler.type") is not None
+        self.schedule: Any = None  # once betas have changed: the function that the engine asks
         self._is_accelerate_prepared = True  # accelerate takes it as it is
+
+    @property
+    def optimizer(self) -> "Optimizer":
+        """As that of accelerate, which looks for a scheduler's optimizer in it."""
+        return self
 
     @property
     def step_was_skipped(self) -> bool:
         return bool(self.engine.info.skipped)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The rates; moments are in the engine's checkpoints."""
-        super().load_state_dict(state_dict)
-        self.known = []
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if hasattr(self, "fixed"):
+            raise ZeroError(
+                "zero: the engine has the groups of the configuration: write param_groups there in place of add_param_group"
+            )
+        super().add_param_group(param_group)
 
-    def loaded(self) -> None:
-        """The engine has the saved rates; the next step reports them."""
-        self.known, self.before = [], [float(group["lr"]) + 0.0 for group in self.param_groups]
-        for group, rate in zip(self.param_groups, self.before, strict=True):
-            group["lr"] = rate
+    def loaded(self, handle: int) -> None:
+        """The groups have the saved values, until others are set."""
+        if not self.scheduled:
+            self.rates = [lib.zero_engine_lr(handle, i) for i in range(len(self.rates))]
+            for group, rate in zip(self.param_groups, self.rates, strict=True):
+                group["lr"] = rate
+        for group, betas in zip(self.param_groups, json.loads(self.engine.note("betas") or "[]"), strict=False):
+            group |= {"betas": tuple(betas)} if betas else {}
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
@@ -87,20 +112,76 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Between a backward and the next call of step: drops all micro-steps of this step, at the next forward or call of step. Else it
         changes nothing: the engine clears gradients after a step by itself."""
-        super().zero_grad()
+        for p in self.engine.model.parameters():  # the present ones
+            p.grad = None
+
+    def _betas(self) -> list[tuple[float, ...]]:
+        return [tuple(map(float, group.get("betas", ()))) for group in self.param_groups]
+
+    def _ask(self, user: int, step: int, index: int, address: int) -> None:
+        """The engine asks for what its next update takes."""
+        setting, group = _header.zero_setting.from_address(address), self.param_groups[index]
+        setting.lr = float(group["lr"])
+        setting.beta1, setting.beta2 = map(float, group.get("betas", (setting.beta1, setting.beta2)))
+
+    def tell(self, handle: int) -> None:
+        """The engine learns what has changed in the groups."""
+        rates, betas = [float(group["lr"]) for group in self.param_groups], self._betas()
+        for i, (group, fixed) in enumerate(zip(self.param_groups, self.fixed, strict=True)):
+            for key in (key for key, value in fixed.items() if group.get(key, value) != value):
+                where = f"param_groups[{i - 1}].{key}" if i else f"optimizer.params.{key}"
+                raise ZeroError(
+                    f"zero: {key} of param_groups[{i}] is {group[key]}, and the engine's stays at the configuration's {fixed[key]}: leave it, "
+                    f"or set {where} before the training; a step follows a group's lr and betas alone"
+                )
+            if not (0 <= rates[i] < math.inf and all(0 <= beta < 1 for beta in betas[i])):
+                raise ZeroError(f"zero: param_groups[{i}] has lr {rates[i]} and betas {betas[i]}: lr is at least 0, betas are below 1")
+        if not self.schedule and betas != self.betas:
+            if self.scheduled:
+                raise ZeroError(
+                    "zero: betas of param_groups have changed, and the configuration's scheduler sets them: leave one of them out"
+                )
+            me = weakref.proxy(self)
+            self.schedule = _abi.callback(_header.zero_schedule_fn, lambda *asked: me._ask(*asked))
+            lib.zero_engine_set_schedule(handle, self.schedule, None)
+        for i, rate in enumerate(rates):
+            if not self.schedule and rate != self.rates[i]:
+                lib.zero_engine_set_lr(handle, i, rate)
+        self.rates = rates
+
+    def keep(self, handle: int) -> None:
+        """Before a save: the engine's own rates are those of the next step, and a note has the betas."""
+        self.tell(handle)
+        if self.schedule:
+            lib.zero_engine_set_schedule(handle, _header.zero_schedule_fn(), None)
+            for i, rate in enumerate(self.rates):
+                lib.zero_engine_set_lr(handle, i, rate)
+            lib.zero_engine_set_schedule(handle, self.schedule, None)
+        lib.zero_engine_set_note(handle, "betas", json.dumps(self._betas()) if self.schedule else None)
+
+    def follow(self) -> None:
+        """A schedule in the configuration has set the rates."""
+        if self.scheduled:
+            for group, rate in zip(self.param_groups, self.rates, strict=True):
+                group["lr"] = rate
 
     def update(self, handle: int) -> Any:
         """A step at the rates of the groups, which a scheduler may have changed; a schedule in the configuration sets them."""
-        rates = [group["lr"] for group in self.param_groups]
-        for i, rate in enumerate(rates):
-            if self.known[i : i + 1] != [rate] and not any(rate is before for before in self.before):
-                lib.zero_engine_set_lr(handle, i, float(rate))
+        self.tell(handle)
         info = lib.zero_engine_step(handle)
-        self.known, self.before = list(info.group_lr)[: len(rates)], []
-        for group, rate in zip(self.param_groups, self.known, strict=True):
-            group["lr"] = rate
+        self.rates = list(info.group_lr)[: len(self.rates)]
+        self.follow()
         setattr(self, "_opt_called", True)  # noqa: B010  # for schedulers, which warn without it
         return info
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ZeroError(_NO_COPY)
+
+
+_NO_COPY = (
+    "zero: an engine and its optimizer cannot be copied or pickled: engine.state_dict() has the weights, engine.save(DIR) keeps all, and a "
+    "copy.deepcopy(engine.model) inside of engine.full_parameters() is a plain model"
+)
 
 
 def _default_rename(model: nn.Module) -> Callable[[str], str]:
@@ -147,15 +228,28 @@ def _fails() -> bool:
     return sys.exc_info()[0] is not None or getattr(sys, "last_type", None) is not None
 
 
-def _end(handle: int) -> None:
+def _end(handle: int, process: int) -> None:
     """Ends an engine, once a save in the background is complete. If that save fails, the log says so. After an exception it ends at once,
-    and the other ranks receive that."""
+    and the other ranks receive that. A forked child has neither the engine's threads nor its connections, and leaves it alone."""
+    if os.getpid() != process:
+        return
     try:
         if not _fails():
             with suppress(ZeroError):
                 lib.zero_engine_save_wait(handle)
     finally:
         lib.zero_engine_destroy(handle)
+
+
+def _saved(value: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def _loaded(data: bytes) -> Any:
+    """Runs no code of the file's."""
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 class Engine:
@@ -177,6 +271,7 @@ class Engine:
         device: torch.device | None = None,
         secret: str | None = None,
         total_steps: int = 0,
+        cast_inputs: bool = True,
     ) -> None:
         parameter = next(model.parameters(), None)
         if parameter is None:
@@ -187,8 +282,11 @@ class Engine:
         self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
+        self._casts = cast_inputs
         self._saving = False  # in the background, perhaps
-        self.samples = 0  # used by the steps so far, those before a load included
+        self._declaring = False
+        self._samples = 0  # used by the steps so far, those before a load included
+        self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
         gpu = _gpu(parameter, device)
         options = _meeting_point() | gpu | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
@@ -197,31 +295,41 @@ class Engine:
         self._runtime = _header.zero_runtime(log=_log, interrupted=_abi.interrupted, **options)
         handle = lib.zero_engine_open(json.dumps(config) if isinstance(config, dict) else config, self._runtime)
         self._handle: int = handle
-        self._closing = weakref.finalize(self, _end, handle)
+        self._closing = weakref.finalize(self, _end, handle, os.getpid())
+        try:
+            if free_order:
+                lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
+            self._open(model, device, bool(free_order), gpu.get("cuda_stream") or 0)
+            _models.add(model)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, model: nn.Module, device: torch.device | None, free_order: bool, stream: int) -> None:
+        handle = self._handle
         index = lib.zero_engine_cuda(handle, None)
         self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
         if _names_gpu(device) and device != self.device:
-            self._closing()
             raise ValueError(
                 f"zero: device is {device}, and this rank's is {self.device}, by device.type or device.index in the configuration or by "
                 "LOCAL_RANK: give the same one, or none"
             )
-        _models.add(model)
         self.rank: int = lib.zero_engine_rank(handle)
         self.size: int = lib.zero_engine_size(handle)
         self.micro_batch: int = lib.zero_engine_micro_batch(handle)
         self.accumulation_steps: int = lib.zero_engine_accumulation_steps(handle)
         self.train_batch: int = lib.zero_engine_train_batch(handle)
         self.dtype = _DTYPES[lib.zero_engine_dtype(handle)]
-        if free_order:
-            lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
+        for module in model.modules() if self.size > 1 else ():
+            if hasattr(module, "generate"):  # transformers then lets all ranks go on until the last one ends (synced_gpus)
+                module.__dict__["_is_fsdp_managed_module"] = True
         self.optimizer = Optimizer(self)
-        self._passes = Passes(model, handle, bool(free_order), self._prepare)
+        self._early = self.setting("zero_optimization.update_in_backward") == "true"
+        self._passes = Passes(model, handle, free_order, self._prepare, self._count_step)
+        self._passes.attach_model()
         self._passes.limit = self.accumulation_steps
         if index >= 0:
-            self._passes.device, self._passes.stream = self.device, gpu.get("cuda_stream") or 0
-        if self.dtype != torch.float32:
-            self._passes.dtype = self.dtype
+            self._passes.device, self._passes.stream = self.device, stream
 
     # ---- declaring ----
 
@@ -238,18 +346,30 @@ class Engine:
             if not self._filled:
                 self._fill()
                 self._attach()
+        if self._early:  # the backward takes the rates
+            self.optimizer.tell(self._handle)
 
     def _commit(self, args: Any = (), kwargs: Any = None) -> Any:
         if self._plan is None:
-            if not args and not kwargs:
+            check_apart(self.model)
+            given = bool(args or kwargs)
+            if not given:
                 dummies = getattr(self.model, "dummy_inputs", None)  # on the CPU
                 kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(self.device), dummies)
-            self._passes.ignored = True
             try:
                 record = _units.trace(self.model, args, kwargs or {}, self.device) if args or kwargs else None
-            finally:
-                self._passes.ignored = False
-            self._declare(*_units.lay_out(self.model, self._spec, record))
+            except Exception as error:
+                if given:
+                    raise
+                record = None  # transformers' dummy_inputs are tokens, also those of a vision model
+                logger.info("the model's dummy_inputs do not fit it, so the order of units is that in which it has them: %s", error)
+            laid_out = _units.lay_out(self.model, self._spec, record)
+            if self._declaring:
+                raise ZeroError(
+                    "zero: an exception came while the engine learnt the model: call engine.close(), then fully_shard again"
+                )
+            self._declaring = True
+            self._declare(*laid_out)
             self._plan = lib.zero_engine_commit(self._handle)
         return self._plan
 
@@ -271,13 +391,16 @@ class Engine:
         self, name: str, module: nn.Module, index: int, parameters: dict[str, nn.Parameter], made: dict[nn.Parameter, Leaf]
     ) -> Use:
         handle = lib.zero_engine_add_unit(self._handle, name)
-        own = {id(p) for p in parameters.values()}
-        modules = frozenset(m for m in module.modules() if any(id(p) in own for p in m._parameters.values()))
+        ids = {id(p) for p in parameters.values()}
+        modules = frozenset(m for m in module.modules() if any(id(p) in ids for p in m._parameters.values()))
         leaves = []
         for i, (key, p) in enumerate(parameters.items()):
             owner = made.get(p)
-            leaf = owner or made.setdefault(p, Leaf(self._rename(key), name, p, modules))
+            own = own_name(key)
+            leaf = owner or made.setdefault(p, Leaf(self._rename(own), name, p, modules))
             shape = tuple(p.shape) or (1,)
+            excess = max(0, len(shape) - _header.ZERO_DIMS_MAX)
+            shape = (math.prod(shape[: excess + 1]), *shape[excess + 1 :])
             param = _header.zero_param(
                 name=(f"{leaf.name}@{name}" if owner else leaf.name).encode(),
                 dims=len(shape),
@@ -285,6 +408,7 @@ class Engine:
                 tied_to=leaf.name.encode() if owner else None,
                 slot=C.pointer(self._slot),
                 shape=(C.c_uint64 * _header.ZERO_DIMS_MAX)(*shape),
+                alias=(key if leaf.name == own else own).encode(),  # patterns fit the model's own names, too
             )
             lib.zero_unit_add_param(handle, param)
             leaf.handle = leaf.handle or lib.zero_unit_param(handle, i)
@@ -293,18 +417,49 @@ class Engine:
 
     def _fill(self) -> None:
         """Moves the values of parameters to the engine, one parameter after another."""
-        value = first_values(self.model, self._init, lib.zero_engine_seed(self._handle))
+        given = self._agree([leaf.parameter for leaf in self._passes.leaves])
+        value = first_values(self.model, self._init, lib.zero_engine_seed(self._handle), given)
         by_name = {leaf.name: leaf for leaf in self._passes.leaves}
 
         def fill(user: int, name: bytes, first: int, count: int, out: int) -> None:
-            if _abi.raised:
-                return  # the call fails, but asks for the other values first
-            try:
+            if not _abi.raised:  # else the call fails, but asks for the other values first
                 C.memmove(out, value(by_name[name.decode()]).data_ptr() + 4 * first, 4 * count)
-            except BaseException as error:  # noqa: BLE001  # it must not go through C
-                _abi.raised.append(error)
 
-        lib.zero_engine_fill(self._handle, _header.zero_fill_fn(fill), None)
+        lib.zero_engine_fill(self._handle, _abi.callback(_header.zero_fill_fn, fill), None)
+
+    def _broadcast(self, t: torch.Tensor) -> torch.Tensor:
+        """Rank 0's bytes in the place of this rank's, in the memory of a tensor on the CPU."""
+        lib.zero_engine_broadcast(self._handle, t.data_ptr(), t.nbytes)
+        return t
+
+    def _any(self, here: bool) -> bool:
+        """Whether it is so on any rank."""
+        count = (C.c_double * 1)(float(here))
+        lib.zero_engine_sum(self._handle, count, 1)
+        return bool(count[0])
+
+    def _agree(self, tensors: list[Any]) -> Given:
+        """Where ranks have other first values, all take rank 0's, as under DistributedDataParallel: those that this rank has on the meta
+        device are returned; None: rank 0 has that one on the meta device."""
+        given: Given = {}
+        if self.size == 1:
+            return given
+        mine = digests(self.model, tensors)
+        theirs = self._broadcast(mine.clone())
+        if not self._any(not torch.equal(mine, theirs)):
+            return given
+        logger.info("the ranks have made models with other first values: all take those of rank 0")
+        for t, own, kind in zip(tensors, mine.tolist(), theirs.tolist(), strict=True):
+            if kind < 0:
+                given |= {t: None} if kind != own and kind == ON_META else {}
+                continue
+            value = torch.empty(t.shape, dtype=t.dtype, device="cpu") if t.is_meta else t.detach().to("cpu").contiguous()
+            self._broadcast(value)
+            if t.is_meta:
+                given[t] = value
+            else:
+                t.data.copy_(value)
+        return given
 
     def _attach(self) -> None:
         """The model computes in the engine's memory from here on, and its own is freed."""
@@ -314,14 +469,19 @@ class Engine:
         moved: dict[torch.Tensor, torch.Tensor] = {}  # one buffer may have several names
         for name, buffer in model.named_buffers(remove_duplicate=False):
             if buffer not in moved:
-                value = first_value(model, "buffer", [name], made) if buffer.is_meta else buffer
-                moved[buffer] = value.to(self.device)
+                moved[buffer] = buffer_value(model, name, buffer, made).to(self.device)
             NamedMemberAccessor(model).set_tensor(name, moved[buffer])
+        known = {leaf.parameter for leaf in passes.leaves}
+        self._agree([*moved.values(), *(p for p in model.parameters() if p not in known)])
+        forget(model)
         for leaf in passes.leaves:
             leaf.attach(_DTYPES[lib.zero_param_dtype(leaf.handle)], self.device)
         for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
             use.trains = any(leaf.parameter.requires_grad for leaf in use.leaves)
         passes.attach()
+        if self._casts and self.dtype != torch.float32:
+            held = {leaf.parameter for leaf in passes.held.leaves} if passes.held else set()
+            passes.hooks += cast_inputs(model, passes.uses.keys(), held)
         self._filled = True
         C.CDLL(None).malloc_trim(0)
 
@@ -332,15 +492,26 @@ class Engine:
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """loss.backward(), times the loss scale of fp16. The engine takes the mean over micro-steps and ranks."""
-        if self._passes.ignored:
+        if self._passes.ignores():
             raise ZeroError("zero: the engine trains nothing inside of full_parameters(): call backward outside")
-        scale = lib.zero_engine_loss_scale(self._handle)
-        Passes.scaled = True
+        passes, inputs = self._passes, options.get("inputs")
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+        passes.end_broken()
+        starts = passes.awaits_backward() and (inputs is None or any(leaf.parameter is t for leaf in passes.leaves for t in inputs))
+        if starts:
+            passes.check_not_cleared()
         try:
+            scale = Passes.scale = lib.zero_engine_loss_scale(self._handle)
+            if starts:
+                passes.start()
             (loss * scale if scale != 1 else loss).backward(**options)
-        finally:
-            Passes.scaled = False
-        self._passes.finish()
+            Passes.scale = None
+            if starts:
+                passes.finish()  # the last line: the program cannot know whether a backward that has raised was whole
+        except BaseException:
+            Passes.scale = None
+            passes.in_backward |= starts
+            raise
 
     def step(self, *, last: bool = False) -> StepInfo:
         """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective.
@@ -349,24 +520,40 @@ class Engine:
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
         if passes.settle():
-            dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
+            dropped = "and is dropped; repeat it" if passes.done else "and all micro-steps of this step are dropped; repeat them"
             raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")
         passes.drop_cleared()
-        given = passes.micro
-        while last and 0 < passes.micro < self.accumulation_steps:
+        given = passes.done
+        while last and 0 < passes.done < self.accumulation_steps:
             passes.empty()
+        passes.check_seen()
         passes.unseen = False
-        if passes.micro < self.accumulation_steps:
+        if passes.done + passes.waiting < self.accumulation_steps:
             return replace(self.info, skipped=False, overflow_unit="", updated=False, repeated=False)
         self._check_model()
+        self._stepping = self._samples + given * self.micro_batch * self.size
         raw = self.optimizer.update(self._handle)
-        self.samples += given * self.micro_batch * self.size
-        passes.micro, passes.mode = 0, None
+        self._samples, passes.done, passes.mode = self._stepping, 0, None
+        self._stepping = None
         if not self._warned:
             self._warn_unused()
         unit = (raw.overflow_unit or b"").decode()
         self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True, bool(raw.repeated))
         return self.info
+
+    def _count_step(self) -> None:
+        """An exception may have come between the engine's step and the line that counts it."""
+        if self._stepping is not None:
+            if not lib.zero_engine_passes(self._handle):
+                self._samples, self._passes.done, self._passes.mode = self._stepping, 0, None
+                self.optimizer.follow()
+            self._stepping = None
+
+    @property
+    def samples(self) -> int:
+        """Used by the steps so far, those before a load included."""
+        self._count_step()
+        return self._samples
 
     def _check_model(self) -> None:
         """The engine trains the parameters that it knows, as it knows them."""
@@ -402,8 +589,9 @@ class Engine:
         lib.zero_param_get(leaf.handle, kind, out.data_ptr(), 0, out.numel())
         return out
 
-    @contextmanager
-    def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False) -> Iterator[nn.Module]:
+    def full_parameters(
+        self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False
+    ) -> AbstractContextManager[nn.Module]:
         """Inside, every parameter of the model is a whole fp32 copy on the CPU, on every rank, or on rank 0 alone; with `writeback`,
         what has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank. With `averages` the
         copies are the averaged weights ("ema" in the configuration): to evaluate them under torch.no_grad(), as a
@@ -412,30 +600,35 @@ class Engine:
             raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
         if writeback and averages:
             raise ZeroError("zero: full_parameters: averages are not written back; leave out writeback or averages")
+        return self._within(self._whole(writeback, rank0_only, averages), self._passes.come_back)
+
+    @contextmanager
+    def _whole(self, writeback: bool, rank0_only: bool, averages: bool) -> Iterator[nn.Module]:
         self._prepare()
-        leaves = self._passes.leaves
-        self._passes.ignored = True
+        passes = self._passes
+        passes.whole = True
         try:
-            for leaf in leaves:
+            for leaf in passes.leaves:
                 whole = self._get(leaf, averages)
                 leaf.parameter.grad = None
                 if self.rank == 0 or not rank0_only:
                     leaf.parameter.data = whole
             yield self.model
-            for leaf in leaves if writeback else ():
+            for leaf in passes.leaves if writeback else ():
                 value = leaf.parameter.detach().to("cpu", torch.float32).contiguous()
                 lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
         finally:
-            self._passes.ignored = False
-            for leaf in leaves:
-                if leaf.tensor is not None:
-                    leaf.parameter.data = leaf.tensor
+            passes.come_back()
+            passes.within = None
 
-    @contextmanager
-    def averaged(self) -> Iterator[nn.Module]:
+    def averaged(self) -> AbstractContextManager[nn.Module]:
         """Inside, forwards under torch.no_grad() compute with the averaged weights ("ema" in the configuration), between two steps:
         they exchange places with the weights, so that no rank holds the model and no memory is taken. Afterwards every bit is in its
         place again. Inside, calls that read or change weights are refused: training, saves, the hash. Collective."""
+        return self._within(self._averaged(), lambda: lib.zero_engine_ema_end(self._handle))
+
+    @contextmanager
+    def _averaged(self) -> Iterator[nn.Module]:
         self._prepare()
         lib.zero_engine_ema_begin(self._handle)
         try:
@@ -443,6 +636,14 @@ class Engine:
         finally:
             self._passes.settle()
             lib.zero_engine_ema_end(self._handle)
+            self._passes.within = None
+
+    def _within(self, manager: Any, end: Callable[[], None]) -> AbstractContextManager[nn.Module]:
+        """Whatever comes between a `with` and its end, the next call ends it."""
+        self._passes.leave()  # the one before
+        self._passes.within = (manager.gen, end)
+        inside: AbstractContextManager[nn.Module] = manager
+        return inside
 
     def state_dict(self, *, rank0_only: bool = False, averages: bool = False) -> dict[str, torch.Tensor]:
         """The whole model: fp32 weights, or with `averages` their averages, and buffers, by the model's own names. With
@@ -461,17 +662,37 @@ class Engine:
         with self.full_parameters(writeback=True) as model:
             return model.load_state_dict(state, strict)
 
+    def _kept(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the engine's parameters: persistent buffers, extra states, parameters of integers."""
+        known = {id(leaf.parameter) for leaf in self._passes.leaves}
+        state = {own_name(name): t for name, t in self.model.state_dict(keep_vars=True).items() if id(t) not in known}
+        kept = {name: t.detach().to("cpu", copy=True) for name, t in state.items() if isinstance(t, torch.Tensor)}
+        for name in state.keys() - kept.keys():
+            with suppress(Exception):  # of any pickler
+                kept[name] = _loaded(_saved(state[name]))
+        if kept.keys() != state.keys():
+            names = ", ".join(sorted(state.keys() - kept.keys()))
+            warnings.warn(f"zero: a checkpoint keeps tensors, numbers and texts, and so leaves out {names}", stacklevel=4)
+        return kept
+
     def save(self, directory: str | os.PathLike[str], notes: dict[str, str] | None = None) -> None:
-        """A checkpoint of weights and optimizer state, as `zero train` writes them: `directory`/step_NNNNNNNN, and
-        `directory`/latest. Buffers are not in it: state_dict() has them. `notes`: texts to keep with it, beside those of the
-        position, `steps`, `samples` and `train_batch`, which they may replace. With "checkpoint": {"async": true} training goes on
-        while it is written: save_wait() and close() wait for it, and raise if it fails."""
+        """A checkpoint of weights, optimizer state and rank 0's persistent buffers, as `zero train` writes them:
+        `directory`/step_NNNNNNNN, and `directory`/latest. `notes`: texts to keep with it, beside those of the position, `steps`,
+        `samples` and `train_batch`, which they may replace. With "checkpoint": {"async": true} training goes on while it is written:
+        save_wait() and close() wait for it, and raise if it fails."""
         self._prepare()
+        handle = self._handle
         position = {"steps": self.samples // self.train_batch, "samples": self.samples, "train_batch": self.train_batch}
         for key, text in ({key: str(value) for key, value in position.items()} | (notes or {})).items():
-            lib.zero_engine_set_note(self._handle, key, text)
+            lib.zero_engine_set_note(handle, key, text)
+        self.optimizer.keep(handle)
+        kept = self._kept()
+        data = _saved(kept)
+        checksum = self._broadcast(torch.tensor([zlib.crc32(data)])).item()
+        lib.zero_engine_set_note(handle, "program.bin", str(checksum) if kept else None)
+        lib.zero_engine_set_file(handle, data if kept else None, len(data))
         Path(directory).parent.mkdir(parents=True, exist_ok=True)
-        lib.zero_engine_save(self._handle, directory)
+        lib.zero_engine_save(handle, directory)
         self._saving = self.setting("checkpoint.async") == "true"
 
     def save_wait(self) -> None:
@@ -489,19 +710,35 @@ class Engine:
         call = lib.zero_engine_load_ema if averages else call
         call(self._handle, directory)
         if not weights_only and not averages:
-            self.optimizer.loaded()
-        self.samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
+            self.optimizer.loaded(self._handle)
+        self._samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
         if not self._filled:
             self._attach()
+        checksum = self.note("program.bin")
+        if checksum is not None:
+            self._take_kept(step_directory(Path(directory)) / "program.bin", checksum)
+
+    def _take_kept(self, path: Path, checksum: str) -> None:
+        data = path.read_bytes() if path.exists() else b""
+        if str(zlib.crc32(data)) != checksum:
+            raise ZeroError(
+                f"zero: {path} is {'damaged' if data else 'missing'}, which has the buffers of this checkpoint: load another one",
+                "ZERO_E_IO",
+            )
+        kept, names = _loaded(data), {own_name(name): name for name in self.model.state_dict(keep_vars=True)}
+        self.model.load_state_dict({names[name]: value for name, value in kept.items() if name in names}, strict=False)
+        differ = kept.keys() ^ self._kept().keys()
+        if differ:
+            warnings.warn(
+                f"zero: only one of {path} and the model has {', '.join(sorted(differ)[:5])}: it is left as it is", stacklevel=4
+            )
 
     def resume(self, directory: str | os.PathLike[str]) -> bool:
         """Goes on from the latest complete checkpoint in `directory`, if there is one, on any number of ranks. Another batch than
         its run's is refused: then steps would take other samples. For a program that a launcher starts again and again."""
         self._commit()
         here = Path(directory)  # a crash in the first save may leave a checkpoint without `latest`
-        found = (C.c_double * 1)(float(self.rank == 0 and ((here / "latest").exists() or any(here.glob("step_*")))))
-        lib.zero_engine_sum(self._handle, found, 1)  # rank 0 decides for all
-        if not found[0]:
+        if not self._any(self.rank == 0 and ((here / "latest").exists() or any(here.glob("step_*")))):  # rank 0 decides for all
             return False
         self.load(directory)
         batch = self.note("train_batch")
@@ -518,20 +755,61 @@ class Engine:
         return text
 
     def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None, *, averages: bool = False) -> None:
-        """config.json and model.safetensors, as from_pretrained reads them; with `averages`, of the averaged weights. No rank holds
-        the model."""
+        """config.json and model.safetensors, as from_pretrained reads them, in the place of what an earlier save has written there; of a
+        model of PEFT its adapters, as PEFT writes them. With `averages`, of the averaged weights. No rank holds the model."""
         self._prepare()
+        model, place = plain(self.model), Path(directory)
+        with self.adapters(dtype, averages) as adapters:
+            if adapters is not None:
+                model.save_pretrained(directory, state_dict=adapters, is_main_process=self.rank == 0)
+        if adapters is None:
+            self._write(place, dtype, averages)
+            if self.rank == 0 and hasattr(model, "config"):
+                model.config.save_pretrained(directory)
+        self._any(False)  # the files are there for all ranks
+
+    def _write(self, place: Path, dtype: torch.dtype | None, averages: bool) -> None:
         leaves = {leaf.parameter: leaf for leaf in self._passes.leaves}
-        once = {id(t): (name, t) for name, t in reversed(self.model.state_dict(keep_vars=True).items())}  # a tied one goes once
+        state = {own_name(name): t for name, t in plain(self.model).state_dict(keep_vars=True).items()}
+        no_place = [name for name, t in state.items() if not isinstance(t, torch.Tensor) or t.dtype not in NAMES]
+        if no_place:
+            warnings.warn(f"zero: safetensors files have no place for {', '.join(no_place)}: left out of {place}", stacklevel=4)
+        once = {id(t): (name, t) for name, t in reversed(state.items()) if name not in no_place}  # a tied one goes once
         tensors = dict(reversed(once.values()))
-        entries = {name: (t.shape, (t in leaves and dtype) or t.dtype) for name, t in tensors.items()}
-        path = Path(directory, "model.safetensors.partial") if self.rank == 0 else Path(os.devnull)
+        empty = lambda name: torch.empty_like(tensors[name], dtype=(tensors[name] in leaves and dtype) or None, device="meta")
+        whole = lambda name: self._get(leaves[tensors[name]], averages) if tensors[name] in leaves else tensors[name]
+        groups = groups_to_write(plain(self.model), tensors)
+        entries = {name: (t.shape, t.dtype) for group in groups for name, t in group.convert(plain(self.model), empty).items()}
+        values = (t for group in groups for t in group.convert(plain(self.model), whole).values())
+        path = place / f"{SINGLE}.partial" if self.rank == 0 else Path(os.devnull)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_safetensors(path, entries, (self._get(leaves[t], averages) if t in leaves else t for t in tensors.values()))
+        with path.open("wb") as file:
+            write(file, entries, values)
         if self.rank == 0:
             path.replace(path.with_suffix(""))  # until here an earlier file is whole
-        if self.rank == 0 and hasattr(self.model, "config"):
-            self.model.config.save_pretrained(directory)  # type: ignore[union-attr, operator]
+            remove_older(place)
+
+    @contextmanager
+    def adapters(self, dtype: torch.dtype | None = None, averages: bool = False) -> Iterator[dict[str, Any] | None]:
+        """The state that a PEFT model's save_pretrained takes: the adapters' tensors, and of the others their shapes. None: of a model
+        without PEFT. Collective."""
+        model, leaves = plain(self.model), {leaf.parameter: leaf for leaf in self._passes.leaves}
+        configs = getattr(model, "peft_config", None)
+        if not configs:
+            yield None
+        elif any(config.is_prompt_learning for config in configs.values()):  # what PEFT saves then is a forward's result
+            with self.full_parameters(rank0_only=True, averages=averages):
+                yield model.state_dict() if self.rank == 0 else {}
+        else:
+            from peft import get_peft_model_state_dict
+
+            state = {own_name(name): t for name, t in model.state_dict(keep_vars=True).items()}
+            shapes = {name: torch.empty_like(t, device="meta") if t in leaves else t for name, t in state.items()}
+            taken = {id(t) for name in configs for t in get_peft_model_state_dict(model, shapes, name).values()}
+            for name, t in state.items():
+                if t in leaves and id(shapes[name]) in taken:
+                    shapes[name] = self._get(leaves[t], averages).to(dtype or t.dtype)
+            yield shapes
 
     def hash(self) -> str:
         """The hash of all fp32 weights under their names: the same at every stage, on every tier and number of ranks."""
@@ -548,15 +826,24 @@ class Engine:
         if tier not in _TIERS[1:]:
             raise ValueError(f'zero: engine.park: tier is {tier!r}; give "cpu" or "nvme"')
         self._prepare()
-        lib.zero_engine_park(self._handle, _TIERS.index(tier))
-        for leaf in self._passes.leaves:
+        passes = self._passes
+        passes.parked = True
+        try:
+            lib.zero_engine_park(self._handle, _TIERS.index(tier))
+        except ZeroError:
+            passes.parked = False
+            raise
+        for leaf in passes.leaves:
             leaf.park()
 
     def unpark(self) -> None:
         """Takes the memory again. Training goes on with the same bits; parameters may be at other addresses. Collective."""
-        lib.zero_engine_unpark(self._handle)
-        for leaf in self._passes.leaves:
-            leaf.unpark()
+        try:
+            lib.zero_engine_unpark(self._handle)
+        except ZeroError as error:
+            if error.code != "ZERO_E_ORDER" or not self._passes.parked:
+                raise  # else an exception came after the call before
+        self._passes.come_back()
 
     # ---- reports ----
 
@@ -588,16 +875,22 @@ class Engine:
     def close(self) -> None:
         """Ends the engine, once a save in the background is complete. The parameters are no longer there: take state_dict() before.
         While an exception is handled it ends at once."""
+        passes = self.__dict__.get("_passes")
         try:
-            if self._saving and not _fails():
+            if self._saving and not _fails() and os.getpid() == self._passes.process:
                 self.save_wait()
         finally:
-            passes = self.__dict__.pop("_passes", None)
             if passes:
                 passes.close()
-                del self._handle
-                _models.discard(self.model)
+            for module in self.model.modules():
+                module.__dict__.pop("_is_fsdp_managed_module", None)
+            _models.discard(self.model)
+            self.__dict__.pop("_passes", None)
+            self.__dict__.pop("_handle", None)
             self._closing()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ZeroError(_NO_COPY)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in ("_passes", "_handle"):

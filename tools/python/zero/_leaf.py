@@ -72,13 +72,14 @@ class Leaf:
     def park(self) -> None:
         self._guard(f"zero: parameter {self.name} is used while the engine is parked: call engine.unpark() first")
 
-    def unpark(self) -> None:
+    def come_back(self) -> None:
         """The engine's memory may be at another address."""
         assert self.tensor is not None
         address = lib.zero_param_addresses(self.handle).param
-        self.parameter.data = self.tensor = self.at(address, self.tensor.dtype, self.tensor.device)
-        self.storage = self.tensor.untyped_storage()._cdata
-        self._guard(self.message)
+        there = self.at(address, self.tensor.dtype, self.tensor.device)
+        guard(there.untyped_storage()._cdata, self.message, self.parameter)
+        self.tensor, self.parameter.data = there, there
+        self.storage = there.untyped_storage()._cdata
 
     def show(self) -> None:
         if not self.shown:

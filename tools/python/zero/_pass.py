@@ -1,17 +1,22 @@
 """Hooks that turn a model's forward and autograd's backward into passes of the engine.
 
-A unit's parameters are gathered while its module runs forward, and while autograd runs its backward.
+A unit's parameters are gathered while its module runs forward, and while autograd reads what that forward has saved. Autograd itself
+decides what a backward reaches:
 
-    no pass --forward of the model--> TRAIN --it returns--> TRAIN, waiting --first gradient--> backward --its end--> no pass
-                    |                                         |
-                    an exception: the next pass cancels it    a forward without gradients: EVAL; the backward resumes
+1. While a unit's forward runs, its hooks on saved tensors are on top of those of the program, which they call. A node that reads a saved
+   tensor brings the unit of that forward.
+2. A gradient counts by when it comes, whatever led to it. engine.backward begins the pass; for loss.backward() the first read does, or the
+   first gradient of an output.
+3. Before the backward of a unit, and at the end, those of the later units are done, with what came for them. So all ranks make the same.
+4. A tensor of an earlier pass cannot bring a unit: its backward raises.
 
 A backward that gives parameters no gradients, as torch.autograd.grad of an input, is an EVAL: the pass waits as before.
 """
 
-import weakref
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -20,256 +25,120 @@ from torch import nn
 from zero._abi import ZeroError, lib
 from zero._header import ZERO_EVAL as EVAL
 from zero._header import ZERO_TRAIN as TRAIN
-from zero._leaf import Leaf
+from zero._open import FIRST, Call, OpenPass, Pass, Use
 from zero._private import current_graph_task as _in_autograd
-from zero._private import gets_gradient as _gets_gradient
-from zero._private import is_checkpoint_valid, pytree, queue_callback
+from zero._private import gets_gradient, is_checkpoint_valid, outer_hooks, pop_hooks, push_hooks, pytree, queue_callback
 
 _torch: Any = torch  # functions without types
 _disable = _torch.compiler.disable
-_FIRST = 1 << 32  # above the index of each use
+
+_LATE = (
+    "zero: a backward comes after that of its pass, or after a later forward with gradients: evaluate under torch.no_grad(), or give "
+    "fully_shard free_order=True for two forwards and one backward, or for several backwards of one forward"
+)
+_CHANGED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: it is at version {}, and a node of "
+    "unit {} expects version {}"
+)
 
 
-@dataclass(eq=False, slots=True)
-class Use:
-    """A unit of the engine: one call of a module in a forward; in free order all its calls."""
-
-    name: str
-    module: nn.Module
-    handle: int
-    index: int
-    leaves: list[Leaf]
-    gradients: Any  # an array of addresses
-    trains: bool = False
+_run = methodcaller("__call__")
 
 
-class Pass:
-    """A forward and its backwards. The hooks of its tensors hold it: without them, no backward can come."""
-
-    def __init__(self) -> None:
-        self.position = 0  # the least index of the next use
-        self.calls: list[Call] = []
-        self.read = False  # by torch.autograd.grad: its backward may never come
+def _at_once(*calls: Callable[[], Any]) -> None:
+    """Calls functions of C one after another: no exception of Ctrl-C comes between them, where Python runs no bytecode."""
+    deque(map(_run, calls), 0)
 
 
-@dataclass(eq=False, slots=True)
-class Call:
-    """A call of a module in a training pass."""
-
-    use: Use
-    begun: bool = False  # its backward
+def _pack(t: torch.Tensor) -> Any:
+    """The tensor itself would hold its own graph. PyTorch does not look for changes in place under hooks: _unpack does."""
+    return t.detach(), t._version
 
 
-def tensors_in(output: Any) -> list[Any]:
-    """Those that need a gradient."""
-    if isinstance(output, torch.Tensor):
-        return [output] if output.requires_grad else []
-    leaves = pytree.tree_leaves(output)
-    for leaf in [leaf for leaf in leaves if hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor)]:
-        leaves += pytree.tree_leaves(vars(leaf))  # an object of a class of the model's own
-    return [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
-
-
-class Passes:
+class Passes(OpenPass):
     """The state of the present pass, and the hooks."""
 
-    scaled = False  # True while engine.backward runs, which scales the loss
+    scale: float | None = None  # of the loss in engine.backward, of any engine, while it runs
 
-    def __init__(self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None]) -> None:
-        self.model, self.handle, self.free, self.prepare = model, handle, free, prepare
-        self.dtype: torch.dtype | None = None  # to which floating-point inputs are cast
-        self.device: torch.device | None = None  # the engine's GPU
-        self.stream = 0  # there: the one that the engine knows
+    def __init__(
+        self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None], count: Callable[[], None]
+    ) -> None:
+        super().__init__(handle, free, count)
+        self.model, self.prepare = model, prepare
         self.uses: dict[nn.Module, list[Use]] = {}
-        self.leaves: list[Leaf] = []
-        self.held: Use | None = None  # parameters of the whole model
-        self.root: Use | None = None  # a unit without parameters: its begin brings the held units
-        self.mode: int | None = None  # of the engine's open pass
-        self.micro = 0  # training passes of this step
-        self.limit = 0  # the most that micro may be
-        self.unseen = False  # a backward has ended since the last call of step
-        self.current: Pass | None = None
-        self.training: Callable[[], Pass | None] = lambda: None
-        self.calls: list[Call] = []  # of the training pass
-        self.waiting = False  # it waits for its backward
-        self.in_root = self.in_backward = False
-        self.reads = False  # the backward gives parameters no gradients
-        self.ignored = False  # forwards that the engine ignores
-        self.last = _FIRST  # the index of the use whose backward has begun
-        self.open: list[tuple[Call, bool]] = []  # calls, and whether they are backward
+        self.hooked: list[tuple[Call, bool]] = []  # forwards whose saved tensors are looked at, and whether they are in a backward
         _torch.compiler.reset()  # code that was compiled before does not call the hooks
-        self.hooks = [
-            model.register_forward_pre_hook(_disable(self._root_pre), prepend=True, with_kwargs=True),
-            model.register_forward_hook(_disable(self._root_post)),
-        ]
+        self.hooks: list[Any] = []
+        self.pre, self.post = _disable(self._unit_pre), _disable(self._unit_post)
+
+    def attach_model(self) -> None:
+        self.hooks.append(self.model.register_forward_pre_hook(_disable(self._root_pre), prepend=True, with_kwargs=True))
+        self.hooks.append(self.model.register_forward_hook(_disable(self._root_post)))
 
     def attach(self) -> None:
         for module in self.uses.keys() - {self.model}:  # the model's own hooks call these
-            self.hooks.append(module.register_forward_pre_hook(_disable(self._unit_pre), prepend=True))
-            self.hooks.append(module.register_forward_hook(_disable(self._unit_post)))
-
-    # ---- passes ----
-
-    def _begin(self, mode: int) -> Pass:
-        """Opens a pass, after it has finished what the pass before has left open."""
-        if self.device and torch.cuda.current_stream(self.device).cuda_stream != self.stream:
-            raise ZeroError(
-                "zero: the model runs on another CUDA stream than the engine's, which was current at fully_shard: call both under the "
-                "same torch.cuda.stream"
-            )
-        self.settle()
-        if self.waiting and mode == TRAIN:
-            before = self.training()
-            if before and before.read and not self.free:
-                self.training = lambda: None
-                self.settle()
-            elif not self.free:
-                raise ZeroError(
-                    "zero: a forward with gradients comes before the backward of the one before: call backward first, evaluate "
-                    "under torch.no_grad(), or give fully_shard free_order=True for two forwards and one backward"
-                )
-            elif before:  # both forwards are one pass
-                self._resume()
-                self.current = before
-                return before
-        if mode == TRAIN:
-            self.drop_cleared()
-        if mode == TRAIN and self.micro == self.limit:
-            raise ZeroError(
-                "zero: a forward comes after the last backward of a step: call engine.step() before it, or "
-                "engine.optimizer.zero_grad() to drop what the step has"
-            )
-        lib.zero_micro_begin(self.handle, mode)
-        torch.clear_autocast_cache()  # its copies of weights have nodes of an earlier pass, or old values
-        self.mode = mode
-        self.current = begun = Pass()
-        if mode == TRAIN:
-            self.micro += 1
-            self.waiting = True
-            self.training, self.calls = weakref.ref(begun), begun.calls
-        self._bring_held(self.root)
-        return begun
-
-    def _bring_held(self, use: Use | None) -> None:
-        """The parameters of held units come with each use."""
-        if self.held and use:
-            lib.zero_forward_begin(use.handle)
-            self.hide_all()
-            for leaf in self.held.leaves:
-                leaf.show()
-            lib.zero_forward_end(use.handle)
-
-    def _resume(self) -> None:
-        """Back from an evaluation that has interrupted the training pass."""
-        if self.mode == TRAIN:
-            return
-        self.settle()
-        self._take_up()
-
-    def _take_up(self) -> None:
-        lib.zero_micro_resume(self.handle)
-        self.mode = TRAIN
-        self._bring_held(self.calls[-1].use if self.calls and not self.free else self.root)
-
-    def settle(self) -> bool:
-        """Drops a pass that has ended with an exception, and one whose result no longer exists. Returns whether it was the former."""
-        broken = bool(self.open) or self.in_root or self.in_backward
-        if broken:
-            self.cancel()
-        if self.waiting and not self.training():
-            if self.mode == EVAL:
-                self.cancel()
-            self.cancel()
-        return broken
-
-    def cancel(self) -> None:
-        """Drops the open pass: an evaluation, or a training pass. After its backward has begun, or without one: the whole step."""
-        lib.zero_micro_cancel(self.handle)
-        self.hide_all()
-        self.open.clear()
-        self.in_root, self.in_backward, self.reads, self.current = False, False, False, None
-        if self.mode == EVAL:
-            self.mode = None
-            return
-        self.micro = self.micro - 1 if self.waiting else 0
-        self.mode, self.waiting, self.unseen = None, False, False
-        self._clear_grads()
-
-    def restart(self) -> None:
-        """Drops the step so far: an open pass, and the micro-steps before it."""
-        self.settle()
-        while self.micro:
-            self.cancel()
-
-    def _cleared(self) -> bool:
-        """Whether the program has cleared .grad, as zero_grad does, between a backward and the next call of step: then the step so far is
-        dropped. To clear .grad after a call of step drops nothing: a loop may do both after each backward."""
-        return self.unseen and all(leaf.parameter.grad is None for leaf in self.leaves)
-
-    def drop_cleared(self) -> None:
-        if self._cleared():
-            self.restart()
-
-    def _clear_grads(self) -> None:
-        for leaf in self.leaves:
-            leaf.parameter.grad = None
+            if self.pre not in module._forward_pre_hooks.values():
+                self.hooks.append(module.register_forward_pre_hook(self.pre, prepend=True))
+            if self.post not in module._forward_hooks.values():  # also after an exception: the program's own hooks come next
+                self.hooks.append(module.register_forward_hook(self.post, always_call=True))
 
     def close(self) -> None:
+        self.model, self.uses = nn.Module(), {}  # a hook that an exception has left does nothing
         for hook in self.hooks:
             hook.remove()
-        for leaf in (leaf for leaf in self.leaves if leaf.storage):
-            leaf.message = f"zero: parameter {leaf.name}: its engine is closed; take engine.state_dict() before"
-            leaf.shown = 1
-            leaf.hide()
-
-    def hide_all(self) -> None:
         for leaf in self.leaves:
-            if leaf.shown:
-                leaf.shown = 1
-                leaf.hide()
+            leaf.message = f"zero: parameter {leaf.name}: its engine is closed; take engine.state_dict() before"
+        self.guard_all()
+
+    def ignores(self) -> bool:
+        self.leave()
+        return self.whole
 
     # ---- forward ----
 
     def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self.ignored or module is not self.model:  # a copy of the model has these hooks, too
+        if module is not self.model or (self.whole and self.ignores()):  # a copy of the model has these hooks, too
             return None
-        outermost = _in_autograd() == -1
-        if outermost:
+        before = {*module._forward_pre_hooks}
+        if _in_autograd() == -1:
             self.prepare(args, kwargs)
-            self._begin(TRAIN if torch.is_grad_enabled() else EVAL)
+            self.begin(TRAIN if torch.is_grad_enabled() else EVAL)
             self.in_root = True
         if module in self.uses:
             self._unit_pre(module, args)
-        if self.dtype is None or not outermost:
-            return None
-        cast = lambda t: t.to(self.dtype) if t.is_floating_point() else t
-        return pytree.tree_map_only(torch.Tensor, cast, (args, kwargs))
+        # Casts that the first forward has registered: PyTorch does not call these yet.
+        new = [hook for key, hook in module._forward_pre_hooks.items() if key not in before]
+        for hook in new:
+            args, kwargs = hook(module, args, kwargs) or (args, kwargs)
+        return (args, kwargs) if new else None
 
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if module is not self.model:
             return
         if module in self.uses:
             self._unit_post(module, args, output)
-        if self.ignored or _in_autograd() != -1:
+        if self.whole or _in_autograd() != -1:
             return
         if self.mode == TRAIN:
             owner = self.current
-            for t in tensors_in(output):
-                t.register_hook(lambda grad: self._enter_backward(owner))
+            self._watch(pytree.tree_leaves(output), lambda grad: self._enter(owner))
         elif self.root:
             self.hide_all()
-        self.in_root, self.current = False, None
+        self.current = None
+        self.in_root = False
 
     def _unit_pre(self, module: nn.Module, args: Any) -> None:
-        if self.ignored or module not in self.uses:
+        if module not in self.uses or (self.whole and self.ignores()):
             return
         if _in_autograd() != -1:
             self._recompute(module)
             return
         mode = TRAIN if torch.is_grad_enabled() else EVAL
+        if not self.in_root and (self.busy is not None or self.parked):
+            self.settle()
         now = self.current or (self.training() if self.waiting and self.mode == TRAIN else None)
         if not now or (not self.in_root and (self.mode, mode) == (EVAL, TRAIN)):
-            now = self._begin(mode)
+            now = self.begin(mode)
         use = next((use for use in self.uses[module] if self.free or use.index >= now.position), None)
         if use is None:  # the turn of all of them is over in this pass
             if self.in_root and self.mode == TRAIN:
@@ -277,164 +146,135 @@ class Passes:
                     f"zero: {self.uses[module][0].name} is called more often or later than in the forward that gave the order "
                     "of units; give fully_shard free_order=True"
                 )
-            now = self._begin(EVAL if self.in_root else mode)
+            now = self.begin(EVAL if self.in_root else mode)
             use = self.uses[module][0]
         call = Call(use)
-        self._open(call, False)
+        self.open_use(call, False)
         self.current, now.position = now, use.index + 1
         if self.mode == TRAIN:
-            now.calls.append(call)
+            self.calls.append(call)
+            if mode == TRAIN:
+                self._hook(call, now)
 
     def _unit_post(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.ignored or not self.open:
+        if self.hooked and self.hooked[-1][0].use.module is module:
+            _at_once(self.hooked.pop, pop_hooks)
+        if self.whole or not self.open:
             return
         call, backward = self.open[-1]
         if backward or call.use.module is not module:
             return
-        self._end()
-        if self.mode == TRAIN:
+        self.end_use()
+        if self.mode == TRAIN and not self.in_backward and torch.is_grad_enabled():
             owner = self.current
-            for t in tensors_in(output) if torch.is_grad_enabled() else ():
-                t.register_hook(lambda grad: self._fire(call, owner))
-            if not self.in_root and not self.in_backward:
-                self.current = None
+            self._watch(output if type(output) is tuple else (output,), lambda grad: self._need(call, owner))
+        if not self.in_root and not self.in_backward:
+            self.current = None
+
+    def _watch(self, output: Any, comes: Callable[[Any], None]) -> None:
+        for t in output:
+            if isinstance(t, torch.Tensor) and t.requires_grad:
+                t.register_hook(comes)  # type: ignore[no-untyped-call]
+
+    # ---- saved tensors ----
+
+    def _hook(self, call: Call, owner: Pass | None, again: bool = False) -> None:
+        outer = outer_hooks()
+        if outer is None:
+            pair = _pack, partial(self._unpack, call, owner)
+        elif outer:
+            pair = outer[0], partial(self._unpack_outer, call, owner, outer[1])
+        else:
+            return
+        _at_once(partial(push_hooks, *pair), partial(self.hooked.append, (call, again)))
+
+    def unhook(self) -> None:
+        """A program's own `with` may have left ours in place of its own after an exception: their number is right in any case. Those of a
+        backward have ended with it."""
+        while self.hooked and _in_autograd() == -1:
+            _at_once(self.hooked.pop, *(() if self.hooked[-1][1] else (pop_hooks,)))
+
+    def _unpack(self, call: Call, owner: Pass | None, packed: Any) -> torch.Tensor:
+        if self.now is not call:
+            self._need(call, owner)
+        t: torch.Tensor = packed[0]
+        if t._version != packed[1]:
+            raise RuntimeError(_CHANGED.format(t._version, call.use.name, packed[1]))
+        return t
+
+    def _unpack_outer(self, call: Call, owner: Pass | None, unpack: Any, packed: Any) -> Any:
+        if self.now is not call:
+            self._need(call, owner)
+        return unpack(packed)
 
     # ---- backward ----
 
-    def _enter_backward(self, owner: Pass | None) -> None:
+    def _enter(self, owner: Pass | None) -> None:
         """The first event of a backward, in autograd's outermost one."""
-        if self.in_backward:
+        if self.in_backward and owner is self.training():
             return
-        if not owner or owner is not self.training() or not (self.waiting or (self.free and self.mode == TRAIN)):
-            raise ZeroError(
-                "zero: a backward comes after that of its pass, or after a later pass: give fully_shard free_order=True "
-                "for several backwards of one forward"
-            )
+        if self.in_backward or not owner or owner is not self.training():
+            raise ZeroError(_LATE)
+        if not self.in_root:
+            self.end_broken()
+        if not self.awaits_backward():
+            raise ZeroError(_LATE)
         # A backward to chosen inputs, of which none is a parameter. PyTorch refuses reentrant checkpoints in it: they hide parameters.
-        reads = not is_checkpoint_valid() and not any(_gets_gradient(leaf.parameter) for leaf in self.leaves)
-        if reads and self.in_root:
-            raise ZeroError("zero: torch.autograd.grad is called inside of the model's forward: call it on what the model returns")
-        if reads:
-            self._begin(EVAL)
-            owner.read = self.reads = True
+        if not is_checkpoint_valid() and not any(gets_gradient(leaf.parameter) for leaf in self.leaves):
+            if self.in_root:
+                raise ZeroError("zero: torch.autograd.grad is called inside of the model's forward: call it on what the model returns")
+            self.begin(EVAL)
+            owner.read = self.reads = self.in_backward = True
+            self.current, self.last = owner, FIRST
         else:
-            if not Passes.scaled and lib.zero_engine_loss_scale(self.handle) != 1:
-                raise ZeroError("zero: loss.backward() lacks the loss scale of fp16: call engine.backward(loss)")
-            if self._cleared():
-                raise ZeroError("zero: gradients are cleared between a forward and its backward: call zero_grad() before the forward")
-            self._resume()
-            self.waiting = False
-            self._clear_grads()
-        self.current, self.in_backward, self.last = owner, True, _FIRST
-        queue_callback(self._finish)
+            scale = lib.zero_engine_loss_scale(self.handle)
+            if (Passes.scale or 1) != scale:
+                raise ZeroError(
+                    "zero: loss.backward() lacks the loss scale of fp16: call engine.backward(loss)"
+                    if Passes.scale is None
+                    else f"zero: this loss has the loss scale of another engine, {Passes.scale:g}, and that of this one is {scale:g}: call "
+                    "engine.backward(loss) of each engine with a loss of its own"
+                )
+            self.check_not_cleared()
+            self.start()
+        queue_callback(self.finish)
 
-    def _fire(self, call: Call, owner: Pass | None) -> None:
-        """A gradient comes to an output of this call."""
-        self._enter_backward(owner)
-        if call.begun or (not self.free and call.use.index > self.last):
-            return  # the latter: of a tensor that the call only passes on
-        while self.open:
-            self._end()
-        self._open(call, True)
-        call.begun, self.last = True, call.use.index
+    def _need(self, call: Call, owner: Pass | None) -> None:
+        """A node of this call is about to run."""
+        if _in_autograd() == -1 or any(call is c for c, _ in self.open):
+            return
+        self._enter(owner)
+        if not self.free and (call.begun or call.use.index > self.last):
+            return  # its backward is over: a weight that the node reads has a guard
+        self.end_uses()
+        if not self.free and not self.reads:
+            self.deliver(call)
+        self.open_use(call, True)
 
     def _recompute(self, module: nn.Module) -> None:
         """A checkpoint runs the module's forward again."""
-        self._enter_backward(self.training())
+        owner = self.training()
+        self._enter(owner)
         if self.open and self.open[-1][1] and self.open[-1][0].use.module is module:
+            self._hook(self.open[-1][0], owner, True)
             return  # inside its own backward: the parameters are there
         if self.open and not self.free:
-            self._end()
-        calls = [c for c in (self.current.calls if self.current else ()) if c.use.module is module]
+            self.end_use()
+        calls = [c for c in self.calls if c.use.module is module]
         left = [c for c in calls if not c.begun]
         name = self.uses[module][0].name
         several = f"zero: {name} is recomputed in a checkpoint around several units; give fully_shard free_order=True"
         if not left:
             raise ZeroError(several if calls and not self.free else f"zero: {name} is called in a backward, but not in its forward")
         try:
-            self._open(left[-1], False)
+            if self.free or self.reads:
+                self.open_use(left[-1], False)
+            elif left[-1].use.index > self.last:
+                raise ZeroError(several)
+            else:
+                self._need(left[-1], owner)
+            self._hook(left[-1], owner, True)
         except ZeroError as error:
             if self.free or error.code != "ZERO_E_ORDER":
                 raise
             raise ZeroError(several) from error
-
-    def _finish(self) -> None:
-        """Autograd has ended."""
-        while self.open:
-            self._end()
-        for call in self.current.calls if (self.free or self.reads) and self.current else ():  # another backward may come
-            call.begun = False
-        if self.reads:
-            self.hide_all()
-            self.in_backward, self.reads, self.current = False, False, None
-            return
-        if self.root and self.held:
-            lib.zero_backward_begin(self.root.handle)
-            self._give(self.held)
-            lib.zero_backward_end(self.root.handle)
-            self.hide_all()
-        if not self.free:
-            self.mode = None
-        self.in_backward, self.current = False, None
-        for leaf in self.leaves:
-            if leaf.parameter.grad is not None:
-                where = f"outside of the backward of its unit {leaf.unit}; give fully_shard units in which it is used"
-                raise ZeroError(f"zero: a gradient came to parameter {leaf.name} {where}")
-            leaf.parameter.grad = leaf.no_grad
-        self.unseen = any(leaf.trains for leaf in self.leaves)
-
-    def empty(self) -> None:
-        """A training pass that uses nothing."""
-        self._begin(TRAIN)
-        self.current = None
-        self.finish()
-
-    def finish(self) -> None:
-        """After engine.backward(loss): if the loss uses no unit, the gradients of the pass are zero."""
-        if self.waiting and not self.in_root and not self.open:
-            if self.training():
-                self._resume()
-            elif self.mode == EVAL:
-                self._take_up()
-            self.waiting = False
-            self._clear_grads()
-            for call in reversed([call for call in self.calls if call.use.trains]):
-                self._open(call, True)
-                self._end()
-            self._finish()
-
-    # ---- begin and end of a unit ----
-
-    def _open(self, call: Call, backward: bool) -> None:
-        if self.reads and not self.free:  # an evaluation has its order, too
-            lib.zero_micro_begin(self.handle, EVAL)
-            self._bring_held(self.root)
-        (lib.zero_backward_begin if backward and not self.reads else lib.zero_forward_begin)(call.use.handle)
-        self.open.append((call, backward))
-        for leaf in call.use.leaves:
-            leaf.show()
-
-    def _end(self) -> None:
-        call, backward = self.open.pop()
-        if backward and not self.reads:
-            self._give(call.use)
-            lib.zero_backward_end(call.use.handle)
-        else:
-            lib.zero_forward_end(call.use.handle)
-        for leaf in call.use.leaves:
-            leaf.hide()
-
-    def _give(self, use: Use) -> None:
-        """The gradients of a unit, which autograd has made; None is zero."""
-        if not use.trains:
-            return
-        alive = []
-        for i, leaf in enumerate(use.leaves):
-            grad = leaf.parameter.grad
-            if grad is not None:
-                leaf.parameter.grad = None
-                leaf.given = True
-                grad = (grad.to_dense() if grad.is_sparse else grad).contiguous()
-                alive.append(grad)
-            use.gradients[i] = grad.data_ptr() if grad is not None else None
-        lib.zero_unit_give_grads(use.handle, use.gradients)

@@ -11,23 +11,37 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["FakeTensorMode", "NamedMemberAccessor", "TorchDispatchMode", "current_graph_task", "pytree", "set_stance"]
+__all__ = [
+    "FakeTensorMode",
+    "NamedMemberAccessor",
+    "TorchDispatchMode",
+    "current_graph_task",
+    "pop_hooks",
+    "push_hooks",
+    "pytree",
+    "set_stance",
+    "without_modes",
+]
 _torch: Any = torch  # functions without types
 try:
     from torch._C import DisableTorchFunctionSubclass, _set_throw_on_mutable_data_ptr, _will_engine_execute_node
     from torch._C import _current_graph_task_id as current_graph_task  # -1: this thread is in no backward
+    from torch._C._autograd import _pop_saved_tensors_default_hooks as pop_hooks
+    from torch._C._autograd import _push_saved_tensors_default_hooks as push_hooks
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.autograd.graph import get_gradient_edge
+    from torch.autograd.graph import disable_saved_tensors_hooks, get_gradient_edge
     from torch.compiler import set_stance
     from torch.nn.utils._named_member_accessor import NamedMemberAccessor
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import _disable_current_modes as without_modes
 
     is_checkpoint_valid = _torch.autograd._is_checkpoint_valid  # in a backward that gives parameters gradients
     queue_callback = _torch.autograd.Variable._execution_engine.queue_callback  # for the end of this backward
 except (AttributeError, ImportError) as error:
     raise ImportError(f"zero needs PyTorch 2.6 or newer; this is {torch.__version__}, with another interface: {error}") from error
 
+_top = getattr(_torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # from PyTorch 2.8 on
 _set = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
 _clear = getattr(torch._C, "_clear_storage_data_ptr_access_error_msg", None)
 _REFUSED = "Cannot access data pointer of Storage"
@@ -40,6 +54,17 @@ def gets_gradient(parameter: nn.Parameter) -> bool:
         return _will_engine_execute_node(get_gradient_edge(parameter).node)
     except RuntimeError:
         return False
+
+
+def outer_hooks() -> Any:
+    """The pair of hooks on saved tensors that the program has; None: it has none; (): it has some, and PyTorch does not tell which."""
+    if _top:
+        return _top(False)
+    try:
+        with disable_saved_tensors_hooks(""):
+            return None
+    except RuntimeError:
+        return ()
 
 
 def storage_at(address: int, size: int, device: torch.device) -> Any:

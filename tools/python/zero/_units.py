@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from zero._private import FakeTensorMode, TorchDispatchMode, pytree, set_stance
+from zero._private import FakeTensorMode, TorchDispatchMode, outer_hooks, pytree, set_stance, without_modes
+from zero._twin import Twin, twin
 
 logger = logging.getLogger("zero")
 _torch: Any = torch  # functions without types
@@ -121,53 +122,54 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with contextlib.ExitStack() as hooks:
             hooks.callback(register_module_forward_pre_hook(enter).remove)
             hooks.callback(register_module_forward_hook(leave).remove)
-            same = lambda t: t  # hooks of a checkpoint around the model keep none of these tensors
-            hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(same, same))
+            if outer_hooks() is not None:  # those of a checkpoint around the model count what they are given
+                hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda t: t))
             with _same_numbers(), set_stance("force_eager"), self:
                 yield
 
+    def run(self, copy: Twin) -> None:
+        model, args, kwargs, stands_for = copy
+        with self.watching():
+            model(*args, **kwargs)
+        self.calls = [stands_for[m] for m in self.calls if m in stands_for]
+        self.uses = {p: [{stands_for[m] for m in stack if m in stands_for} for stack in stacks] for p, stacks in self.uses.items()}
 
-@contextlib.contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Restores afterwards what a forward changes in the modules, such as a cache, a count or a buffer."""
-    attributes = [(module.__dict__, module.__dict__.copy()) for module in model.modules()]
-    held = {id(v): v for _, before in attributes for v in before.values() if type(v) in (dict, list, set)}
-    copies = [(v, v.copy()) for v in held.values()]
-    try:
-        yield
-    finally:
-        for now, before in attributes + copies:
-            now.clear()
-            (now.extend if isinstance(now, list) else now.update)(before)
+
+def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake: Any = {t: torch.empty(t.shape, dtype=t.dtype, device=device) for t in (*model.parameters(), *model.buffers())}
+        fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
+        record = Trace({p: fake[p] for p in model.parameters()})
+        record.run(twin(model, args, kwargs, fake, mode.from_tensor))
+    return record
 
 
 def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace | None:
-    """A forward of these arguments on tensors without data, on the engine's device; where that fails, with data, where the parameters
-    are now; None: neither works."""
-    names = dict(model.named_parameters())
-    buffers = dict(model.named_buffers())
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake = {
-            k: torch.empty(t.shape, dtype=t.dtype, device=device, requires_grad=t.requires_grad) for k, t in (names | buffers).items()
-        }
-        fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
-    record = Trace({p: fake[k] for k, p in names.items()})
+    """A forward of copies of the model and of these arguments, on tensors without data, on the engine's device; where that fails, with
+    data, where the parameters are now; None: neither works."""
+    with without_modes():  # one of the program counts operations, perhaps
+        return _trace(model, args, kwargs, device)
+
+
+def _trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace | None:
     try:
-        with mode, record.watching(), _unchanged(model):
-            torch.func.functional_call(model, fake, fake_args, fake_kwargs)
-        return record
+        return _without_data(model, args, kwargs, device)
     except Exception as error:  # noqa: BLE001  # a forward that depends on its data, for example
         logger.info("a forward without data failed, so one with data finds the order of units: %s", error)
     why: object = "the parameters are on the meta device"
-    places = {p.device for p in names.values()}
+    places = {p.device for p in model.parameters()}
     if torch.device("meta") not in places:
-        if device not in places:
-            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(next(iter(places))), (args, kwargs))
-        record = Trace({p: p for p in names.values()})
+        place = device if device in places else next(iter(places))
+        known: Any = {p: p for p in model.parameters()}
+        record = Trace(known)
         try:
-            with record.watching(), _unchanged(model):
-                torch.func.functional_call(model, {k: b.clone() for k, b in buffers.items()}, args, kwargs)
-            return record
+            copy = twin(model, args, kwargs, known, lambda t: t.to(place).detach().clone().requires_grad_(t.requires_grad))
+        except Exception as error:  # noqa: BLE001
+            copy, why = None, error
+        try:
+            if copy:
+                record.run(copy)
+                return record
         except Exception as error:
             if device in places:
                 raise

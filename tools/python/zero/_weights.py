@@ -1,66 +1,139 @@
-"""The first values of parameters, and safetensors files."""
+"""The first values of parameters and buffers."""
 
-import json
+import itertools
+import logging
+import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.nn.utils.stateless import _reparametrize_module
 
+from zero._files import Files, own_name, plain
+
 if TYPE_CHECKING:
     from zero._leaf import Leaf
 
+logger = logging.getLogger("zero")
 Init = Callable[[nn.Module], None]
-_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-_NAMES |= {torch.int64: "I64", torch.bool: "BOOL", torch.uint8: "U8"}
-directories: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()  # of load_pretrained
+Given = dict[nn.Parameter, torch.Tensor | None]
+_MARK = "_zero_files"  # of a tensor, and of its module: a copy of the module has it, too
+_opened: WeakSet[Files] = WeakSet()
+
+# ---- from files ----
 
 
-class Safetensors:
-    """A directory's model.safetensors, or the files of its index: parameters by name, read where they are asked for. A name may
-    lack the base model's prefix, in the files or in the model."""
-
-    def __init__(self, directory: Path, prefix: str) -> None:
-        from safetensors import safe_open
-
-        index = directory / "model.safetensors.index.json"
-        names = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
-        files: list[Any] = [safe_open(directory / name, framework="pt") for name in sorted(names)]
-        self.prefix = f"{prefix}."
-        self.places = {name.removeprefix(self.prefix): (file, name) for file in files for name in file.keys()}  # noqa: SIM118
-
-    def find(self, names: list[str], shape: torch.Size) -> torch.Tensor:
-        """The tensor by the first of these names that is there."""
-        file, name = next(filter(None, (self.places.get(n.removeprefix(self.prefix)) for n in names)), (None, ""))
-        if file is None:
-            raise ValueError(f"zero: no file has a tensor {' or '.join(names)}")
-        value: torch.Tensor = file.get_tensor(name)
-        if value.shape != shape:
-            raise ValueError(f"zero: {name} is {list(value.shape)} in the file, and {list(shape)} in the model")
-        return value
+def _mark(model: nn.Module, name: str, t: torch.Tensor, source: tuple[Files, str]) -> None:
+    module, _, key = name.rpartition(".")
+    setattr(t, _MARK, source)
+    model.get_submodule(module).__dict__.setdefault(_MARK, {})[key] = source
+    source[0].lazy |= {source[1]} if isinstance(t, nn.Parameter) else set()
 
 
-def write_safetensors(path: Path, entries: dict[str, tuple[torch.Size, torch.dtype]], tensors: Iterable[torch.Tensor]) -> None:
-    """One file of the tensors that `tensors` yields one after another."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, (shape, dtype) in entries.items():
-        begin, end = end, end + shape.numel() * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for (_, dtype), tensor in zip(entries.values(), tensors, strict=True):
-            flat: Any = tensor.detach().to("cpu", dtype).contiguous().view(-1).view(torch.uint8).numpy()
-            file.write(flat)
+def _marks(model: nn.Module, t: torch.Tensor, names: Iterable[str]) -> list[tuple[Files, str]]:
+    """The files that load_pretrained has named for this tensor: for itself, or for the place that it has in a module."""
+    found = [getattr(t, _MARK, None)]
+    for module, _, key in (name.rpartition(".") for name in names):
+        found.append(model.get_submodule(module).__dict__.get(_MARK, {}).get(key))
+    return [source for source in found if source]
 
+
+@torch.no_grad()
+def take(model: nn.Module, directory: Path, strict: bool) -> None:
+    """A parameter or a buffer that has a value takes that of the files now; one on the meta device when it moves to an engine."""
+    model = plain(model)
+    files, missing = Files(directory, model), list[str]()
+    aliases: dict[int, list[str]] = defaultdict(list)
+    state = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+    for name, t in state.items():
+        aliases[id(t)].append(name)
+    for names in aliases.values():
+        t, source = state[names[0]], next((n for n in map(own_name, names) if n in files.groups), None)
+        if source is None:
+            missing.append(names[0])
+            continue
+        if files.shapes[source] != t.shape:
+            raise ValueError(f"zero: {source} is {list(files.shapes[source])} in {directory}, and {list(t.shape)} in the model")
+        if t.is_meta:
+            for name in names:
+                _mark(model, name, t, (files, source))
+            continue
+        value = files.get(source)
+        if value.is_floating_point() != t.is_floating_point() or value.is_complex() != t.is_complex():
+            raise ValueError(f"zero: {source} is of type {value.dtype} in {directory}, and {t.dtype} in the model")
+        t.copy_(value)
+    if len(missing) == len(aliases) or (strict and missing):
+        raise ValueError(
+            f"zero: no file in {directory} has a tensor {missing[0]} of the {type(model).__name__}"
+            + (f", nor {len(missing) - 1} others of its tensors" if len(missing) > 1 else "")
+            + (": give load_pretrained the model of these files" if len(missing) == len(aliases) else ": leave out strict=True")
+        )
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        warnings.warn(f"zero: no file in {directory} has {', '.join(missing[:5])}{more}: first values as without files", stacklevel=3)
+    if files.left():
+        logger.info("no parameter of the model takes %s of %s", ", ".join(files.left()[:5]), directory)
+    files.last = None, {}
+    if files.lazy:
+        _opened.add(files)
+
+
+def forget(model: nn.Module) -> None:
+    """The values of its tensors are there: nothing holds the files any more."""
+    for module in model.modules():
+        for files, _ in module.__dict__.pop(_MARK, {}).values():
+            _opened.discard(files)
+        for p in module._parameters.values():
+            getattr(p, "__dict__", {}).pop(_MARK, None)
+
+
+def check_taken(model: nn.Module, unnamed: list[str]) -> None:
+    """After all parameters of a model have their sources. `unnamed`: those on the meta device without one."""
+    for files in list(_opened):
+        left = sorted(files.lazy - files.taken)
+        if unnamed and not files.taken and any(type(module) is files.kind for module in model.modules()):
+            raise ValueError(
+                f"zero: load_pretrained has named {files.directory} for another {files.kind.__name__} than the one in this model, whose "
+                f"parameter {unnamed[0]} is on the meta device: call load_pretrained on the module that fully_shard gets"
+            )
+        if left and files.taken:
+            _opened.discard(files)
+            warnings.warn(f"zero: no parameter took {', '.join(left[:5])} of {files.directory} (load_pretrained)", stacklevel=2)
+
+
+def check_apart(model: nn.Module) -> None:
+    """Two tensors in the same memory, one of them a parameter that is trained, would be two values on the engine."""
+
+    def place(name: str, t: Any) -> tuple[int, int, str, Any]:
+        return t.data_ptr(), sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True)) + 1, name, t
+
+    def addresses(count: int, t: Any) -> Any:
+        return t.data_ptr() + t.element_size() * torch.arange(count).as_strided(t.shape, t.stride()).reshape(-1)
+
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name in (name for name, t in tensors.items() if nn.parameter.is_lazy(t)):
+        raise ValueError(
+            f"zero: {name} has no shape yet: call the model once under torch.no_grad() before fully_shard, as for other optimizers"
+        )
+    places = [place(n, t) for n, t in tensors.items() if t.numel() and not t.is_meta and t.layout == torch.strided]
+    trained = {name for name, t in tensors.items() if isinstance(t, nn.Parameter) and t.requires_grad}
+    places.sort(key=lambda found: found[:2])
+    for (at, count, name, t), (next_at, next_count, other, u) in itertools.pairwise(places):
+        overlap = next_at < at + count * t.element_size() and not trained.isdisjoint({name, other})
+        if overlap and (t.dtype != u.dtype or bool(torch.isin(addresses(count, t), addresses(next_count, u)).any())):
+            raise ValueError(
+                f"zero: {name} and {other} share memory, and are two tensors, so that on the engine they would be two values: tie them "
+                f"({other} = {name}), or give one a memory of its own (clone)"
+            )
+
+
+# ---- from functions ----
 
 _UNSET = 0x7F  # the bytes that mark a value which nothing has set: no first value has them
 
@@ -83,6 +156,20 @@ def _reset(module: nn.Module) -> None:
             return
 
 
+def _reset_adapters(model: nn.Module, modules: frozenset[nn.Module]) -> None:
+    """Adapters of PEFT begin as their own function says, and not as other modules of their class: LoRA's B is zero."""
+    for name, module in model.named_modules():
+        if not hasattr(module, "adapter_layer_names") or modules.isdisjoint(module.modules()):
+            continue
+        for adapter, config in getattr(model, "peft_config", {}).items():
+            if not hasattr(module, "reset_lora_parameters") or not hasattr(config, "init_lora_weights"):
+                raise ValueError(
+                    f"zero: the adapter {adapter} of {name} is on the meta device, and only LoRA's get first values there: make the "
+                    'adapter on the CPU, outside of torch.device("meta")'
+                )
+            module.reset_lora_parameters(adapter, config.init_lora_weights)
+
+
 def first_value(model: nn.Module, what: str, names: Iterable[str], values: dict[str, torch.Tensor]) -> torch.Tensor:
     """The value of the parameter or buffer that has these names."""
     name = next(name for name in names if name in values)
@@ -101,7 +188,7 @@ def first_value(model: nn.Module, what: str, names: Iterable[str], values: dict[
 def initialised(model: nn.Module, modules: frozenset[nn.Module], init: Init | None, seed: int) -> dict[str, torch.Tensor]:
     """Values for the parameters and the meta buffers of these modules, by name: the same on all ranks. The model stays as
     it was. `init`: None is transformers' _init_weights, or reset_parameters."""
-    init = init or getattr(model, "_init_weights", None) or _reset
+    adapts, init = init is None, init or getattr(model, "_init_weights", None) or _reset
     made: dict[int, torch.Tensor] = {}
     values: dict[str, torch.Tensor] = {}
     for prefix, module in model.named_modules():
@@ -116,16 +203,38 @@ def initialised(model: nn.Module, modules: frozenset[nn.Module], init: Init | No
         torch.default_generator.manual_seed(seed)  # the CPU's alone
         for module in reversed([m for m in model.modules() if m in modules]):  # children first, as Module.apply
             init(module)
+        if adapts:
+            _reset_adapters(model, modules)
     return values
 
 
-def first_values(model: nn.Module, init: Init | None, seed: int) -> Callable[["Leaf"], torch.Tensor]:
-    """A function that returns a parameter's first value, flat and fp32: of load_pretrained's files, or its own, or from
-    `init`, of one unit at a time."""
+OF_FILES, ON_META = -2, -1
+
+
+def digests(model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
+    """By which ranks compare their first values: a checksum of bytes, or where the value comes from."""
+    names = {p: name for name, p in model.named_parameters()}
+
+    def digest(t: torch.Tensor) -> int:
+        if t.is_meta:
+            return OF_FILES if _marks(model, t, [names[t]]) else ON_META  # type: ignore[index]
+        data: Any = _bytes(t.detach().to("cpu").contiguous()).numpy()
+        return zlib.adler32(data)
+
+    return torch.tensor([digest(t) for t in tensors], dtype=torch.int64)
+
+
+def first_values(model: nn.Module, init: Init | None, seed: int, given: Given) -> Callable[["Leaf"], torch.Tensor]:
+    """A function that returns a parameter's first value, flat and fp32: what rank 0 has `given`, or that of load_pretrained's files, or
+    its own, or from `init`, of one unit at a time."""
     aliases: dict[nn.Parameter, list[str]] = defaultdict(list)
     for name, p in model.named_parameters(remove_duplicate=False):
         aliases[p].append(name)
-    files = Safetensors(directories[model], getattr(model, "base_model_prefix", "")) if model in directories else None
+    sources = {p: marks[0] for p, names in aliases.items() if (marks := _marks(model, p, names)) and (p.is_meta or hasattr(p, _MARK))}
+    for p, names in aliases.items():
+        for files, name in _marks(model, p, names):
+            files.taken.add(name)
+    check_taken(model, [names[0] for p, names in aliases.items() if p.is_meta and p not in sources and p not in given])
 
     @lru_cache(maxsize=1)
     def unit(name: str, modules: frozenset[nn.Module]) -> dict[str, torch.Tensor]:
@@ -133,11 +242,20 @@ def first_values(model: nn.Module, init: Init | None, seed: int) -> Callable[["L
 
     @lru_cache(maxsize=1)
     def value(leaf: "Leaf") -> torch.Tensor:
-        names, value = aliases[leaf.parameter], leaf.parameter.detach()
-        if files:
-            value = files.find(names, value.shape)
-        elif value.is_meta:
-            value = first_value(model, "parameter", names, unit(leaf.unit, leaf.modules))
-        return value.to("cpu", torch.float32).contiguous().view(-1)
+        p = leaf.parameter
+        value = given.get(p, p)
+        if value is p and p in sources:
+            value = sources[p][0].get(sources[p][1])
+        elif value is None or value.is_meta:
+            value = first_value(model, "parameter", aliases[p], unit(leaf.unit, leaf.modules))
+        return value.detach().to("cpu", torch.float32).contiguous().view(-1)
 
     return value
+
+
+def buffer_value(model: nn.Module, name: str, buffer: torch.Tensor, made: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The first value of a buffer: its own, or that of load_pretrained's files, or what was `made`."""
+    if not buffer.is_meta:
+        return buffer
+    marks = _marks(model, buffer, [name])
+    return marks[0][0].get(marks[0][1]).to(buffer.dtype) if marks else first_value(model, "buffer", [name], made)

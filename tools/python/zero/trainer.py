@@ -103,9 +103,21 @@ class Sharded:
     def _move_model_to_device(self, model: Any, device: Any) -> None:
         """The engine does that."""
 
+    def save_model(self: Any, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """On all ranks, of which some versions of transformers let rank 0 alone come to _save."""
+        self._has_saved = False
+        super().save_model(output_dir, _internal_call)  # type: ignore[misc]
+        if not self._has_saved:
+            self._save(output_dir)
+
     def _save(self: Any, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict={})  # type: ignore[misc]  # all but the weights
-        self.engine.save_pretrained(output_dir or self.args.output_dir)
+        self._has_saved = True
+        place = output_dir or self.args.output_dir
+        with self.engine.adapters() as adapters:
+            if self.args.should_save:
+                super()._save(place, state_dict=adapters or {})  # type: ignore[misc]  # all but a model's weights
+        if adapters is None:
+            self.engine.save_pretrained(place)
 
     def _save_optimizer_and_scheduler(self: Any, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
@@ -124,8 +136,11 @@ class Sharded:
         if os.path.isdir(place):
             self.engine.load(place, weights_only=True)
         else:  # save_only_model
-            with self.engine.full_parameters(writeback=True):
-                super()._load_best_model()  # type: ignore[misc]
+            with self.engine.full_parameters(writeback=True) as model:
+                if getattr(model, "peft_config", None):
+                    super()._load_best_model()  # type: ignore[misc]
+                else:
+                    zero.load_pretrained(model, self.state.best_model_checkpoint, strict=True)
 
 
 class Trainer(Sharded, transformers.Trainer):  # type: ignore[misc]
