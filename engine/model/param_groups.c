@@ -78,9 +78,10 @@ static uint64_t matching(const struct config_group *group, const char *name, con
 
 /* Of a group that has no patterns: bit 0 for a parameter that it takes, and bit 1 where the name says so. */
 static uint64_t implied_bits(const zero_param *param) {
-    bool named;
+    bool named, also = false;
     bool takes = config_takes_implied(param->tensor ? param->tensor : param->name, param->dims, &named);
-    return (uint64_t)takes | (uint64_t)named << 1;
+    if (param->alias && !config_takes_implied(param->alias, param->dims, &also)) takes = false;
+    return (uint64_t)takes | (uint64_t)(named || also) << 1;
 }
 
 /* A tied parameter has its owner's group and flags, whatever its own name says. */
