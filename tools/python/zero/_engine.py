@@ -678,7 +678,6 @@ class Engine:
     def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None, *, averages: bool = False) -> None:
         """config.json and model.safetensors, as from_pretrained reads them, in the place of what an earlier save has written there; of a
         model of PEFT its adapters, as PEFT writes them. With `averages`, of the averaged weights. No rank holds the model."""
-        self._prepare()
         model, place = plain(self.model), Path(directory)
         with self.adapters(dtype, averages) as adapters:
             if adapters is not None:
@@ -714,6 +713,7 @@ class Engine:
     def adapters(self, dtype: torch.dtype | None = None, averages: bool = False) -> Iterator[dict[str, Any] | None]:
         """The state that a PEFT model's save_pretrained takes: the adapters' tensors, and of the others their shapes. None: of a model
         without PEFT. Collective."""
+        self._prepare()
         model, leaves = plain(self.model), {leaf.parameter: leaf for leaf in self._passes.leaves}
         configs = getattr(model, "peft_config", None)
         if not configs:
