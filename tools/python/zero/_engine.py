@@ -441,7 +441,8 @@ class Engine:
         passes.attach()
         if self._casts and self.dtype != torch.float32:
             held = {leaf.parameter for leaf in passes.held.leaves} if passes.held else set()
-            passes.hooks += cast_inputs(model, passes.uses.keys(), held)
+            hooks, passes.cast = cast_inputs(model, passes.uses.keys(), held)
+            passes.hooks += hooks
         self._filled = True
         C.CDLL(None).malloc_trim(0)
 

@@ -84,6 +84,7 @@ class Passes:
 
     def __init__(self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None]) -> None:
         self.model, self.handle, self.free, self.prepare = model, handle, free, prepare
+        self.cast: Any = None  # a function that casts the model's own inputs
         self.device: torch.device | None = None  # the engine's GPU
         self.stream = 0  # there: the one that the engine knows
         self.uses: dict[nn.Module, list[Use]] = {}
@@ -236,15 +237,16 @@ class Passes:
 
     # ---- forward ----
 
-    def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self.ignored or module is not self.model:  # a copy of the model has these hooks, too
-            return
+            return None
         if _in_autograd() == -1:
             self.prepare(args, kwargs)
             self._begin(TRAIN if torch.is_grad_enabled() else EVAL)
             self.in_root = True
         if module in self.uses:
             self._unit_pre(module, args)
+        return self.cast(module, args, kwargs) if self.cast else None
 
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if module is not self.model:
