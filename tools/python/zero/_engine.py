@@ -73,10 +73,9 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__([{key: group[key] for key in ("params", *_SETTINGS) if key in group} for group in groups], run)
         self.engine = weakref.proxy(engine)
         self.rates = [float(group["lr"]) for group in self.param_groups]  # to the engine
-        self.betas = self._betas()
+        self.configured = self.betas = self._betas()
         self.fixed = [{key: group[key] for key in group.keys() & {*_SETTINGS} - {"lr", "betas"}} for group in self.param_groups]
         self.scheduled = engine.setting("scheduler.type") is not None
-        self.schedule: Any = None  # once betas have changed: the function that the engine asks
         self._is_accelerate_prepared = True  # accelerate takes it as it is
 
     @property
@@ -102,7 +101,7 @@ class Optimizer(torch.optim.Optimizer):
             for group, rate in zip(self.param_groups, self.rates, strict=True):
                 group["lr"] = rate
         for group, betas in zip(self.param_groups, json.loads(self.engine.note("betas") or "[]"), strict=False):
-            group |= {"betas": tuple(betas)} if betas else {}
+            group |= {"betas": tuple(betas)} if "betas" in group else {}
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
@@ -118,12 +117,6 @@ class Optimizer(torch.optim.Optimizer):
     def _betas(self) -> list[tuple[float, ...]]:
         return [tuple(map(float, group.get("betas", ()))) for group in self.param_groups]
 
-    def _ask(self, user: int, step: int, index: int, address: int) -> None:
-        """The engine asks for what its next update takes."""
-        setting, group = _header.zero_setting.from_address(address), self.param_groups[index]
-        setting.lr = float(group["lr"])
-        setting.beta1, setting.beta2 = map(float, group.get("betas", (setting.beta1, setting.beta2)))
-
     def tell(self, handle: int) -> None:
         """The engine learns what has changed in the groups."""
         rates, betas = [float(group["lr"]) for group in self.param_groups], self._betas()
@@ -136,28 +129,12 @@ class Optimizer(torch.optim.Optimizer):
                 )
             if not (0 <= rates[i] < math.inf and all(0 <= beta < 1 for beta in betas[i])):
                 raise ZeroError(f"zero: param_groups[{i}] has lr {rates[i]} and betas {betas[i]}: lr is at least 0, betas are below 1")
-        if not self.schedule and betas != self.betas:
-            if self.scheduled:
-                raise ZeroError(
-                    "zero: betas of param_groups have changed, and the configuration's scheduler sets them: leave one of them out"
-                )
-            me = weakref.proxy(self)
-            self.schedule = _abi.callback(_header.zero_schedule_fn, lambda *asked: me._ask(*asked))
-            lib.zero_engine_set_schedule(handle, self.schedule, None)
-        for i, rate in enumerate(rates):
-            if not self.schedule and rate != self.rates[i]:
+        for i, (rate, pair) in enumerate(zip(rates, betas, strict=True)):
+            if rate != self.rates[i]:
                 lib.zero_engine_set_lr(handle, i, rate)
-        self.rates = rates
-
-    def keep(self, handle: int) -> None:
-        """Before a save: the engine's own rates are those of the next step, and a note has the betas."""
-        self.tell(handle)
-        if self.schedule:
-            lib.zero_engine_set_schedule(handle, _header.zero_schedule_fn(), None)
-            for i, rate in enumerate(self.rates):
-                lib.zero_engine_set_lr(handle, i, rate)
-            lib.zero_engine_set_schedule(handle, self.schedule, None)
-        lib.zero_engine_set_note(handle, "betas", json.dumps(self._betas()) if self.schedule else None)
+            if pair != self.betas[i]:
+                lib.zero_engine_set_betas(handle, i, *pair)
+        self.rates, self.betas = rates, betas
 
     def follow(self) -> None:
         """A schedule in the configuration has set the rates."""
@@ -481,7 +458,8 @@ class Engine:
         passes.attach()
         if self._casts and self.dtype != torch.float32:
             held = {leaf.parameter for leaf in passes.held.leaves} if passes.held else set()
-            passes.hooks += cast_inputs(model, passes.uses.keys(), held)
+            hooks, passes.cast = cast_inputs(model, passes.uses.keys(), held)
+            passes.hooks += hooks
         self._filled = True
         C.CDLL(None).malloc_trim(0)
 
@@ -685,7 +663,9 @@ class Engine:
         position = {"steps": self.samples // self.train_batch, "samples": self.samples, "train_batch": self.train_batch}
         for key, text in ({key: str(value) for key, value in position.items()} | (notes or {})).items():
             lib.zero_engine_set_note(handle, key, text)
-        self.optimizer.keep(handle)
+        self.optimizer.tell(handle)
+        changed = self.optimizer.betas != self.optimizer.configured
+        lib.zero_engine_set_note(handle, "betas", json.dumps(self.optimizer.betas) if changed else None)
         kept = self._kept()
         data = _saved(kept)
         checksum = self._broadcast(torch.tensor([zlib.crc32(data)])).item()
@@ -757,7 +737,6 @@ class Engine:
     def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None, *, averages: bool = False) -> None:
         """config.json and model.safetensors, as from_pretrained reads them, in the place of what an earlier save has written there; of a
         model of PEFT its adapters, as PEFT writes them. With `averages`, of the averaged weights. No rank holds the model."""
-        self._prepare()
         model, place = plain(self.model), Path(directory)
         with self.adapters(dtype, averages) as adapters:
             if adapters is not None:
@@ -793,6 +772,7 @@ class Engine:
     def adapters(self, dtype: torch.dtype | None = None, averages: bool = False) -> Iterator[dict[str, Any] | None]:
         """The state that a PEFT model's save_pretrained takes: the adapters' tensors, and of the others their shapes. None: of a model
         without PEFT. Collective."""
+        self._prepare()
         model, leaves = plain(self.model), {leaf.parameter: leaf for leaf in self._passes.leaves}
         configs = getattr(model, "peft_config", None)
         if not configs:
