@@ -261,7 +261,8 @@ class Engine:
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._casts = cast_inputs
         self._saving = False  # in the background, perhaps
-        self._declaring = False
+        self._declaring = self._loading = False  # True: an exception came into it
+        self._puts: list[tuple[Leaf, torch.Tensor]] = []  # whole parameters to write
         self._samples = 0  # used by the steps so far, those before a load included
         self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
@@ -317,6 +318,8 @@ class Engine:
 
     def _prepare(self, args: Any = (), kwargs: Any = None) -> None:
         self._passes.settle()
+        if self._loading:
+            raise ZeroError("zero: an exception came while a checkpoint was loaded: call engine.load(...) again")
         grads = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(grads):  # what is made here lasts
             self._commit(args, kwargs)
@@ -578,7 +581,7 @@ class Engine:
             raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
         if writeback and averages:
             raise ZeroError("zero: full_parameters: averages are not written back; leave out writeback or averages")
-        return self._within(self._whole(writeback, rank0_only, averages), self._passes.come_back)
+        return self._within(self._whole(writeback, rank0_only, averages), self._end_whole)
 
     @contextmanager
     def _whole(self, writeback: bool, rank0_only: bool, averages: bool) -> Iterator[nn.Module]:
@@ -592,12 +595,21 @@ class Engine:
                 if self.rank == 0 or not rank0_only:
                     leaf.parameter.data = whole
             yield self.model
-            for leaf in passes.leaves if writeback else ():
-                value = leaf.parameter.detach().to("cpu", torch.float32).contiguous()
-                lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
+            if writeback:
+                values = [leaf.parameter.detach().to("cpu", torch.float32).contiguous() for leaf in passes.leaves]
+                self._puts = list(zip(passes.leaves, values, strict=True))
         finally:
-            passes.come_back()
+            self._end_whole()
             passes.within = None
+
+    def _end_whole(self) -> None:
+        """Also once more, after an exception: all of what has changed is written, or nothing."""
+        try:
+            for leaf, value in self._puts:
+                lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
+            self._puts = []
+        finally:
+            self._passes.come_back()
 
     def averaged(self) -> AbstractContextManager[nn.Module]:
         """Inside, forwards under torch.no_grad() compute with the averaged weights ("ema" in the configuration), between two steps:
@@ -688,7 +700,12 @@ class Engine:
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
         call = lib.zero_engine_load_ema if averages else call
-        call(self._handle, directory)
+        self._loading = True
+        try:
+            call(self._handle, directory)
+        except ZeroError:
+            self._loading = False
+            raise
         if not weights_only and not averages:
             self.optimizer.loaded(self._handle)
         self._samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
@@ -697,6 +714,7 @@ class Engine:
         checksum = self.note("program.bin")
         if checksum is not None:
             self._take_kept(step_directory(Path(directory)) / "program.bin", checksum)
+        self._loading = False
 
     def _take_kept(self, path: Path, checksum: str) -> None:
         data = path.read_bytes() if path.exists() else b""
