@@ -748,6 +748,8 @@ float zero_engine_loss_scale(const zero_engine *engine);
  * zero_optimization.update_in_backward it is taken when the last training pass of a step begins, and all ranks set the same. `group`: 0
  * where there are no others. ZERO_E_ORDER where a schedule sets it. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
+/* In the same way a group's betas: at least 0, below 1. Optimizers without betas ignore them. A checkpoint does not keep them. */
+zero_status zero_engine_set_betas(zero_engine *engine, int group, double beta1, double beta2);
 /* The rate that the configuration, a load or zero_engine_set_lr has given, from which a schedule starts; -1: there is no such group.
  * Local. */
 double zero_engine_lr(const zero_engine *engine, int group);

@@ -284,8 +284,17 @@ zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
     return settings_set_lr(&e->training, group, lr, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
+zero_status zero_engine_set_betas(zero_engine *e, int group, double beta1, double beta2) {
+    struct zero_error error;
+    zero_status status = engine_check(e, "zero_engine_set_betas");
+    if (status) return status;
+    error_clear(&error);
+    return settings_set_betas(&e->training, group, beta1, beta2, &error) ? refuse_error(&error) : ZERO_OK;
+}
+
 double zero_engine_lr(const zero_engine *e, int group) {
-    if (!engine_given(e, "zero_engine_lr") || group < 0 || (uint32_t)group >= e->training.groups.count) return -1;
+    if (!engine_given(e, "zero_engine_lr") || group < 0 || (uint32_t)group >= e->training.groups.count)
+        return -1;
     return e->training.groups.params[group].lr;
 }
 

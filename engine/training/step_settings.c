@@ -118,18 +118,34 @@ void settings_restart(struct training *t) {
     if (!t->config->schedule_row) t->schedule.last_batch_iteration = -1;
 }
 
-zero_status settings_set_lr(struct training *t, int group, double lr, struct zero_error *error) {
-    if (!(lr >= 0) || isinf(lr))
-        return error_set(error, ZERO_E_ARGUMENT, "zero_engine_set_lr: lr %g is not a finite number >= 0", lr);
+static zero_status check_settable(const struct training *t, const char *call, int group,
+                                  struct zero_error *error) {
     if (group < 0 || (uint32_t)group >= t->groups.count)
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "zero_engine_set_lr: there is no group %d; there are %" PRIu32 ", from 0", group,
-                         t->groups.count);
+        return error_set(error, ZERO_E_ARGUMENT, "%s: there is no group %d; there are %" PRIu32 ", from 0",
+                         call, group, t->groups.count);
     if (t->schedule_fn || t->config->schedule_row)
-        return error_set(error, ZERO_E_ORDER, "zero_engine_set_lr: %s sets it: %s",
+        return error_set(error, ZERO_E_ORDER, "%s: %s sets it: %s", call,
                          t->schedule_fn ? "the function of zero_engine_set_schedule"
                                         : t->config->schedule_row->name,
                          t->schedule_fn ? "let it give the lr" : "remove the scheduler block");
-    t->groups.params[group].lr = lr;
     return ZERO_OK;
+}
+
+zero_status settings_set_lr(struct training *t, int group, double lr, struct zero_error *error) {
+    if (!(lr >= 0) || isinf(lr))
+        return error_set(error, ZERO_E_ARGUMENT, "zero_engine_set_lr: lr %g is not a finite number >= 0", lr);
+    zero_status status = check_settable(t, "zero_engine_set_lr", group, error);
+    if (!status) t->groups.params[group].lr = lr;
+    return status;
+}
+
+zero_status settings_set_betas(struct training *t, int group, double beta1, double beta2,
+                               struct zero_error *error) {
+    if (!usable(&(struct lr_setting){0, beta1, beta2}, true))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_engine_set_betas: betas %g and %g must be at least 0 and below 1", beta1,
+                         beta2);
+    zero_status status = check_settable(t, "zero_engine_set_betas", group, error);
+    if (!status) t->groups.params[group].beta1 = beta1, t->groups.params[group].beta2 = beta2;
+    return status;
 }

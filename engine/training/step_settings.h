@@ -27,7 +27,9 @@ int64_t settings_iteration(const struct training *training);
 void settings_resume(struct training *training, int64_t iteration);
 void settings_restart(struct training *training);
 
-/* zero_engine_set_lr. */
+/* zero_engine_set_lr and _set_betas. */
 zero_status settings_set_lr(struct training *training, int group, double lr, struct zero_error *error);
+zero_status settings_set_betas(struct training *training, int group, double beta1, double beta2,
+                               struct zero_error *error);
 
 #endif

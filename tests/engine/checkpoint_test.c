@@ -140,6 +140,7 @@ static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
     if (!CHECK_INT(zero_engine_load(engine, run->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     CHECK_STRING(zero_engine_note(engine, "samples"), "4711");
     CHECK(zero_engine_note(engine, "gone") == NULL);
+    CHECK_DOUBLE(zero_engine_lr(engine, 0), 0.015, 0);
     keep_or_check(engine, false, &at_save[run->saved_by]);
     if (run->saved_by != run->world) return; /* other ranks add in another order */
     train(&p, STEPS_AFTER);

@@ -65,6 +65,7 @@ static void a_null_engine_is_refused(void) {
     NULL_ENGINE(zero_engine_step(NULL, NULL));
     NULL_ENGINE(zero_engine_flush(NULL));
     NULL_ENGINE(zero_engine_set_lr(NULL, 0, 1));
+    NULL_ENGINE(zero_engine_set_betas(NULL, 0, 0.9, 0.9));
     NULL_ENGINE(zero_engine_set_schedule(NULL, NULL, NULL));
     NULL_ENGINE(zero_engine_get(NULL, "w", ZERO_PARAM, x, 0, 1));
     NULL_ENGINE(zero_engine_put(NULL, "w", ZERO_PARAM, x, 0, 1));

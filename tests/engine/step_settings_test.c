@@ -146,6 +146,27 @@ static void an_lr_is_set_where_nothing_else_sets_it(void) {
     end();
 }
 
+static void betas_are_set_where_nothing_else_sets_them(void) {
+    struct lr_setting found[GROUP_MAX];
+    CHECK_INT(begin(ADAMW), ZERO_OK);
+    settings_next(&training, found);
+    double before = found[0].beta1;
+    CHECK_INT(settings_set_betas(&training, 1, 0.5, 0.75, &error), ZERO_OK);
+    CHECK_INT(settings_set_betas(&training, 1, 0.5, 1, &error), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "betas 0.5 and 1 must be at least 0 and below 1");
+    error_clear(&error);
+    CHECK_INT(settings_set_betas(&training, 2, 0.5, 0.5, &error), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "zero_engine_set_betas: there is no group 2");
+    settings_next(&training, found);
+    CHECK_DOUBLE(found[0].beta1, before, 0);
+    CHECK_DOUBLE(found[1].beta1, 0.5, 0);
+    CHECK_DOUBLE(found[1].beta2, 0.75, 0);
+    end();
+    CHECK_INT(begin(ADAMW WARMUP), ZERO_OK);
+    CHECK_INT(settings_set_betas(&training, 1, 0.5, 0.5, &error), ZERO_E_ORDER);
+    end();
+}
+
 static void opening_finds_what_a_schedule_lacks(void) {
     CHECK_INT(begin(ADAMW SCHEDULER("WarmupDecayLR", "\"total_num_steps\": \"auto\"")), ZERO_E_CONFIG);
     CHECK_CONTAINS(error.message, "zero_runtime.total_steps");
@@ -184,6 +205,7 @@ int main(void) {
     scalars_are_the_optimizers();
     a_schedule_goes_on_where_it_stood();
     an_lr_is_set_where_nothing_else_sets_it();
+    betas_are_set_where_nothing_else_sets_them();
     opening_finds_what_a_schedule_lacks();
     a_schedule_that_leaves_its_range_is_found_at_the_start();
     return check_end();

@@ -6,6 +6,7 @@ import dis
 import os
 import random
 import sys
+import tempfile
 import time
 import unittest
 
@@ -81,6 +82,7 @@ class Training:
         self.make = lambda: zero.fully_shard(self.model(), configuration(stage, gradient_accumulation_steps=MICROS, **config), free_order=free)
         self.engine, self.other = self.make(), self.make()
         self.steps, self.points, self.where = 0, {}, []
+        self.directory = tempfile.TemporaryDirectory()
 
     def model(self):
         torch.manual_seed(1)
@@ -139,6 +141,28 @@ class Training:
             if self.run(call.__name__, call):
                 call()
         assert self.engine.hash() == self.other.hash(), "other weights"
+        if "write" in self.points:
+            self.write()
+        if "load" in self.points:
+            self.engine.save(self.directory.name)
+        if "load" in self.points and self.run("load", self.load):
+            try:
+                self.evaluate()  # it was done, or not begun
+            except zero.ZeroError as error:
+                assert "call engine.load(...) again" in str(error), error
+            self.load()
+        assert self.engine.hash() == self.other.hash(), "other weights after a load"
+
+    def write(self):
+        """All of it, or nothing."""
+        before = self.other.hash()
+        self.other.load_state_dict(state := {name: value * 0.999 for name, value in self.other.state_dict().items()})
+        if self.run("write", lambda: self.engine.load_state_dict(state)):
+            assert self.engine.hash() in (before, self.other.hash()), "a part of the weights"
+            self.engine.load_state_dict(state)
+
+    def load(self):
+        self.engine.load(self.directory.name)
 
     def park(self):
         with self.unless("the engine is parked"):
@@ -190,6 +214,7 @@ class Training:
     def close(self):
         self.engine.close()
         self.other.close()
+        self.directory.cleanup()
 
 
 TRAININGS = (
@@ -197,7 +222,8 @@ TRAININGS = (
     lambda: Training(3, True, ema={"decay": 0.5}),
     lambda: Training(3, False, ema={"decay": 0.5}, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 20}}),
 )
-PHASES = ("forward", "evaluate", "backward", "step", "park", "unpark", "whole", "averaged")
+OFTEN = ("forward", "evaluate", "backward", "step", "park", "unpark", "whole", "averaged")
+PHASES = (*OFTEN, "write", "load")
 RARE = ("open", "first", "close")  # these make an engine
 
 
@@ -209,7 +235,7 @@ class Interrupts(unittest.TestCase):
         while points < POINTS:
             kind = chance.randrange(len(trainings))
             training, rare = trainings[kind], chance.random() < 0.2
-            training.points = planned = {p: chance.randint(1, longest[p]) for p in (RARE if rare else PHASES) if rare or chance.random() < 0.7}
+            training.points = planned = {p: chance.randint(1, longest[p]) for p in (RARE if rare else PHASES) if rare or chance.random() < (0.9 if p in OFTEN else 0.1)}
             planned = dict(planned)
             training.where = []
             try:

@@ -519,9 +519,8 @@ class Gradients(Case):
         for make, loss, evaluates in itertools.product(
             (FrozenKeeper, RecomputedKeeper, CompiledKeeper), (of_result, with_balance), (False, True)
         ):
-            if make is not RecomputedKeeper or loss is of_result:  # what a recomputed block keeps is of another graph
-                with self.subTest(make.__name__, loss=loss.__name__, evaluates=evaluates):
-                    self.assertTrains(make, loss, False, evaluates)
+            with self.subTest(make.__name__, loss=loss.__name__, evaluates=evaluates):
+                self.assertTrains(make, loss, False, evaluates)
 
     def test_a_backward_that_reads_nothing(self):
         """Of a parameter alone: engine.backward begins the pass, and loss.backward() is not seen."""
@@ -573,8 +572,6 @@ class Gradients(Case):
             "after all units": lambda model, step: of_result(model, step) + Fails.apply(model.scale) * 0,
         }
         for (place, fails), make, free in itertools.product(places.items(), (Keeper, RecomputedKeeper), (False, True)):
-            if make is RecomputedKeeper and place == "in a block":
-                continue
             with self.subTest(place, make=make.__name__, free=free):
                 torch.manual_seed(0)
                 engine = self.engine(make(), free_order=free, gradient_accumulation_steps=2, gradient_clipping=0)

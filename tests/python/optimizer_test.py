@@ -144,7 +144,7 @@ class Optimizers(Case):
         schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2}}
         engine, *_ = self.both(scheduler=schedule)
         engine.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
-        with self.assertRaisesRegex(zero.ZeroError, "the configuration's scheduler sets them"):
+        with self.assertRaisesRegex(zero.ZeroError, "WarmupLR sets it: remove the scheduler block"):
             self.train(engine, [0])
 
     def test_betas(self):

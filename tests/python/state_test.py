@@ -70,7 +70,7 @@ class State(Case):
                 engine.backward(loss)
                 losses.append(loss.item())
                 norms.append(engine.step().grad_norm)
-            self.assertTrue(torch.equal(seen[1], torch.ones(96)), seen[1])
+            self.assertTrue(torch.equal(seen[0], torch.ones(96)), seen[0])
         self.assertLosses(losses[STEPS:], losses[:STEPS], 0.05)
         self.assertLosses(norms[STEPS:], norms[:STEPS], 0.05)
         engine.save_pretrained(self.path)
@@ -129,6 +129,9 @@ class State(Case):
         (given, kept), found = engine.model.block.seen
         self.assertEqual((given.dtype, found["scale"].dtype, options["scale"].dtype), (torch.bfloat16, torch.bfloat16, torch.float32))
         self.assertIs(kept, engine.model.kept)
+        for model in (torch.nn.Linear(96, 10), OwnParameter()):  # a model with parameters of its own
+            engine = self.engine(model, 2, fp16={"enabled": True, "initial_scale_power": 4})
+            self.train(engine, range(2))
         own = zero.fully_shard(MLP(), configuration(3, bf16={"enabled": True}), cast_inputs=False)
         self.engines.append(own)
         with self.assertRaisesRegex(RuntimeError, "dtype"):

@@ -22,9 +22,10 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return dict(zip(value, after, strict=True)) if type(value) is dict else type(value)(after)
 
 
-def cast_inputs(model: nn.Module, units: Collection[nn.Module], held: Collection[nn.Parameter]) -> list[Any]:
+def cast_inputs(model: nn.Module, units: Collection[nn.Module], held: Collection[nn.Parameter]) -> tuple[list[Any], Any]:
     """Hooks that do it, before units, and before modules with parameters that are used outside of units; of a model that is one unit,
-    before what it calls. Inside of full_parameters(), parameters are fp32, and so are the inputs."""
+    before what it calls. And the model's own, if it has parameters: not yet a hook, since its forward has begun. Inside of
+    full_parameters(), parameters are fp32, and so are the inputs."""
     own = {module: [p for p in module._parameters.values() if p is not None and p.is_floating_point()] for module in model.modules()}
     modules = dict.fromkeys([*units, *(module for module in own if any(p in held for p in own[module]))])
     if model in modules and not own[model]:
@@ -43,4 +44,6 @@ def cast_inputs(model: nn.Module, units: Collection[nn.Module], held: Collection
         return _torch.compiler.disable(hook)
 
     first = {module: next((p for p in module.parameters() if p.is_floating_point()), None) for module in modules}
-    return [module.register_forward_pre_hook(hook_of(p), with_kwargs=True) for module, p in first.items() if p is not None]
+    functions = {module: hook_of(p) for module, p in first.items() if p is not None}
+    own_function = functions.pop(model, None)
+    return [module.register_forward_pre_hook(function, with_kwargs=True) for module, function in functions.items()], own_function

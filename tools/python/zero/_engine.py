@@ -73,10 +73,9 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__([{key: group[key] for key in ("params", *_SETTINGS) if key in group} for group in groups], run)
         self.engine = weakref.proxy(engine)
         self.rates = [float(group["lr"]) for group in self.param_groups]  # to the engine
-        self.betas = self._betas()
+        self.configured = self.betas = self._betas()
         self.fixed = [{key: group[key] for key in group.keys() & {*_SETTINGS} - {"lr", "betas"}} for group in self.param_groups]
         self.scheduled = engine.setting("scheduler.type") is not None
-        self.schedule: Any = None  # once betas have changed: the function that the engine asks
         self._is_accelerate_prepared = True  # accelerate takes it as it is
 
     @property
@@ -102,7 +101,7 @@ class Optimizer(torch.optim.Optimizer):
             for group, rate in zip(self.param_groups, self.rates, strict=True):
                 group["lr"] = rate
         for group, betas in zip(self.param_groups, json.loads(self.engine.note("betas") or "[]"), strict=False):
-            group |= {"betas": tuple(betas)} if betas else {}
+            group |= {"betas": tuple(betas)} if "betas" in group else {}
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
@@ -118,12 +117,6 @@ class Optimizer(torch.optim.Optimizer):
     def _betas(self) -> list[tuple[float, ...]]:
         return [tuple(map(float, group.get("betas", ()))) for group in self.param_groups]
 
-    def _ask(self, user: int, step: int, index: int, address: int) -> None:
-        """The engine asks for what its next update takes."""
-        setting, group = _header.zero_setting.from_address(address), self.param_groups[index]
-        setting.lr = float(group["lr"])
-        setting.beta1, setting.beta2 = map(float, group.get("betas", (setting.beta1, setting.beta2)))
-
     def tell(self, handle: int) -> None:
         """The engine learns what has changed in the groups."""
         rates, betas = [float(group["lr"]) for group in self.param_groups], self._betas()
@@ -136,28 +129,12 @@ class Optimizer(torch.optim.Optimizer):
                 )
             if not (0 <= rates[i] < math.inf and all(0 <= beta < 1 for beta in betas[i])):
                 raise ZeroError(f"zero: param_groups[{i}] has lr {rates[i]} and betas {betas[i]}: lr is at least 0, betas are below 1")
-        if not self.schedule and betas != self.betas:
-            if self.scheduled:
-                raise ZeroError(
-                    "zero: betas of param_groups have changed, and the configuration's scheduler sets them: leave one of them out"
-                )
-            me = weakref.proxy(self)
-            self.schedule = _abi.callback(_header.zero_schedule_fn, lambda *asked: me._ask(*asked))
-            lib.zero_engine_set_schedule(handle, self.schedule, None)
-        for i, rate in enumerate(rates):
-            if not self.schedule and rate != self.rates[i]:
+        for i, (rate, pair) in enumerate(zip(rates, betas, strict=True)):
+            if rate != self.rates[i]:
                 lib.zero_engine_set_lr(handle, i, rate)
-        self.rates = rates
-
-    def keep(self, handle: int) -> None:
-        """Before a save: the engine's own rates are those of the next step, and a note has the betas."""
-        self.tell(handle)
-        if self.schedule:
-            lib.zero_engine_set_schedule(handle, _header.zero_schedule_fn(), None)
-            for i, rate in enumerate(self.rates):
-                lib.zero_engine_set_lr(handle, i, rate)
-            lib.zero_engine_set_schedule(handle, self.schedule, None)
-        lib.zero_engine_set_note(handle, "betas", json.dumps(self._betas()) if self.schedule else None)
+            if pair != self.betas[i]:
+                lib.zero_engine_set_betas(handle, i, *pair)
+        self.rates, self.betas = rates, betas
 
     def follow(self) -> None:
         """A schedule in the configuration has set the rates."""
@@ -284,7 +261,8 @@ class Engine:
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._casts = cast_inputs
         self._saving = False  # in the background, perhaps
-        self._declaring = False
+        self._declaring = self._loading = False  # True: an exception came into it
+        self._puts: list[tuple[Leaf, torch.Tensor]] = []  # whole parameters to write
         self._samples = 0  # used by the steps so far, those before a load included
         self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
@@ -340,6 +318,8 @@ class Engine:
 
     def _prepare(self, args: Any = (), kwargs: Any = None) -> None:
         self._passes.settle()
+        if self._loading:
+            raise ZeroError("zero: an exception came while a checkpoint was loaded: call engine.load(...) again")
         grads = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(grads):  # what is made here lasts
             self._commit(args, kwargs)
@@ -481,7 +461,8 @@ class Engine:
         passes.attach()
         if self._casts and self.dtype != torch.float32:
             held = {leaf.parameter for leaf in passes.held.leaves} if passes.held else set()
-            passes.hooks += cast_inputs(model, passes.uses.keys(), held)
+            hooks, passes.cast = cast_inputs(model, passes.uses.keys(), held)
+            passes.hooks += hooks
         self._filled = True
         C.CDLL(None).malloc_trim(0)
 
@@ -600,7 +581,7 @@ class Engine:
             raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
         if writeback and averages:
             raise ZeroError("zero: full_parameters: averages are not written back; leave out writeback or averages")
-        return self._within(self._whole(writeback, rank0_only, averages), self._passes.come_back)
+        return self._within(self._whole(writeback, rank0_only, averages), self._end_whole)
 
     @contextmanager
     def _whole(self, writeback: bool, rank0_only: bool, averages: bool) -> Iterator[nn.Module]:
@@ -614,12 +595,21 @@ class Engine:
                 if self.rank == 0 or not rank0_only:
                     leaf.parameter.data = whole
             yield self.model
-            for leaf in passes.leaves if writeback else ():
-                value = leaf.parameter.detach().to("cpu", torch.float32).contiguous()
-                lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
+            if writeback:
+                values = [leaf.parameter.detach().to("cpu", torch.float32).contiguous() for leaf in passes.leaves]
+                self._puts = list(zip(passes.leaves, values, strict=True))
         finally:
-            passes.come_back()
+            self._end_whole()
             passes.within = None
+
+    def _end_whole(self) -> None:
+        """Also once more, after an exception: all of what has changed is written, or nothing."""
+        try:
+            for leaf, value in self._puts:
+                lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
+            self._puts = []
+        finally:
+            self._passes.come_back()
 
     def averaged(self) -> AbstractContextManager[nn.Module]:
         """Inside, forwards under torch.no_grad() compute with the averaged weights ("ema" in the configuration), between two steps:
@@ -685,7 +675,9 @@ class Engine:
         position = {"steps": self.samples // self.train_batch, "samples": self.samples, "train_batch": self.train_batch}
         for key, text in ({key: str(value) for key, value in position.items()} | (notes or {})).items():
             lib.zero_engine_set_note(handle, key, text)
-        self.optimizer.keep(handle)
+        self.optimizer.tell(handle)
+        changed = self.optimizer.betas != self.optimizer.configured
+        lib.zero_engine_set_note(handle, "betas", json.dumps(self.optimizer.betas) if changed else None)
         kept = self._kept()
         data = _saved(kept)
         checksum = self._broadcast(torch.tensor([zlib.crc32(data)])).item()
@@ -708,7 +700,12 @@ class Engine:
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
         call = lib.zero_engine_load_ema if averages else call
-        call(self._handle, directory)
+        self._loading = True
+        try:
+            call(self._handle, directory)
+        except ZeroError:
+            self._loading = False
+            raise
         if not weights_only and not averages:
             self.optimizer.loaded(self._handle)
         self._samples = int(self.note("samples") or self.steps * self.train_batch) if self.steps else 0
@@ -717,6 +714,7 @@ class Engine:
         checksum = self.note("program.bin")
         if checksum is not None:
             self._take_kept(step_directory(Path(directory)) / "program.bin", checksum)
+        self._loading = False
 
     def _take_kept(self, path: Path, checksum: str) -> None:
         data = path.read_bytes() if path.exists() else b""
@@ -757,7 +755,6 @@ class Engine:
     def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None, *, averages: bool = False) -> None:
         """config.json and model.safetensors, as from_pretrained reads them, in the place of what an earlier save has written there; of a
         model of PEFT its adapters, as PEFT writes them. With `averages`, of the averaged weights. No rank holds the model."""
-        self._prepare()
         model, place = plain(self.model), Path(directory)
         with self.adapters(dtype, averages) as adapters:
             if adapters is not None:
@@ -793,6 +790,7 @@ class Engine:
     def adapters(self, dtype: torch.dtype | None = None, averages: bool = False) -> Iterator[dict[str, Any] | None]:
         """The state that a PEFT model's save_pretrained takes: the adapters' tensors, and of the others their shapes. None: of a model
         without PEFT. Collective."""
+        self._prepare()
         model, leaves = plain(self.model), {leaf.parameter: leaf for leaf in self._passes.leaves}
         configs = getattr(model, "peft_config", None)
         if not configs:

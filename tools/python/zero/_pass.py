@@ -65,6 +65,7 @@ class Passes(OpenPass):
     ) -> None:
         super().__init__(handle, free, count)
         self.model, self.prepare = model, prepare
+        self.cast: Any = None  # a function that casts the model's own inputs
         self.uses: dict[nn.Module, list[Use]] = {}
         self.hooked: list[tuple[Call, bool]] = []  # forwards whose saved tensors are looked at, and whether they are in a backward
         _torch.compiler.reset()  # code that was compiled before does not call the hooks
@@ -99,18 +100,13 @@ class Passes(OpenPass):
     def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if module is not self.model or (self.whole and self.ignores()):  # a copy of the model has these hooks, too
             return None
-        before = {*module._forward_pre_hooks}
         if _in_autograd() == -1:
             self.prepare(args, kwargs)
             self.begin(TRAIN if torch.is_grad_enabled() else EVAL)
             self.in_root = True
         if module in self.uses:
             self._unit_pre(module, args)
-        # Casts that the first forward has registered: PyTorch does not call these yet.
-        new = [hook for key, hook in module._forward_pre_hooks.items() if key not in before]
-        for hook in new:
-            args, kwargs = hook(module, args, kwargs) or (args, kwargs)
-        return (args, kwargs) if new else None
+        return self.cast(module, args, kwargs) if self.cast else None
 
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if module is not self.model:
@@ -144,7 +140,7 @@ class Passes(OpenPass):
             if self.in_root and self.mode == TRAIN:
                 raise ZeroError(
                     f"zero: {self.uses[module][0].name} is called more often or later than in the forward that gave the order "
-                    "of units; give fully_shard free_order=True"
+                    "of units: give fully_shard free_order=True, or call engine.commit(…) with a batch before state_dict() or resume()"
                 )
             now = self.begin(EVAL if self.in_root else mode)
             use = self.uses[module][0]
