@@ -156,8 +156,8 @@ static const struct {
     {"3", NONE, NONE, "", MEMORY_DEVICE, 0.5, 2},  /* only keys together */
     {"0", NONE, NONE, "", MEMORY_DEVICE, 0.45, 2}, /* only keys together */
     {"0", NONE, NONE, "", MEMORY_DEVICE, 0.05, 1}, /* the activations alone are more: no key helps */
-    {"1", CPU, NONE, "", MEMORY_CPU, 0.99, 2},      {"3", CPU, CPU, "", MEMORY_CPU, 0.9, 3},
-    {"1", NVME, NONE, "", MEMORY_NVME, 0.9, 2},     {"3", NVME, NVME, BF16, MEMORY_NVME, 0.9, 3},
+    {"1", CPU, NONE, "", MEMORY_CPU, 0.99, 2},      {"3", CPU, CPU, "", MEMORY_CPU, 0.9, 4},
+    {"1", NVME, NONE, "", MEMORY_NVME, 0.9, 2},     {"3", NVME, NVME, BF16, MEMORY_NVME, 0.9, 4},
     {"3", NVME, NVME, "", MEMORY_DEVICE, 0.8, 2},   {"2", NVME, NONE, "", MEMORY_DEVICE, 0.8, 2},
 };
 
