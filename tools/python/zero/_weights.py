@@ -12,7 +12,6 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.nn.utils.stateless import _reparametrize_module
 
 from zero._files import Files, own_name, plain
 
@@ -181,22 +180,29 @@ def initialised(model: nn.Module, modules: frozenset[nn.Module], init: Init | No
     it was. `init`: None is transformers' _init_weights, or reset_parameters."""
     adapts, init = init is None, init or getattr(model, "_init_weights", None) or _reset
     made: dict[int, torch.Tensor] = {}
-    values: dict[str, torch.Tensor] = {}
+    places: list[tuple[str, dict[str, Any], str, Any]] = []  # a name, and where its tensor is
     for prefix, module in model.named_modules():
-        for key, t in {**module._parameters, **module._buffers}.items() if module in modules else ():
-            if isinstance(t, nn.Parameter):
-                made.setdefault(id(t), nn.Parameter(_unset(t.shape, torch.float32)))
-            elif t is not None and t.is_meta:
-                made.setdefault(id(t), _unset(t.shape, t.dtype))
-            if id(t) in made:
-                values[f"{prefix}.{key}" if prefix else key] = made[id(t)]
-    with _reparametrize_module(model, values), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)  # the CPU's alone
-        for module in reversed([m for m in model.modules() if m in modules]):  # children first, as Module.apply
-            init(module)
-        if adapts:
-            _reset_adapters(model, modules)
-    return values
+        for store in (module._parameters, module._buffers) if module in modules else ():
+            for key, t in store.items():
+                if isinstance(t, nn.Parameter):
+                    made.setdefault(id(t), nn.Parameter(_unset(t.shape, torch.float32)))
+                elif t is not None and t.is_meta:
+                    made.setdefault(id(t), _unset(t.shape, t.dtype))
+                if id(t) in made:
+                    places.append((f"{prefix}.{key}" if prefix else key, store, key, t))
+    try:
+        for _, store, key, t in places:
+            store[key] = made[id(t)]
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(seed)  # the CPU's alone
+            for module in reversed([m for m in model.modules() if m in modules]):  # children first, as Module.apply
+                init(module)
+            if adapts:
+                _reset_adapters(model, modules)
+        return {name: store[key] for name, store, key, _ in places}
+    finally:
+        for _, store, key, t in places:
+            store[key] = t
 
 
 OF_FILES, ON_META = -2, -1
