@@ -149,11 +149,6 @@ class Files:
             self.last = group, group.convert(self.model, lambda n: self.places[n].get_tensor(n))
         return self.last[1][name]
 
-    def left(self) -> list[str]:
-        """Names in the files that the model lacks."""
-        used = {name for group in self.groups.values() for _, name in group.sources}
-        return sorted(self.places.keys() - used)
-
 
 # ---- writing ----
 

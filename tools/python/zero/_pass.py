@@ -140,7 +140,7 @@ class Passes(OpenPass):
             if self.in_root and self.mode == TRAIN:
                 raise ZeroError(
                     f"zero: {self.uses[module][0].name} is called more often or later than in the forward that gave the order "
-                    "of units; give fully_shard free_order=True"
+                    "of units: give fully_shard free_order=True, or call engine.commit(…) with a batch before state_dict() or resume()"
                 )
             now = self.begin(EVAL if self.in_root else mode)
             use = self.uses[module][0]

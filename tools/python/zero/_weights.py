@@ -1,7 +1,6 @@
 """The first values of parameters and buffers."""
 
 import itertools
-import logging
 import warnings
 import zlib
 from collections import defaultdict
@@ -20,7 +19,6 @@ from zero._files import Files, own_name, plain
 if TYPE_CHECKING:
     from zero._leaf import Leaf
 
-logger = logging.getLogger("zero")
 Init = Callable[[nn.Module], None]
 Given = dict[nn.Parameter, torch.Tensor | None]
 _MARK = "_zero_files"  # of a tensor, and of its module: a copy of the module has it, too
@@ -48,40 +46,33 @@ def _marks(model: nn.Module, t: torch.Tensor, names: Iterable[str]) -> list[tupl
 def take(model: nn.Module, directory: Path, strict: bool) -> None:
     """A parameter or a buffer that has a value takes that of the files now; one on the meta device when it moves to an engine."""
     model = plain(model)
-    files, missing = Files(directory, model), list[str]()
-    aliases: dict[int, list[str]] = defaultdict(list)
-    state = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
-    for name, t in state.items():
-        aliases[id(t)].append(name)
-    for names in aliases.values():
-        t, source = state[names[0]], next((n for n in map(own_name, names) if n in files.groups), None)
+    files, missing, aliases = Files(directory, model), list[str](), dict[int, tuple[Any, list[str]]]()
+    for name, t in model.state_dict(keep_vars=True).items():
+        if isinstance(t, torch.Tensor):
+            aliases.setdefault(id(t), (t, []))[1].append(name)
+    for t, names in aliases.values():
+        source = next((n for n in map(own_name, names) if n in files.groups), None)
         if source is None:
             missing.append(names[0])
             continue
         if files.shapes[source] != t.shape:
             raise ValueError(f"zero: {source} is {list(files.shapes[source])} in {directory}, and {list(t.shape)} in the model")
-        if t.is_meta:
-            for name in names:
-                _mark(model, name, t, (files, source))
-            continue
-        value = files.get(source)
-        if value.is_floating_point() != t.is_floating_point() or value.is_complex() != t.is_complex():
-            raise ValueError(f"zero: {source} is of type {value.dtype} in {directory}, and {t.dtype} in the model")
-        t.copy_(value)
-    if len(missing) == len(aliases) or (strict and missing):
-        raise ValueError(
-            f"zero: no file in {directory} has a tensor {missing[0]} of the {type(model).__name__}"
-            + (f", nor {len(missing) - 1} others of its tensors" if len(missing) > 1 else "")
-            + (": give load_pretrained the model of these files" if len(missing) == len(aliases) else ": leave out strict=True")
-        )
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        warnings.warn(f"zero: no file in {directory} has {', '.join(missing[:5])}{more}: first values as without files", stacklevel=3)
-    if files.left():
-        logger.info("no parameter of the model takes %s of %s", ", ".join(files.left()[:5]), directory)
+        for name in names if t.is_meta else ():
+            _mark(model, name, t, (files, source))
+        if not t.is_meta:
+            value = files.get(source)
+            if (value.is_floating_point(), value.is_complex()) != (t.is_floating_point(), t.is_complex()):
+                raise ValueError(f"zero: {source} is of type {value.dtype} in {directory}, and {t.dtype} in the model")
+            t.copy_(value)
     files.last = None, {}
     if files.lazy:
         _opened.add(files)
+    if missing:
+        none, more = len(missing) == len(aliases), f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        lacks = f"zero: no file in {directory} has {', '.join(missing[:5])}{more}"
+        if none or strict:
+            raise ValueError(f"{lacks}: {'give load_pretrained the model of these files' if none else 'leave out strict=True'}")
+        warnings.warn(f"{lacks}: first values as without files", stacklevel=3)
 
 
 def forget(model: nn.Module) -> None:
