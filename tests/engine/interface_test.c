@@ -96,6 +96,7 @@ static void a_null_engine_has_no_values(void) {
     CHECK_INT(zero_engine_rank(NULL), 0);
     CHECK_INT(zero_engine_size(NULL), 0);
     CHECK_INT(zero_engine_steps(NULL), 0);
+    CHECK_INT(zero_engine_passes(NULL), 0);
     CHECK_INT(zero_engine_threads(NULL), 0);
     CHECK_INT(zero_engine_micro_batch(NULL), 0);
     CHECK_INT(zero_engine_accumulation_steps(NULL), 0);

@@ -143,13 +143,17 @@ static void an_evaluation_is_cancelled(zero_engine *engine, uint32_t rank, void 
         CHECK_INT(zero_forward_begin(h.unit), ZERO_OK);
         CHECK_INT(zero_micro_cancel(engine), ZERO_OK);
         CHECK(!h.slot.param);
+        CHECK_INT(zero_engine_passes(engine), 1);
         if (drop) CHECK_INT(zero_micro_cancel(engine), ZERO_OK);
+        CHECK_INT(zero_engine_passes(engine), !drop);
         if (drop) CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK), forward(&h);
         if (!drop) CHECK_INT(zero_micro_resume(engine), ZERO_OK);
         CHECK_INT(zero_backward_begin(h.unit), ZERO_OK);
         memset(h.slot.grad, 0, 100 * sizeof(float));
         CHECK_INT(zero_backward_end(h.unit), ZERO_OK);
+        CHECK_INT(zero_engine_passes(engine), 1);
         CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+        CHECK_INT(zero_engine_passes(engine), 0);
     }
     CHECK_INT(zero_engine_steps(engine), 2);
 }

@@ -572,6 +572,8 @@ class Gradients(Case):
             "after all units": lambda model, step: of_result(model, step) + Fails.apply(model.scale) * 0,
         }
         for (place, fails), make, free in itertools.product(places.items(), (Keeper, RecomputedKeeper), (False, True)):
+            if make is RecomputedKeeper and free and torch.__version__ < (2, 8):
+                continue  # this PyTorch does not tell a checkpoint's hooks, and results are hidden: it raises
             with self.subTest(place, make=make.__name__, free=free):
                 torch.manual_seed(0)
                 engine = self.engine(make(), free_order=free, gradient_accumulation_steps=2, gradient_clipping=0)

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import copyreg
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -21,12 +22,29 @@ class _Tensors(TorchFunctionMode):
         self.made = made
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.clone:  # of a parameter that is not the model's
+            return self.made(args[0])
         if func is not torch.Tensor.__deepcopy__:
             return func(*args, **(kwargs or {}))
         tensor, memo = args
         if id(tensor) not in memo:
             memo[id(tensor)] = self.made(tensor)
         return memo[id(tensor)]
+
+    def __enter__(self) -> Any:
+        copyreg.dispatch_table[torch.Generator] = _copy_generator
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        copyreg.dispatch_table.pop(torch.Generator)
+
+
+def _copy_generator(generator: torch.Generator) -> Any:
+    """Its own way takes its state from a tensor."""
+    made = torch.Generator(generator.device)
+    made.set_state(generator.get_state())
+    return (lambda: made), ()
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -139,8 +139,10 @@ def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fake: Any = {t: torch.empty(t.shape, dtype=t.dtype, device=device) for t in (*model.parameters(), *model.buffers())}
         fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
-        record = Trace({p: fake[p] for p in model.parameters()})
-        record.run(twin(model, args, kwargs, fake, mode.from_tensor))
+    copy = twin(model, args, kwargs, fake, mode.from_tensor)
+    record = Trace({p: fake[p] for p in model.parameters()})
+    with mode:
+        record.run(copy)
     return record
 
 
