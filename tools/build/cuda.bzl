@@ -22,7 +22,10 @@ def _fatbin_impl(ctx):
     fatbin = ctx.actions.declare_file(ctx.attr.symbol + ".fatbin")
     assembly = ctx.actions.declare_file(ctx.attr.symbol + ".S")
     arguments = ctx.actions.args()
-    arguments.add_all(["-fatbin", "--no-compress", "-O3", "-std=c++17", "-I.", "-I" + ctx.bin_dir.path, "--Werror=all-warnings"])
+    arguments.add_all(["-fatbin", "--no-compress", "-O3", "-std=c++17", "-I.", "-I" + ctx.bin_dir.path])
+    strict = ctx.var.get("warnings") == "errors"  # .ci/bazelrc
+    if strict:
+        arguments.add("--Werror=all-warnings")
     arguments.add("--fmad=" + ("true" if ctx.attr.fmad else "false"))
     for architecture in ctx.attr.architectures:
         arguments.add("-gencode=arch=compute_{0},code=sm_{0}".format(architecture))
@@ -37,7 +40,7 @@ def _fatbin_impl(ctx):
     ctx.actions.run_shell(
         command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && ' +
                   '{ "$@" 2>"$TMPDIR/said" || { cat "$TMPDIR/said" >&2 && false; }; } && ' +
-                  'cat "$TMPDIR/said" >&2 && ! grep "(C75" "$TMPDIR/said"',
+                  'cat "$TMPDIR/said" >&2' + (' && ! grep "(C75" "$TMPDIR/said"' if strict else ""),
         arguments = [NVCC, arguments],
         inputs = depset([ctx.file.src], transitive = [headers]),
         outputs = [fatbin],
