@@ -16,6 +16,8 @@ __all__ = [
     "NamedMemberAccessor",
     "TorchDispatchMode",
     "current_graph_task",
+    "dispatch_modes",
+    "function_modes",
     "pop_hooks",
     "push_hooks",
     "pytree",
@@ -32,9 +34,11 @@ try:
     from torch.autograd.graph import disable_saved_tensors_hooks, get_gradient_edge
     from torch.compiler import set_stance
     from torch.nn.utils._named_member_accessor import NamedMemberAccessor
+    from torch.overrides import _get_current_function_mode_stack as function_modes
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._python_dispatch import _disable_current_modes as without_modes
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dispatch_modes
 
     is_checkpoint_valid = _torch.autograd._is_checkpoint_valid  # in a backward that gives parameters gradients
     queue_callback = _torch.autograd.Variable._execution_engine.queue_callback  # for the end of this backward

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from zero._private import FakeTensorMode, TorchDispatchMode, outer_hooks, pytree, set_stance, without_modes
+from zero._private import FakeTensorMode, TorchDispatchMode, dispatch_modes, outer_hooks, pytree, set_stance, without_modes
 from zero._twin import Twin, twin
 
 logger = logging.getLogger("zero")
@@ -129,21 +129,32 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def run(self, copy: Twin) -> None:
         model, args, kwargs, stands_for = copy
-        with self.watching():
-            model(*args, **kwargs)
+        try:
+            with self.watching():
+                model(*args, **kwargs)
+        except BaseException:
+            while self in dispatch_modes():
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            raise
         self.calls = [stands_for[m] for m in self.calls if m in stands_for]
         self.uses = {p: [{stands_for[m] for m in stack if m in stands_for} for stack in stacks] for p, stacks in self.uses.items()}
 
 
 def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace:
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake: Any = {t: torch.empty(t.shape, dtype=t.dtype, device=device) for t in (*model.parameters(), *model.buffers())}
-        fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
-    copy = twin(model, args, kwargs, fake, mode.from_tensor)
-    record = Trace({p: fake[p] for p in model.parameters()})
-    with mode:
-        record.run(copy)
-    return record
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with mode:
+            fake: Any = {t: torch.empty(t.shape, dtype=t.dtype, device=device) for t in (*model.parameters(), *model.buffers())}
+            fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
+        copy = twin(model, args, kwargs, fake, mode.from_tensor)
+        record = Trace({p: fake[p] for p in model.parameters()})
+        with mode:
+            record.run(copy)
+        return record
+    except BaseException:  # one that comes into the end of a `with` leaves the mode on
+        while mode.enter_stack:
+            mode.__exit__(None, None, None)
+        raise
 
 
 def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace | None:
