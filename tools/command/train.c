@@ -125,7 +125,8 @@ static const char *config_of(const struct arguments *arguments) {
 static zero_status read_values(struct arguments *arguments, struct config *config, struct zero_error *error) {
     zero_status status = ZERO_OK;
     if (arguments->json) status = config_read(arguments->json, config, error);
-    if (!arguments->json) status = config_text_read(arguments->config, &arguments->text, error);
+    if (!arguments->json && !arguments->text.text)
+        status = config_text_read(arguments->config, &arguments->text, error);
     if (!arguments->json && !status) status = config_text_parse(&arguments->text, config, error);
     if (status == ZERO_OK) settings_mark(config, &arguments->set);
     if (status == ZERO_OK && arguments->model) status = config_read_model(config, arguments->model, error);
