@@ -24,18 +24,22 @@
  * A pass may skip units (a backward needs its forward), but not reorder them, unless zero_engine_free_order was called. A call out of
  * order returns ZERO_E_ORDER, names the unit and the state, and changes nothing.
  *
- * All ranks call a collective function in the same order, with the same arguments. The other functions are local. (Where the host
+ * All ranks call a collective function in the same order, with the same arguments. Two ranks that wait for each other in different calls
+ * get ZERO_E_DIVERGED after two seconds, and the sentence names both calls. The other functions are local. (Where the host
  * cuts its model, "the same" of units and parameters is the same on the ranks of one model rank: see "pieces of a model" below.)
  * Threads: one thread at a time calls an engine. Several engines can live in one process. A function of the host that the engine
  * calls may call the functions that only read what this rank knows. `log` and `interrupted`, which any thread of the engine calls,
- * must call no function of the engine. The library never exits the process and prints nothing: its lines go to the log callback.
+ * must call no function of the engine. A function of the host that throws (C++) or, in the host's own thread, is left by longjmp ends
+ * the run: the call that led to it, or the next one, returns ZERO_E_ARGUMENT, a failure of the engine; zero_engine_destroy waits for
+ * nothing then. Exceptions of `log` are dropped; one of `interrupted` interrupts. The library never exits the process and prints
+ * nothing: its lines go to the log callback.
  * A failure of the engine is sticky: every later call that would change or move anything returns the same failure. Functions that
  * only read what this rank knows (rank, size, steps, note, memory, counters, loss_scale) still answer. A refused call
  * (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed. Two refusals are failures of the engine,
  * whatever their status: of a declared model, by _commit or _plan, and of the values of a host's schedule, by a step. After any
  * status but ZERO_OK, zero_last_error() is a sentence that says what went wrong, where, and what to do instead. Structs begin with
  * struct_size, which the caller sets to sizeof the struct. 0 is refused. A larger struct, of a newer header, is accepted while the
- * part that this library does not know is zero, as in openat2(2). */
+ * part that this library does not know is zero, as in openat2(2). ZERO_INIT is the initialiser. */
 #ifndef ZERO_ENGINE_ZERO_H
 #define ZERO_ENGINE_ZERO_H
 
@@ -52,7 +56,21 @@
 #define ZERO_VERSION_PATCH 0
 #define ZERO_ABI_VERSION 0
 
+/* A struct of this header with its struct_size, and zero otherwise: `zero_param param = ZERO_INIT(zero_param);`. */
 #ifdef __cplusplus
+#define ZERO_INIT(type) (zero_init<type>())
+#else
+#define ZERO_INIT(type) ((type){.struct_size = sizeof(type)})
+#endif
+
+#ifdef __cplusplus
+extern "C++" {
+template <class type> type zero_init() {
+    type value = type();
+    value.struct_size = sizeof value;
+    return value;
+}
+}
 extern "C" {
 #endif
 
@@ -171,7 +189,8 @@ typedef struct zero_runtime {
  * MPI_Init waits for all processes, without a limit, and asks no zero_runtime.interrupted. */
 
 /* `json`: the text of a DeepSpeed configuration, the path of a .json file, or base64 of the text. As in DeepSpeed the text may have
- * comments (#, //, and as in C), commas behind a last member, keys without quotes and single quotes. NULL: it failed, see zero_last_error(). Collective. */
+ * comments (#, //, and as in C), commas behind a last member, keys without quotes and single quotes. NULL: it failed, see
+ * zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
@@ -185,14 +204,19 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
  * daemon does so before it opens an engine.) */
 void zero_engine_destroy(zero_engine *engine);
 
+/* Ends the run on all ranks because the host cannot go on: an exception of its own, for example. `why`: a sentence, which the other ranks
+ * get with ZERO_E_PEER ("rank 1 failed: ..."). This rank's next calls return ZERO_E_INTERRUPTED. Another status
+ * than ZERO_OK: the engine has failed before. Local. */
+zero_status zero_engine_fail(zero_engine *engine, const char *why);
+
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */
 zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero_engine **out);
 
-/* The sentence of this thread's last failure; "" if there was none. Valid until the thread's next call. */
+/* The sentence of this thread's last failure; "" if there was none. Valid until the thread's next call. Local. */
 const char *zero_last_error(void);
 
 /* The same, with its parts. Valid until the thread's next call. ZERO_E_ARGUMENT: `out` is NULL, or its struct_size is 0; the last
- * failure stays the one before. */
+ * failure stays the one before. Local. */
 typedef struct zero_failure {
     size_t struct_size;
     zero_status code;     /* ZERO_OK: there was no failure */
@@ -205,7 +229,7 @@ typedef struct zero_failure {
 zero_status zero_last_failure(zero_failure *out);
 
 /* A world whose ranks are threads. Create it once, give it to each rank's zero_engine_init_with, and destroy it after all ranks
- * have destroyed their engines. */
+ * have destroyed their engines. Local. */
 zero_local *zero_local_create(uint32_t ranks);
 void zero_local_destroy(zero_local *local);
 
@@ -223,7 +247,7 @@ uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
 uint32_t zero_engine_data_rank(const zero_engine *engine);
 uint32_t zero_engine_data_size(const zero_engine *engine);
 /* CPU threads of this rank. The engine sets them for its own kernels alone: a host that uses OpenMP calls
- * omp_set_num_threads(zero_engine_threads(engine)), so that the ranks of one host share its CPUs. */
+ * omp_set_num_threads(zero_engine_threads(engine)), so that the ranks of one host share its CPUs. Local. */
 uint32_t zero_engine_threads(const zero_engine *engine);
 
 /* Settings in effect, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each
@@ -231,7 +255,7 @@ uint32_t zero_engine_threads(const zero_engine *engine);
 uint64_t zero_engine_micro_batch(const zero_engine *engine);
 uint64_t zero_engine_accumulation_steps(const zero_engine *engine);
 /* The micro-steps of a pass, and of each use in it (zero_unit_next_micro): 1, or with zero_optimization.micro_order "vertical" all of a
- * step. A step has accumulation_steps / use_micros training passes. */
+ * step. A step has accumulation_steps / use_micros training passes. Local. */
 uint64_t zero_engine_use_micros(const zero_engine *engine);
 uint64_t zero_engine_train_batch(const zero_engine *engine);
 uint64_t zero_engine_seed(const zero_engine *engine);
@@ -244,7 +268,9 @@ double zero_engine_clipping(const zero_engine *engine); /* 0: off */
 const char *zero_engine_setting(const zero_engine *engine, const char *key);
 
 /* The type in which host and engine share parameters, gradients, slots and spans: fp32, or by the configuration's bf16.enabled or
- * fp16.enabled; zero_param_dtype says which parameters stay fp32. zero_engine_get and _put always move fp32. */
+ * fp16.enabled; zero_param_dtype says which parameters stay fp32. zero_engine_get and _put always move fp32. A program that knows of floats
+ * alone needs no call of these two; where the configuration enables a narrower type, its zero_micro_begin returns ZERO_E_ORDER, unless
+ * it has called one of the two, or declared a parameter ZERO_KEEP_FP32. Local. */
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 zero_dtype zero_engine_dtype(const zero_engine *engine);
 
@@ -263,8 +289,9 @@ int zero_engine_cuda(const zero_engine *engine, void **out_stream);
 /* Where the engine writes the addresses of a parameter, whose elements are of type zero_param_dtype. The host owns the slot, which
  * must live as long as the engine. */
 typedef struct zero_slot {
-    /* All elements. Valid from forward_begin to forward_end and from backward_begin to backward_end. */
-    void *param;
+    /* All elements. Valid from forward_begin to forward_end and from backward_begin to backward_end. Weights are read alone: what a use
+     * writes there is lost, or differs by rank; zero_engine_put changes them. */
+    const void *param;
     /* Valid from backward_begin to backward_end; NULL for frozen parameters. The host writes or adds d loss / d param of its
      * micro-batch's mean loss, times zero_engine_loss_scale. */
     void *grad;
@@ -305,19 +332,11 @@ typedef struct zero_param {
      * destroy. The weights are there from begin to end; backward_end takes the gradients from there (the host overwrites them, the
      * engine adds). Stages 0 to 2 only; the slot may then be NULL. The plan does not count the host's memory (on a GPU, GPU memory):
      * declare it with zero_engine_reserve. Weights of two parameters in the same memory are tied, or both are frozen: else commit returns
-     * ZERO_E_ARGUMENT.
-     *
-     * The weights live there, without a copy, if all parameters of the unit have spans, the host computes on the CPU, and an update needs
-     * no more than an element (not Lamb and Muon, nor a zero_optimizer of another scope). The host then writes them only before
-     * zero_engine_fill. (A parameter that has a slot or a pointer too, or is tied and has no spans, needs one address: one span.)
-     * The gradient lives there, too, if also a step has one micro-step, or all parameters of the unit ZERO_ADDS_GRAD and
-     * gradient_accumulation_mode is "last"; units are used in the declared order; gradients are reduced in their own type
-     * (communication_data_type), unscaled, uncoded, in rank order and over all ranks at once; the optimizer's state is not on a drive;
-     * no parameter of another unit has its gradient there; and tied parameters have ZERO_ADDS_GRAD and share one array. The host then
-     * leaves it alone from the step's first backward_end to zero_engine_step's return; afterwards the array holds this rank's gradient,
-     * or the ranks' sum.
-     * Else begin copies weights, and backward_end gradients: from zero_plan.param_bytes, and to grad_bytes or gathered_bytes. The spans
-     * then have a step's update from the unit's next begin on, and zero_engine_get has it at once. */
+     * ZERO_E_ARGUMENT. EMBEDDING.md, "Your own arrays", has a table of what lives there without a copy: such weights the host writes
+     * only before zero_engine_fill, and such gradients it leaves alone from the step's first backward_end to zero_engine_step's return;
+     * the array then holds this rank's gradient, or the ranks' sum. Else begin copies weights, and backward_end gradients: from
+     * zero_plan.param_bytes, and to grad_bytes or gathered_bytes. The spans then have a step's update from the unit's next begin on, or
+     * once zero_engine_flush has returned; zero_engine_get has it at once. */
     const zero_span *spans;
     uint32_t span_count;
     /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,
@@ -555,7 +574,8 @@ typedef struct zero_plan {
     uint64_t drive_read_bytes, drive_write_bytes;
     /* Steps that nvme.endurance_tbw lasts while all ranks of a node write. 0: the key is not given. */
     double drive_life_steps;
-    /* fp32 weights beside narrower parameters, in memory. Those on a drive are in state_bytes. */
+    /* Masters beside narrower parameters, in memory: fp32 weights, or the 16 bits that bf16 parameters lack. Those on a drive are in
+     * state_bytes. */
     uint64_t master_bytes;
     uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
     /* zero_optimization.update_in_backward with gradient_clipping: the additional bytes that a step moves if its norm
@@ -634,12 +654,14 @@ zero_status zero_engine_discard_shadow(zero_engine *engine);
  * shows only in the data is a failure of the engine, which names the chunk. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
-/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs (on a GPU: see
- * zero_engine_cuda) ---- */
+/* ---- training: collective, though ranks may be at different units ---- */
+
+/* Begin waits for what the unit needs (on a GPU: see zero_engine_cuda). */
 
 /* After the forward of the last unit, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
  * segment, one after another up to that unit. A recomputed unit stays gathered for its backward; once it is, the others of its
- * segment are refused (ZERO_E_ORDER). */
+ * segment are refused (ZERO_E_ORDER). An evaluation is collective at stage 3 alone: below, where parameters rest whole, each rank may
+ * evaluate by itself, as often as it likes; so may it cancel an evaluation, and resume after it. */
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 
 /* Goes on with a training pass after an evaluation. A zero_micro_begin(ZERO_EVAL) between the forward and the backward of a training
@@ -651,7 +673,8 @@ zero_status zero_micro_resume(zero_engine *engine);
  * of the pass, only the pass is dropped: it is not counted, and adds to no gradient. After the first backward, and between the
  * micro-steps of a step where no pass is open, all micro-steps of this step are dropped, and the step begins anew. An evaluation is
  * dropped alone; a training pass that it has interrupted stays, for zero_micro_resume or another zero_micro_cancel. All ranks call
- * it at the same place of the pass. Model ranks may be at different places, and a backward that has begun on one of them counts on
+ * it at the same place of the pass, but for an evaluation at stages 0 to 2. Model ranks may be at different places, and a backward
+ * that has begun on one of them counts on
  * all. ZERO_E_ORDER, and nothing is dropped: the ranks are at different places, or there is nothing to drop. A rank that waits in
  * begin for a rank which cancels does not return before its deadline. With zero_optimization.update_in_backward ZERO_E_ORDER from
  * the first backward of a step's last micro-step on. Collective. */
@@ -700,7 +723,7 @@ typedef struct zero_step_info {
     uint64_t repeated_total;
 } zero_step_info;
 
-/* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL. ZERO_E_OVERFLOW: fp16's
+/* After gradient_accumulation_steps micro-steps, or with gradient_accumulation_by_program after one or more: agrees norm and skip, clips, updates. `out` may be NULL. ZERO_E_OVERFLOW: fp16's
  * dynamic loss scale is at its minimum and gradients still overflow; or max_skipped_steps steps in a row were skipped (on the rank
  * that stores the gradient; the other ranks get ZERO_E_PEER in this call or a later one). With zero_optimization.update_in_backward
  * the last micro-step's backward has updated the weights, with the settings of the time when its pass began; ZERO_E_ORDER if it had
@@ -708,7 +731,7 @@ typedef struct zero_step_info {
  * Without nvme.shadow it returns ZERO_E_OVERFLOW if a gradient of the step is inf or NaN. Collective. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
-/* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put
+/* Waits until everything is up to date on its tier, and in spans. With nvme.shadow it also commits the last step. What was filled, loaded or put
  * since then is committed with the next step; with zero_optimization.update_in_backward already before that. Collective. */
 zero_status zero_engine_flush(zero_engine *engine);
 
@@ -750,6 +773,13 @@ float zero_engine_loss_scale(const zero_engine *engine);
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
 /* In the same way a group's betas: at least 0, below 1. Optimizers without betas ignore them. A checkpoint does not keep them. */
 zero_status zero_engine_set_betas(zero_engine *engine, int group, double beta1, double beta2);
+/* In the same way all numbers of a group that its optimizer has; the others are ignored. Each rank updates with its own eps, weight_decay,
+ * momentum and dampening, so all ranks set the same (else zero_engine_step returns ZERO_E_DIVERGED). lr and betas of rank 0 are used, and
+ * are left as they are where a schedule sets them. ZERO_E_ARGUMENT: a number that no update can use, or a momentum for which the plan has no
+ * state. */
+zero_status zero_engine_set_params(zero_engine *engine, int group, const zero_optimizer_params *params);
+/* These numbers as they are now. ZERO_E_ARGUMENT: there is no such group. Local. */
+zero_status zero_engine_params(const zero_engine *engine, int group, zero_optimizer_params *out);
 /* The rate that the configuration, a load or zero_engine_set_lr has given, from which a schedule starts; -1: there is no such group.
  * Local. */
 double zero_engine_lr(const zero_engine *engine, int group);
@@ -770,7 +800,7 @@ typedef struct zero_setting {
 typedef void (*zero_schedule_fn)(void *user, uint64_t step, int group, zero_setting *setting);
 zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn schedule, void *user);
 
-/* ---- state: collective, between steps ---- */
+/* ---- state: collective, between steps. _get, _put, _hash and _save also between the micro-steps of a step, whose gradients stay ---- */
 
 /* Elements [first, first + count) of a parameter or its state, as fp32, on every rank. put: all ranks give the same. Each model rank
  * names a parameter of its own; several model ranks then return ZERO_E_ORDER until all have called zero_engine_save_wait after a save
@@ -815,8 +845,10 @@ zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count)
 /* Rank 0's bytes to all ranks, as many on each: for first values, and for what one rank has read or drawn. From commit on, between
  * passes. */
 zero_status zero_engine_broadcast(zero_engine *engine, void *data, uint64_t bytes);
+/* The same from rank `root`. */
+zero_status zero_engine_broadcast_from(zero_engine *engine, uint32_t root, void *data, uint64_t bytes);
 
-/* ---- checkpoints: collective, between steps. engine/checkpoint/FORMAT.md says what is in the files ---- */
+/* ---- checkpoints: collective, between steps (_save: see above). engine/checkpoint/FORMAT.md says what is in the files ---- */
 
 /* Saves weights, optimizer state, step counters and notes as `dir`/step_NNNNNNNN, named by the number of
  * updates done, and moves `dir`/latest to it. `dir` is one directory that all ranks share; its parent is there.
@@ -837,8 +869,10 @@ zero_status zero_engine_save_wait(zero_engine *engine);
 /* Goes on from a checkpoint, saved at any stage, on any tier and number of ranks, of the same model and optimizer: after
  * zero_engine_commit, in place of zero_engine_fill. `dir`: as for save (its latest is meant), or one step's directory in it. Each
  * rank reads the parts that it stores, and verifies their checksums. The learning rate is the saved one: call zero_engine_set_lr
- * afterwards to change it. A checkpoint without optimizer state (an imported one) begins with zero moments. ZERO_E_IO: missing or
- * damaged, which file and where; ZERO_E_ARGUMENT: of another model or optimizer, and which parameter differs; in both cases the
+ * afterwards to change it. A checkpoint without optimizer state (an imported one) begins with zero moments. ZERO_E_ABSENT: `dir` is
+ * not there, or no save has ended in
+ * it; ZERO_E_IO: a part is missing or damaged, which file and where; ZERO_E_ARGUMENT: of another model or optimizer, and which
+ * parameter differs; in all cases the
  * engine is as it was, unless damage shows only in the data: that failure is sticky. _weights: the weights alone; moments and step
  * count begin anew, with any optimizer. _ema: the same, with the averaged weights as the weights; ZERO_E_ARGUMENT: the checkpoint
  * has none. Averaged weights that a load does not find, or take, begin as the weights. */
@@ -859,9 +893,12 @@ zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t kee
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
 
-/* What the host keeps with a checkpoint and is more than a note: rank 0's next save writes these bytes to program.bin in the step's
- * directory, and the host reads them there. Borrowed until that save returns (one in the background, too). NULL: none. Local. */
+/* What the host keeps with a checkpoint and is more than a note, for all ranks or of each rank: rank 0's next save writes the bytes of
+ * _file to program.bin in the step's directory, and each rank's the bytes of its _rank_file to program-00003.bin, of rank 3. The host
+ * reads them there; a checksum is the host's affair. Other ranks may load: they find the files of those that saved. Borrowed until that
+ * save returns (one in the background, too). NULL: none. Local. */
 zero_status zero_engine_set_file(zero_engine *engine, const void *data, uint64_t bytes);
+zero_status zero_engine_set_rank_file(zero_engine *engine, const void *data, uint64_t bytes);
 
 uint64_t zero_engine_steps(const zero_engine *engine); /* optimizer updates done, a loaded run's included */
 /* Training passes since the last step, an open one included, without those that were cancelled. A host that an exception has left

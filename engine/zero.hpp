@@ -103,7 +103,10 @@ struct state {
     state &operator=(const state &) = delete;
     ~state() {
         zero_engine_destroy(engine);
-        if (unseen && log) log(log_user, ZERO_LOG_ERROR, unseen->what());
+        try {
+            if (unseen && log) log(log_user, ZERO_LOG_ERROR, unseen->what());
+        } catch (...) {
+        } /* of the program's own log */
     }
     void keep(zero_status status) noexcept {
         try {
@@ -160,7 +163,7 @@ template <class T> class param {
     const char *name() const { return zero_param_name(param_); }
     uint64_t count() const { return count_; }
     /* In a use of the unit; empty outside of it. */
-    span<T> value() const { return {static_cast<T *>(slot_->param), count()}; }
+    span<const T> value() const { return {static_cast<const T *>(slot_->param), count()}; }
     /* In a backward; empty outside of it, and for frozen parameters. */
     span<T> grad() const { return {static_cast<T *>(slot_->grad), count()}; }
     /* Whether to add to the gradient (true), or to overwrite all of it. */
@@ -303,6 +306,8 @@ class engine {
         check(zero_engine_step(state_->checked(), &info));
         return info;
     }
+    /* The host cannot go on: the other ranks learn why. */
+    void fail(const std::string &why) { check(zero_engine_fail(get(), why.c_str())); }
     void flush() { check(zero_engine_flush(state_->checked())); }
     /* Between steps: frees the device's memory for something else, and takes it again. Addresses may change;
      * parameters read them in each use. */

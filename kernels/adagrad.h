@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 enum { ADAGRAD_LR, ADAGRAD_DECAY, ADAGRAD_EPS };
 

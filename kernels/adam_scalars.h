@@ -3,10 +3,19 @@
 #define ZERO_KERNELS_ADAM_SCALARS_H
 
 #include <math.h>
+#include <stdint.h>
 
 #include "kernels/adamw.h"
 #include "kernels/optimizer.h"
-#include "kernels/power.h"
+
+/* base^exponent by squaring. Unlike pow(), it gives the same bits with every C library. The error is some units of
+ * the last place. */
+static inline double power(double base, uint64_t exponent) {
+    double result = 1;
+    for (; exponent; exponent >>= 1, base *= base)
+        if (exponent & 1) result *= base;
+    return result;
+}
 
 static inline void adam_scalars(const struct optimizer_params *params, uint64_t step, double decay,
                                 struct optimizer_scalars *out) {

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 enum {
     ADAM_BETA1,

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "kernels/isa.h"
 
 KERNEL_INLINE float average_of(float average, float weight, float share) {

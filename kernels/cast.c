@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "engine/base/float_env.h"
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/float_env.h"
 
 enum {
     STEP_ELEMENTS = 1024

@@ -1,5 +1,5 @@
 /* Casts, scaled or not, and the program's gradients: four elements per thread. */
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 
 #include "engine/device/cuda/entry.h"
 #include "kernels/four.cuh"

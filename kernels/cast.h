@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "kernels/isa.h"
 
 void cast(void *target, enum dtype target_dtype, const void *source, enum dtype source_dtype, uint64_t count);

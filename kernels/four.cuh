@@ -5,8 +5,8 @@
 #ifndef ZERO_KERNELS_FOUR_CUH
 #define ZERO_KERNELS_FOUR_CUH
 
-#include "engine/base/convert.h"
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/dtype.h"
 
 struct four {
     float x[4];

@@ -3,13 +3,11 @@
 #include <omp.h>
 #include <string.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/integer.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/device/kernel.h"
 
 enum { THREAD_ELEMENTS_MIN = 1 << 16 }; /* fewer are not worth a thread */
-
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Elements [first, first + count) of an array. */
 static void take(struct gradient_take_argument a, uint64_t first, uint64_t count) {

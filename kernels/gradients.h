@@ -2,7 +2,7 @@
 #ifndef ZERO_KERNELS_GRADIENTS_H
 #define ZERO_KERNELS_GRADIENTS_H
 
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 
 /* The i-th of the arrays. Its `gradient` may be NULL: zero. Called by several threads at once. */
 typedef struct gradient_take_argument (*gradient_item_fn)(const void *user, uint32_t i);

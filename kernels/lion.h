@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 enum {
     LION_LR,

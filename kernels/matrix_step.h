@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 enum matrix_step_kind {
     MATRIX_CAST,      /* out = a in bf16 */

@@ -45,7 +45,7 @@ static bool matrix_step(uint32_t at, float *direction, uint64_t rows, uint64_t c
 }
 
 #define DEFAULTS                                                                                             \
-    { .lr = 1e-3, .eps = 1e-7, .weight_decay = 0.1, .momentum = 0.95, .nesterov = true, .ns_steps = 5 }
+    { .lr = 1e-3, .eps = 1e-7, .momentum = 0.95, .nesterov = true, .ns_steps = 5 }
 
 static const struct optimizer before = {.name = "muon's momentum",
                                         .state_count = 1,
@@ -60,7 +60,7 @@ const struct optimizer optimizer_muon = {
     .title = "Muon",
     .keys = {{"lr", "0.001"},
              {"eps", "1e-7"},
-             {"weight_decay", "0.1"},
+             {"weight_decay", "0"},
              {"momentum", "0.95"},
              {"nesterov", "true"},
              {"ns_steps", "5"},
@@ -71,8 +71,7 @@ const struct optimizer optimizer_muon = {
              {"adam_lr", "null"}},
     .state_count = 1,
     .state_names = {"exp_avg"},
-    .defaults =
-        {.lr = 1e-3, .eps = 1e-7, .weight_decay = 0.1, .momentum = 0.95, .nesterov = true, .ns_steps = 5},
+    .defaults = {.lr = 1e-3, .eps = 1e-7, .momentum = 0.95, .nesterov = true, .ns_steps = 5},
     .prepare = prepare,
     .update = ISA_TABLE(muon_apply),
     .scope = SCOPE_MATRIX,

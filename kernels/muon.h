@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 enum {
     MUON_LR,

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "engine/base/convert.h"
-#include "engine/base/float_env.h"
 #include "engine/base/limits.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/float_env.h"
 #include "kernels/cast.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -119,8 +119,4 @@ double norm_more(double sum, const void *elements, enum dtype dtype, uint64_t co
     double all = more_in_env(sum, kernel_isa(), elements, dtype, count);
     float_env_leave(saved);
     return all;
-}
-
-double norm_span(const void *elements, enum dtype dtype, uint64_t count) {
-    return norm_more(0, elements, dtype, count);
 }

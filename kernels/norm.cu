@@ -1,4 +1,4 @@
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 
 #include "engine/device/cuda/entry.h"
 #include "kernels/four.cuh"

@@ -3,7 +3,7 @@
 #ifndef ZERO_KERNELS_NORM_CUH
 #define ZERO_KERNELS_NORM_CUH
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "engine/base/limits.h"
 
 enum { NORM_LANES = 16, NORM_THREADS = 128 };

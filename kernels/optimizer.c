@@ -6,7 +6,7 @@
 #include <omp.h>
 #endif
 
-#include "engine/base/float_env.h"
+#include "engine/base/numbers/float_env.h"
 #include "engine/base/race.h"
 #include "kernels/average.h"
 #include "kernels/cast.h"

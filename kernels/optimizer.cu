@@ -1,6 +1,6 @@
 /* Optimizer updates in one pass over memory: four elements per thread. The element functions are those of the CPU;
  * --fmad=false keeps their arithmetic. */
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 
 #include "engine/device/cuda/entry.h"
 #include "kernels/adagrad.h"

@@ -12,17 +12,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
+#include "engine/base/update.h"
 #include "kernels/isa.h"
 
-enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX = 11, OPTIMIZER_CLASSES_MAX = 3 };
+enum {
+    OPTIMIZER_STATES_MAX = 2,
+    OPTIMIZER_SCALARS_MAX = 16,
+    OPTIMIZER_KEYS_MAX = 11,
+    OPTIMIZER_CLASSES_MAX = 3
+};
 
+struct host_fault;
 struct optimizer_params;
 struct matrix_step;
 
 /* The functions of an optimizer that the program brings; its rows call those that its scope has. */
 struct optimizer_caller {
-    void *owner; /* of prepare, which the engine has: the program knows other params */
+    struct host_fault *fault; /* once a function has thrown, none is called; NULL: they do not throw */
+    void *owner;              /* of prepare, which the engine has: the program knows other params */
     void (*prepare)(void *owner, const struct optimizer_params *params, uint64_t step, float *scalars);
     void *user; /* of the others, which are the program's */
     void (*update)(void *user, float *master, float *state0, float *state1, const float *gradient,
@@ -64,7 +72,8 @@ struct optimizer_args {
     enum dtype state_dtype; /* fp32; or bf16, rounded stochastically */
     /* For this rounding: the key of the step and array, and the index of the first element. */
     uint64_t rounding_key, first;
-    const void *gradient;      /* sums over ranks and micro-steps; NULL: the row reads none, and leaves the states */
+    /* sums over ranks and micro-steps; NULL: the row reads none, and leaves the states */
+    const void *gradient;
     enum dtype gradient_dtype; /* fp32, bf16 or fp16; the update widens it */
     float gradient_scale;      /* 1 / (ranks * micro-steps * loss scale) times the clip factor */
     /* The weights cast to out_dtype. NULL: the program computes with the master. */
@@ -88,7 +97,8 @@ struct optimizer_key {
     const char *name, *fallback;
 };
 
-/* What an update needs at once. ELEMENT: an element. MATRIX: a whole parameter of two dimensions; its update has three parts.
+/* What an update of each scope (engine/base/update.h) needs at once. ELEMENT: an element. MATRIX: a whole parameter of two dimensions;
+ * its update has three parts.
  *   1. `before`, on elements: updates the states, and makes the direction from states and gradient.
  *   2. `matrix`, on a whole matrix of directions.
  *   3. `update`, on elements: moves the weights along the direction, which takes the gradient's place.
@@ -96,7 +106,6 @@ struct optimizer_key {
  *   1. `before`, on elements: updates the states, and leaves the weights.
  *   2. `direction`, on elements: makes the direction from weights and states. The norms are those of weights and directions.
  *   3. `trust` puts what the norms say into the scalars; `update`, on elements, makes the direction again and moves the weights. */
-enum optimizer_scope { SCOPE_ELEMENT, SCOPE_TENSOR, SCOPE_MATRIX };
 
 /* Sums of squares over a tensor, or over a part of it. */
 struct tensor_norms {

@@ -11,9 +11,10 @@
 #include <arm_neon.h>
 #endif
 
-#include "engine/base/convert.h"
-#include "engine/base/float_env.h"
+#include "engine/base/integer.h"
 #include "engine/base/limits.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/float_env.h"
 #include "kernels/cast.h"
 #include "kernels/matrix_step.h"
 #include "kernels/norm.h"
@@ -132,15 +133,13 @@ static void multiply(enum kernel_isa isa, const struct matrix_step *p, uint32_t 
     multiply_part(isa, p, 0, 1);
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 static void transpose(const struct matrix_step *s) {
     const float *in = s->a;
     float *out = s->out;
     for (uint64_t i = 0; i < s->rows; i += SIDE)
         for (uint64_t j = 0; j < s->columns; j += SIDE)
-            for (uint64_t r = i; r < least(i + SIDE, s->rows); r++)
-                for (uint64_t c = j; c < least(j + SIDE, s->columns); c++)
+            for (uint64_t r = i; r < min64(i + SIDE, s->rows); r++)
+                for (uint64_t c = j; c < min64(j + SIDE, s->columns); c++)
                     out[c * s->rows + r] = matrix_scaled(in[r * s->columns + c], s->alpha);
 }
 
@@ -152,7 +151,7 @@ static void squares(enum kernel_isa isa, const struct matrix_step *s) {
     double *sums = s->out;
     for (uint64_t i = 0; i < count; i += NORM_BLOCK_ELEMENTS)
         sums[i / NORM_BLOCK_ELEMENTS] = norm_block_isa(isa, (const uint8_t *)s->a + i * dtype_bytes(dtype),
-                                                       dtype, least(count - i, NORM_BLOCK_ELEMENTS));
+                                                       dtype, min64(count - i, NORM_BLOCK_ELEMENTS));
 }
 
 static void total(const struct matrix_step *s) {
@@ -210,7 +209,7 @@ struct places {
 static uint64_t after(uint64_t place, uint64_t floats) { return place + (floats + LINE - 1) / LINE * LINE; }
 
 static struct places places_of(uint64_t rows, uint64_t columns) {
-    uint64_t all = rows * columns, side = least(rows, columns),
+    uint64_t all = rows * columns, side = min64(rows, columns),
              blocks = (all + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
     struct places p = {.total = 2 * blocks};
     p.x = after(0, 2 * (blocks + 1));
@@ -224,7 +223,7 @@ static struct places places_of(uint64_t rows, uint64_t columns) {
 uint64_t orthogonalize_scratch(uint64_t rows, uint64_t columns) { return places_of(rows, columns).end; }
 
 double orthogonalize_flops(uint64_t rows, uint64_t columns) {
-    double side = (double)least(rows, columns), all = (double)rows * (double)columns;
+    double side = (double)min64(rows, columns), all = (double)rows * (double)columns;
     return 2 * side * (2 * all + side * side);
 }
 

@@ -1,6 +1,6 @@
 /* Steps of whole matrices on a GPU, with the bits of orthogonalize.c: an element of a product is one chain of fused multiply-adds in
  * ascending order of the inner index, whichever thread makes it. */
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 
 #include "engine/device/cuda/entry.h"
 #include "kernels/four.cuh"

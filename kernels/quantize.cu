@@ -1,6 +1,6 @@
 /* One warp per block of codes, eight elements per lane. Each format has code of its own: a branch on it for each element would cost more
  * than the element. */
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 
 #include "engine/device/cuda/entry.h"
 #include "kernels/four.cuh"

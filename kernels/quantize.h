@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "kernels/isa.h"
 
 enum { QUANTIZE_BLOCK = 256 };

@@ -3,8 +3,8 @@
 #ifndef ZERO_KERNELS_QUANTIZE_ELEMENT_H
 #define ZERO_KERNELS_QUANTIZE_ELEMENT_H
 
-#include "engine/base/convert.h"
 #include "engine/base/limits.h"
+#include "engine/base/numbers/convert.h"
 #include "kernels/quantize.h"
 
 /* ---- the formats (enum code_format) ---- */

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 enum { SGD_LR, SGD_DECAY, SGD_MOMENTUM, SGD_GRADIENT /* 1 - dampening; 1 in the first step */, SGD_NESTEROV };
 

@@ -1,7 +1,7 @@
 #include "kernels/span.h"
 
-#include "engine/base/convert.h"
-#include "engine/base/float_env.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/float_env.h"
 
 static void scale(float *span, float factor, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) span[i] = canonical(span[i] * factor);

@@ -2,7 +2,7 @@
 #ifndef ZERO_KERNELS_STATE_ELEMENT_H
 #define ZERO_KERNELS_STATE_ELEMENT_H
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 /* The master that is kept. Of the fp32 numbers that round to a bf16 weight, an even weight has one too many for 16 bits: the
  * one halfway to its neighbor of larger magnitude. That one moves by one unit of fp32 towards zero. */

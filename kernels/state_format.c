@@ -75,7 +75,3 @@ void master_divide(uint16_t *weight, uint16_t *low, const float *any, uint64_t c
         if (low) low[i] = low_of(any[i], w);
     }
 }
-
-void bf16_stochastic(uint16_t *target, const float *source, uint64_t count, uint64_t key, uint64_t first) {
-    bf16_stochastic_isa(kernel_isa(), target, source, count, key, first);
-}

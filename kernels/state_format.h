@@ -40,6 +40,5 @@ void bf16_stochastic_isa(enum kernel_isa isa, uint16_t *target, const float *sou
 void master_keep(float *master, uint64_t count);
 void master_join(float *master, const uint16_t *weight, const uint16_t *low, uint64_t count);
 void master_split(uint16_t *weight, uint16_t *low, const float *master, uint64_t count);
-void bf16_stochastic(uint16_t *target, const float *source, uint64_t count, uint64_t key, uint64_t first);
 
 #endif

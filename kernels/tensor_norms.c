@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-#include "engine/base/float_env.h"
+#include "engine/base/integer.h"
 #include "engine/base/limits.h"
+#include "engine/base/numbers/float_env.h"
 #include "kernels/norm.h"
 #include "kernels/state_format.h"
 
@@ -78,8 +79,6 @@ static void add_in_order(struct tensor_norms *sum, const struct tensor_norms *pa
     float_env_leave(saved);
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 /* Elements [begin, end) of the call, which begins `skip` elements behind the beginning of a block. */
 static void measure_blocks(const struct optimizer *optimizer, const struct optimizer_args *args,
                            uint64_t skip, uint64_t begin, uint64_t end, struct tensor_norms *norms) {
@@ -87,12 +86,12 @@ static void measure_blocks(const struct optimizer *optimizer, const struct optim
     for (uint64_t done = (skip + begin) / NORM_BLOCK_ELEMENTS; done < last && begin < end;
          done += ROUND_BLOCKS) {
         struct tensor_norms block[ROUND_BLOCKS];
-        uint64_t count = least(last - done, ROUND_BLOCKS), useful = count / THREAD_BLOCKS_MIN;
+        uint64_t count = min64(last - done, ROUND_BLOCKS), useful = count / THREAD_BLOCKS_MIN;
         uint32_t threads = args->threads < useful ? args->threads : (uint32_t)useful;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
         for (uint64_t k = 0; k < count; k++) {
             uint64_t at = (done + k) * NORM_BLOCK_ELEMENTS, from = at > skip + begin ? at - skip : begin,
-                     until = least(at + NORM_BLOCK_ELEMENTS - skip, end);
+                     until = min64(at + NORM_BLOCK_ELEMENTS - skip, end);
             block[k] = measure_block(optimizer, args, from, until - from);
         }
         add_in_order(norms, block, count, 1);
@@ -103,14 +102,14 @@ void tensor_norms_measure(const struct optimizer *optimizer, const struct optimi
                           uint64_t first, bool ends, struct tensor_cut *cut, struct tensor_norms *norms) {
     uint64_t skip = first % NORM_BLOCK_ELEMENTS, begin = 0, end = args->count;
     if (cut->count) {
-        begin = least(NORM_BLOCK_ELEMENTS - skip, end);
+        begin = min64(NORM_BLOCK_ELEMENTS - skip, end);
         take_cut(optimizer, args, 0, begin, cut);
         if (begin == end && !ends && skip + end < NORM_BLOCK_ELEMENTS) return;
         struct tensor_norms block = norms_of(cut->weights, cut->direction, cut->count);
         add_in_order(norms, &block, 1, 1);
         cut->count = 0;
     }
-    uint64_t rest = ends ? 0 : least((skip + end) % NORM_BLOCK_ELEMENTS, end - begin);
+    uint64_t rest = ends ? 0 : min64((skip + end) % NORM_BLOCK_ELEMENTS, end - begin);
     measure_blocks(optimizer, args, skip, begin, end - rest, norms);
     if (rest) take_cut(optimizer, args, end - rest, rest, cut);
 }
@@ -131,7 +130,7 @@ void tensor_norms_measure_blocks(const struct optimizer *optimizer, const struct
     uint64_t blocks = tensor_norms_blocks(skip, args->count) - (ends != NULL), first = 0,
              into = ends == begins ? held : 0;
     for (uint64_t k = 0; k < blocks; k++) {
-        uint64_t end = least((k + 1) * NORM_BLOCK_ELEMENTS - skip, args->count);
+        uint64_t end = min64((k + 1) * NORM_BLOCK_ELEMENTS - skip, args->count);
         struct tensor_norms block = k == 0 && begins ? finish_block(optimizer, args, end, begins, held)
                                                      : measure_block(optimizer, args, first, end - first);
         sums[k] = block.weights, sums[blocks + k] = block.direction;

@@ -13,6 +13,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "engine/base/system/durable.h"
+
 static zero_status fail(struct zero_error *error, const char *what, const char *path, int number) {
     return error_set(error, ZERO_E_IO, "tier nvme: cannot %s %s: %s", what, path, strerror(number));
 }
@@ -52,8 +54,7 @@ static zero_status expand(const char *text, char out[PATH_MAX], struct zero_erro
         if (!value)
             return error_set(error, ZERO_E_CONFIG,
                              "tier nvme: nvme_path \"%s\" needs %s, which the environment does not have: set "
-                             "it for every rank, or "
-                             "write the directory",
+                             "it for every rank, or write the directory",
                              text, name);
         size_t bytes = strlen(value);
         if (length + bytes >= PATH_MAX)
@@ -128,20 +129,9 @@ uint64_t swap_free_bytes(int handle) {
 static zero_status make_levels(const char *path, struct zero_error *error) {
     char level[PATH_MAX];
     snprintf(level, sizeof level, "%s", path);
-    for (char *at = level + 1; *level;) {
-        at += strcspn(at, "/");
-        char end = *at;
-        *at = 0;
-        if (mkdir(level, 0700) != 0 && errno != EEXIST) {
-            int number = errno;
-            struct stat found; /* a level on a read-only filesystem may be there */
-            if (stat(level, &found) != 0) return fail(error, "make the directory", level, number);
-        }
-        if (!end) break;
-        *at++ = end;
-        if (!*at) break;
-    }
-    return ZERO_OK;
+    int number = durable_parents(level, 0700);
+    if (!number) number = durable_directory(level, 0700);
+    return number && number != EEXIST ? fail(error, "make the directory", level, number) : ZERO_OK;
 }
 
 /* True for a symbolic link of another user (not root). A directory that others can write to may have such a link. With "/" or "/." at
@@ -164,6 +154,7 @@ static zero_status enter_own(struct swap_directory *d, struct zero_error *error)
     int made = mkdirat(d->handle, name, 0700), number = errno;
     int own = openat(d->handle, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (own < 0) return fail(error, "open the directory", d->path, made && number != EEXIST ? number : errno);
+    if (!made) durable(d->handle);
     close(d->handle);
     d->handle = own;
     if (fstat(own, &found) == 0 && found.st_uid == geteuid() && !(found.st_mode & 077)) return ZERO_OK;

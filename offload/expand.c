@@ -1,31 +1,35 @@
 #include "offload/expand.h"
 
-/* The updates of a step in their order: first all updates that take norms, if norms come first; then the other
- * updates, region by region. */
+#include "engine/base/integer.h"
+
+static const struct update_row *row_of(const struct offload_region *r) { return &update_rows[r->scope]; }
+
+/* The legs of a step in their order: first those that lead, then the others, region by region. */
 struct turn {
     uint16_t region;
-    enum update_half half;
+    uint8_t leg;
 };
 
-static uint32_t turns(const struct offload *o) { return (1 + UPDATE_HALVES) * o->refreshes; }
+static uint32_t turns(const struct offload *o) { return 2 * UPDATE_LEGS_MAX * o->refreshes; }
 
-/* False: there is no such update. */
+/* False: there is no such leg. */
 static bool turn_at(const struct offload *o, uint32_t i, struct turn *out) {
-    bool first = i < o->refreshes;
-    uint32_t k = first ? i : (i - o->refreshes) / UPDATE_HALVES;
-    *out = (struct turn){o->refresh[k], first ? HALF_BEFORE : (i - o->refreshes) % UPDATE_HALVES};
-    return first == (out->half == HALF_BEFORE && o->region[out->region].measures && !o->in_turn);
+    uint32_t half = UPDATE_LEGS_MAX * o->refreshes;
+    bool first = i < half;
+    *out = (struct turn){o->refresh[i % half / UPDATE_LEGS_MAX], (uint8_t)(i % UPDATE_LEGS_MAX)};
+    const struct update_row *row = row_of(&o->region[out->region]);
+    return out->leg < row->legs && first == (!o->in_turn && out->leg < row->leads);
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-/* A chunk is fetched for one half of its update after the other half was stored: `apart` chunks ago, or in the step
- * before. */
-static uint64_t lag_of(const struct offload *o, const struct offload_region *r, enum update_half half) {
-    uint32_t first[UPDATE_HALVES] = {offload_half_first(r, HALF_BEFORE), offload_half_first(r, HALF_WEIGHTS)};
-    uint64_t apart = r->base[HALF_WEIGHTS] + first[HALF_BEFORE] - r->base[HALF_BEFORE] - first[HALF_WEIGHTS];
-    if (!r->measures || first[HALF_BEFORE] == r->chunks || first[HALF_WEIGHTS] == r->chunks) return o->lag;
-    return least(o->lag, half == HALF_WEIGHTS ? apart : o->total - apart);
+/* A chunk is fetched for a leg after it was stored in another one, if one reads what the other changes: that is `apart` chunks ago, or
+ * in the step before. */
+static uint64_t lag_of(const struct offload *o, const struct offload_region *r, uint8_t leg) {
+    _Static_assert(UPDATE_LEGS_MAX == 2, "there is one other leg");
+    uint8_t other = !leg;
+    uint32_t first = offload_leg_first(r, leg), first_other = offload_leg_first(r, other);
+    if (!update_rereads(r->scope) || first == r->chunks || first_other == r->chunks) return o->lag;
+    uint64_t apart = r->base[leg] + first_other - r->base[other] - first;
+    return min64(o->lag, leg ? apart : o->total + apart);
 }
 
 void offload_open(struct offload *o) {
@@ -34,11 +38,11 @@ void offload_open(struct offload *o) {
     for (uint32_t i = 0; i < turns(o); i++) {
         if (!turn_at(o, i, &turn)) continue;
         struct offload_region *r = &o->region[turn.region];
-        r->base[turn.half] = o->total;
-        o->total += r->chunks - offload_half_first(r, turn.half);
+        r->base[turn.leg] = o->total;
+        o->total += r->chunks - offload_leg_first(r, turn.leg);
     }
-    o->lag = least(o->slots, o->total);
-    o->steps = o->ahead = o->updated = o->fetches = o->updates = 0;
+    o->lag = min64(o->slots, o->total);
+    o->steps = o->turn = o->ahead = o->updated = o->fetches = o->updates = 0;
     o->param_sequence = o->grad_sequence = 0;
     for (int stream = 0; stream < STREAMS; stream++) o->points[stream] = 0;
 }
@@ -47,19 +51,15 @@ uint32_t offload_staged_first(const struct offload_region *r) {
     return r->params || r->grads ? 0 : r->resident;
 }
 
-uint32_t offload_half_first(const struct offload_region *r, enum update_half half) {
-    if (!r->halves) return half == HALF_WEIGHTS ? offload_staged_first(r) : r->chunks;
-    if (half == HALF_BEFORE) return r->grads || (r->measures && r->reads && r->params) ? 0 : r->resident;
-    return r->params ? 0 : r->weights || r->measures ? r->resident : r->chunks;
-}
-
-enum update_half offload_half(const struct operation *op) {
-    return op->object == OBJECT_DIRECTION || op->object == OBJECT_NORM ? HALF_BEFORE : HALF_WEIGHTS;
+uint32_t offload_leg_first(const struct offload_region *r, uint8_t leg) {
+    uint8_t needs = leg_moves(&row_of(r)->leg[leg], r->place, OP_UPDATE, OUTCOME_UPDATED);
+    if ((needs & ARRAY_PARAMS && r->params) || (needs & ARRAY_GRADIENT && r->grads)) return 0;
+    return needs & ARRAY_MOMENTS || (needs & ARRAY_WEIGHTS && r->weights) ? r->resident : r->chunks;
 }
 
 /* A prefetch emits at most one FETCH per update of a region. An update emits at most as many, three UPDATE and one STORE. A
  * reduction becomes three operations. */
-uint32_t offload_operations_max(const struct offload *o) { return UPDATE_HALVES * o->refreshes + 5; }
+uint32_t offload_operations_max(const struct offload *o) { return UPDATE_LEGS_MAX * o->refreshes + 5; }
 
 static struct operation *append(struct operation_list *out, const struct operation *op) {
     struct operation *copy = operation_append(out);
@@ -88,56 +88,39 @@ static void set_pipe(struct operation *op, enum stream stream, int64_t value) {
 
 /* ---- state ---- */
 
-/* The object of a region's fetches and stores of state. */
-static enum object half_object(const struct offload_region *r, enum update_half half) {
-    if (half == HALF_WEIGHTS) return OBJECT_STATE;
-    return r->measures ? OBJECT_NORM : OBJECT_DIRECTION;
-}
-
-/* The update takes the gradient from the drive. */
-static bool takes_gradient(const struct offload_region *r, enum update_half half) {
-    return r->grads && (half == HALF_BEFORE || !r->halves);
-}
-
-/* Fetches the chunks of one update, up to the step's chunk `until`, as far as they were not fetched yet. */
-static void fetch_half(struct offload *o, uint16_t region, enum update_half half, uint64_t until,
-                       uint8_t outcome, struct operation_list *out) {
-    const struct offload_region *r = &o->region[region];
-    uint32_t first = offload_half_first(r, half);
-    uint64_t base = r->base[half], end = base + (r->chunks - first), stop = until < end ? until : end;
-    if (stop <= o->ahead) return;
-    struct operation *op = append_new(out, OP_FETCH, half_object(r, half), STREAM_FETCH, region);
+/* Fetches the chunks of one leg, up to the step's chunk `until`, as far as they were not fetched yet. False: some are left. */
+static bool fetch_leg(struct offload *o, struct turn turn, uint64_t until, uint8_t outcome,
+                      struct operation_list *out) {
+    const struct offload_region *r = &o->region[turn.region];
+    const struct update_leg *leg = &row_of(r)->leg[turn.leg];
+    uint32_t first = offload_leg_first(r, turn.leg);
+    uint64_t base = r->base[turn.leg], end = base + (r->chunks - first), stop = min64(until, end);
+    if (stop <= o->ahead) return true;
+    struct operation *op = append_new(out, OP_FETCH, (enum object)leg->object, STREAM_FETCH, turn.region);
     uint64_t sequence = o->steps * o->total + o->ahead;
+    op->leg = turn.leg;
     set_run(op, (uint32_t)(first + (o->ahead - base)), stop - o->ahead, sequence);
-    set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)lag_of(o, r, half));
+    set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)lag_of(o, r, turn.leg));
     op->outcome = outcome;
-    if (takes_gradient(r, half) && outcome != OUTCOME_SKIPPED)
-        op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, region};
+    if (r->grads && leg_moves(leg, r->place, OP_FETCH, (enum outcome)outcome) & ARRAY_GRADIENT)
+        op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, turn.region};
     o->fetches += op->items;
     o->ahead = stop;
+    return stop == end;
 }
 
-/* Fetches the first `until` chunks of the step: one run per update. */
-static void fetch(struct offload *o, uint64_t until, uint8_t outcome, struct operation_list *out) {
+/* Fetches the first `until` chunks of the step: one run per leg. A backward fetches no chunk that needs a gradient from the drive, or
+ * the store of a later update, and none after it. */
+static void fetch(struct offload *o, uint64_t until, bool backward, uint8_t outcome,
+                  struct operation_list *out) {
     struct turn turn;
-    for (uint32_t i = 0; i < turns(o) && o->ahead < until; i++)
-        if (turn_at(o, i, &turn)) fetch_half(o, turn.region, turn.half, until, outcome, out);
-}
-
-static uint64_t least_after(uint64_t until, uint64_t base, const struct offload *o) {
-    return base >= o->updated && base < until ? base : until;
-}
-
-/* The number of chunks that a backward may fetch: those that have a slot, and need neither a gradient from the drive nor the store
- * of a later update. With updates in the backward, slots become free during the backward. */
-static uint64_t fetchable(const struct offload *o) {
-    uint64_t until = o->updated + o->lag;
-    for (uint32_t k = 0; k < o->refreshes; k++) {
-        const struct offload_region *r = &o->region[o->refresh[k]];
-        if (r->grads) until = least_after(until, r->base[r->halves ? HALF_BEFORE : HALF_WEIGHTS], o);
-        if (r->measures) until = least_after(until, r->base[HALF_WEIGHTS], o);
+    for (; o->turn < turns(o) && o->ahead < until; o->turn++) {
+        if (!turn_at(o, o->turn, &turn)) continue;
+        const struct offload_region *r = &o->region[turn.region];
+        bool waits = turn.leg ? update_rereads(r->scope) : r->grads;
+        if (backward && waits) return;
+        if (!fetch_leg(o, turn, until, outcome, out)) return;
     }
-    return until;
 }
 
 static void drop(struct buffer_ref *ref, uint8_t *count, enum buffer_kind kind) {
@@ -159,8 +142,7 @@ static struct operation *append_update(const struct offload *o, const struct ope
                                        struct operation_list *out) {
     const struct offload_region *r = &o->region[update->region];
     struct operation *op = append(out, update);
-    if (o->hands_over && r->measures && offload_half(op) == HALF_BEFORE &&
-        (r->device < r->chunks || r->params))
+    if (o->hands_over && row_of(r)->leg[op->leg].ordered && (r->device < r->chunks || r->params))
         op->write[op->writes++] = (struct buffer_ref){BUFFER_TENSOR_CUT, 0};
     return op;
 }
@@ -177,14 +159,14 @@ static void update_in_memory(struct offload *o, const struct operation *update, 
 
 static void expand_update(struct offload *o, const struct operation *update, struct operation_list *out) {
     const struct offload_region *r = &o->region[update->region];
-    const enum update_half half = offload_half(update);
-    const uint64_t base = r->base[half];
-    uint32_t first = offload_half_first(r, half), staged = r->chunks - first,
+    const struct update_leg *leg = &row_of(r)->leg[update->leg];
+    const uint64_t base = r->base[update->leg];
+    uint32_t first = offload_leg_first(r, update->leg), staged = r->chunks - first,
              device = r->device < first ? r->device : first;
     if (device) update_in_memory(o, update, 0, device, out);
     if (first > device || (!device && !staged)) update_in_memory(o, update, device, first, out);
     if (!staged) return;
-    fetch(o, base + staged, update->outcome, out);
+    fetch(o, base + staged, false, update->outcome, out);
     uint64_t sequence = o->steps * o->total + base, fetched_before = o->fetches - o->ahead;
     struct operation *op = append_update(o, update, out);
     set_run(op, first, staged, sequence);
@@ -192,11 +174,12 @@ static void expand_update(struct offload *o, const struct operation *update, str
     if (r->params) drop_params(op);
     o->updates += staged;
     o->updated = base + staged;
-    op = append_new(out, OP_STORE, half_object(r, half), STREAM_STORE, update->region);
+    op = append_new(out, OP_STORE, (enum object)leg->object, STREAM_STORE, update->region);
+    op->leg = update->leg;
     op->outcome = update->outcome;
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_UPDATE, (int64_t)(o->updates - staged + 1));
-    if (r->params && half == HALF_WEIGHTS)
+    if (r->params && leg->writes & ARRAY_PARAMS)
         op->write[op->writes++] = (struct buffer_ref){BUFFER_PARAM_SHARD, update->region};
 }
 
@@ -259,9 +242,11 @@ static bool makes_gradient(const struct operation *op) {
     return (op->kind == OP_REDUCE || op->kind == OP_CLEAR) && op->write[0].kind == BUFFER_GRAD_SHARD;
 }
 
+/* The last of the reductions that make a region's sum. */
+static bool ends_sum(const struct operation *op) { return op->final && !op->summed; }
+
 bool offload_stores_gradient(const struct offload_region *r, const struct operation *op) {
-    bool last = r->held ? op->final && !op->summed : !op->sums;
-    return r->grads && makes_gradient(op) && last;
+    return r->grads && makes_gradient(op) && (r->held ? ends_sum(op) : !op->sums);
 }
 
 bool offload_fetches_gradient(const struct offload_region *r, const struct operation *op) {
@@ -269,17 +254,23 @@ bool offload_fetches_gradient(const struct offload_region *r, const struct opera
     return r->grads && !r->held && makes_gradient(op) && (op->add || (sum && !op->sums));
 }
 
-/* Stores all chunks from the buffer with the use's sum. They all wait for that buffer, not each for one item. */
+/* Stores all chunks from the buffer with the use's sum. They all wait for that buffer, not each for one item. From a device's memory
+ * they go through the ring to the drive. */
 static void expand_held(struct offload *o, const struct operation *reduction, struct operation_list *out) {
     const struct offload_region *r = &o->region[reduction->region];
     const struct buffer_ref shard = reduction->write[0], held = {BUFFER_GRAD_HELD, reduction->region};
     struct operation *op = append(out, reduction);
     op->write[0] = held;
-    if (!offload_stores_gradient(r, reduction)) return;
+    if (!ends_sum(reduction)) return;
     op = append_new(out, OP_STORE, OBJECT_GRAD, STREAM_GRAD, reduction->region);
     set_run(op, 0, r->chunks, 0);
     op->read[op->reads++] = held;
     op->write[op->writes++] = shard;
+    if (!o->hands_over || !r->grads) return;
+    op->write[op->writes++] = (struct buffer_ref){BUFFER_GRAD_STAGED, 0};
+    op->sequence = o->grad_sequence;
+    wait_for_slot(o, op, STREAM_GRAD, o->grad_slots);
+    o->grad_sequence += op->items;
 }
 
 static void expand_reduction(struct offload *o, const struct operation *reduction,
@@ -315,10 +306,12 @@ static void expand(struct offload *o, const struct operation *op, struct operati
         expand_update(o, op, out);
     } else if (from_shard && o->region[op->region].params) {
         expand_gather(o, op, out);
+    } else if (makes_gradient(op) && o->region[op->region].held) {
+        expand_held(o, op, out);
     } else if (makes_gradient(op) && o->region[op->region].grads) {
-        (o->region[op->region].held ? expand_held : expand_reduction)(o, op, out);
+        expand_reduction(o, op, out);
     } else {
-        if (op->kind == OP_COMPUTE && op->final) fetch(o, fetchable(o), OUTCOME_UPDATED, out);
+        if (op->kind == OP_COMPUTE && op->final) fetch(o, o->updated + o->lag, true, OUTCOME_UPDATED, out);
         if (op->stream == STREAM_UPDATE) o->updates += op->items;
         append(out, op);
     }
@@ -331,8 +324,9 @@ void offload_expand(struct offload *o, const struct operation *op, struct operat
 }
 
 void offload_applied(struct offload *o) {
+    if (!o->updated) return;
     o->steps++;
-    o->ahead = o->updated = 0;
+    o->ahead = o->updated = o->turn = 0;
 }
 
-void offload_drop(struct offload *o) { o->ahead = 0; }
+void offload_drop(struct offload *o) { o->ahead = o->turn = 0; }

@@ -18,15 +18,10 @@
  * chunks that were fetched ahead stay in their slots. Updates that are repeated or taken back count as another step here: all
  * chunks go through the ring once more.
  *
- * Where an optimizer updates whole matrices, a region has two updates in a step, and its chunks go through the ring twice: with the
- * states and the gradient for the directions (OBJECT_DIRECTION), later with averages, masters and parameters. No chunk stays in its
- * slot between the two updates, so a matrix may have more chunks than there are slots. No data is moved twice.
- *
- * If an optimizer needs norms of whole tensors, a region also has two updates: the first one changes the states, and reads the
- * weights too (OBJECT_NORM); the second one changes the weights, and reads the states too. Each stores the data that it changes.
- * The first halves of all regions come before all other updates; with updates in the backward the second half of a region follows
- * its first one. A chunk is fetched for its second half after it was stored in its first one, and for the next step after its
- * second one.
+ * Where an update has several legs (engine/base/update.h), the chunks of a region go through the ring once for each, with the arrays
+ * that the leg needs. No chunk stays in its slot between two legs, so a matrix may have more chunks than there are slots. The legs that
+ * lead come before all others, those of all regions; with updates in the backward the legs of a region follow each other. If a leg
+ * reads what another one has changed, a chunk is fetched for it after it was stored in the other one.
  *
  * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
  * drive and a whole region is as large as a shard. A ring's slots are used in turn:
@@ -45,15 +40,14 @@
  * chunks of such a region, and those after them, are not fetched in the backward.
  *
  * Where one use has all micro-batches of a step, reductions need no ring: they add up in memory for the time of the use,
- * and the STORE of all chunks follows the last one. */
+ * and the STORE of all chunks follows the last one. If the host updates for a device, that memory is the device's, so that a gradient
+ * crosses to the host once a step: the STORE takes it to the host's memory, or through the ring to the drive:
+ *
+ *   STORE s   needs STORE s - slots */
 #ifndef ZERO_OFFLOAD_EXPAND_H
 #define ZERO_OFFLOAD_EXPAND_H
 
-#include "engine/base/operation.h"
-
-/* The updates of a region in a step: that of the weights; and that before it, if its optimizer updates whole matrices (it makes the
- * directions) or needs norms of whole tensors. */
-enum update_half { HALF_BEFORE, HALF_WEIGHTS, UPDATE_HALVES };
+#include "engine/base/update.h"
 
 struct offload_region {
     uint32_t chunks;   /* chunks of this rank's shard */
@@ -62,13 +56,12 @@ struct offload_region {
     bool params;       /* the shard of parameters is on the drive */
     bool in_place;     /* with `params`: it is read to its place in the gathered region */
     bool grads;        /* the reduced gradient is on the drive */
-    bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
-    bool halves;   /* its optimizer updates whole matrices or needs norms of whole tensors */
-    bool measures; /* its optimizer needs norms of whole tensors */
-    bool weights;  /* with `halves`: some of the state changes with the weights: averages, masters */
-    bool reads;    /* with `measures`: the weights are the parameters, or half of each master is in them */
-    /* The staged chunks of a step before those of this update; set by offload_open. */
-    uint64_t base[UPDATE_HALVES];
+    bool held; /* its sum is in BUFFER_GRAD_HELD until the last reduction of its use, and is then stored */
+    enum optimizer_scope scope;
+    enum weight_place place;
+    bool weights; /* there are arrays of weights: averages, masters */
+    /* The staged chunks of a step before those of this leg; set by offload_open. */
+    uint64_t base[UPDATE_LEGS_MAX];
 };
 
 struct offload {
@@ -78,13 +71,13 @@ struct offload {
     uint64_t chunk_elements;
     bool by_chunk;   /* the host's updates in memory go chunk by chunk: their results pass through staging */
     bool hands_over; /* the host updates for a device, but for the first part of a shard */
-    bool in_turn; /* updates are in the backward: a region's norms do not come before the updates of others */
+    bool in_turn;    /* updates are in the backward: no leg leads */
     struct offload_region *region;
     const uint16_t *refresh; /* the regions that have state, in the order of refresh */
     uint32_t refreshes;
 
     /* Set by offload_open. */
-    uint64_t total; /* staged chunks per step; where a region has two updates, of both */
+    uint64_t total; /* staged chunks per step, of all legs */
     /* The distance in the ring: a chunk is fetched once the chunk this many places before it, or a later one, was stored. It is
      * the number of slots, or of all chunks if the same chunk comes again sooner. */
     uint64_t lag;
@@ -92,6 +85,7 @@ struct offload {
     /* The state. */
     uint64_t steps;                         /* how often all chunks went through the ring */
     uint64_t ahead;                         /* chunks of the next step that were fetched already */
+    uint32_t turn;                          /* the turn that the next of them belongs to */
     uint64_t updated;                       /* chunks of this step whose update was expanded */
     uint64_t fetches;                       /* all chunks of state fetched so far: points of STREAM_FETCH */
     uint64_t updates;                       /* points of STREAM_UPDATE so far */
@@ -101,12 +95,10 @@ struct offload {
 
 void offload_open(struct offload *offload);
 
-/* The first chunk of a region that an update stages; all later chunks are staged too. One function for a given
- * update, one for any update. */
-uint32_t offload_half_first(const struct offload_region *region, enum update_half half);
+/* The first chunk of a region that a leg of the update stages; all later chunks are staged too. One function for a given leg, one for
+ * any leg. */
+uint32_t offload_leg_first(const struct offload_region *region, uint8_t leg);
 uint32_t offload_staged_first(const struct offload_region *region);
-/* Which update an UPDATE, FETCH or STORE belongs to. */
-enum update_half offload_half(const struct operation *op);
 
 /* The most operations that offload_expand appends for one operation. */
 uint32_t offload_operations_max(const struct offload *offload);
@@ -119,7 +111,8 @@ void offload_expand(struct offload *offload, const struct operation *op, struct 
 bool offload_stores_gradient(const struct offload_region *region, const struct operation *op);
 bool offload_fetches_gradient(const struct offload_region *region, const struct operation *op);
 
-/* Call it after all updates of a step were expanded, and before and after repeated updates. */
+/* Call it after all updates of a step were expanded, and before and after repeated updates. It does nothing if none was, or none
+ * is staged. */
 void offload_applied(struct offload *offload);
 
 /* The host wrote state to the drive, outside the pipeline, with nothing in flight. The chunks that were fetched ahead

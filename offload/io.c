@@ -4,6 +4,7 @@
 
 zero_status io_open(const struct io_options *options, bool no_uring, struct io **out_io,
                     struct zero_error *error) {
+    if (options->hook) return options->hook->io_open(options->hook, options, no_uring, out_io, error);
     struct zero_error refusal, failure;
     error_clear(&refusal);
     error_clear(&failure);

@@ -1,5 +1,5 @@
 /* Transfers between memory and one file: one table, and one file per implementation. ring: io_uring. pool: threads
- * that call pread and pwrite. faulty: a decorator that fails on purpose.
+ * that call pread and pwrite.
  *
  * Transfers complete in any order. A transfer may be short or fail, so the caller must read every result
  * (offload/lane.h). Each transfer is reported exactly once. Until then the system may use its tag and its memory,
@@ -15,7 +15,6 @@
 
 #include "engine/base/error.h"
 #include "engine/device/device.h"
-#include "offload/faults.h"
 
 struct io_transfer {
     bool write;
@@ -36,9 +35,23 @@ struct io_options {
     uint32_t alignment;
     const struct device_span *buffers; /* buffers to register with the system */
     uint32_t buffer_count;
+    struct tier_hook *hook; /* or NULL */
+    uint32_t index;         /* of the path, for the hook */
 };
 
 struct io;
+struct tier;
+struct tier_ops;
+struct tier_options;
+
+/* Opens tiers, and their transfers, in place of tier_open and io_open: tests make drives fail. */
+struct tier_hook {
+    zero_status (*tier_open)(struct tier_hook *hook, const struct tier_ops *ops,
+                             const struct tier_options *options, struct tier **out_tier,
+                             struct zero_error *error);
+    zero_status (*io_open)(struct tier_hook *hook, const struct io_options *options, bool no_uring,
+                           struct io **out_io, struct zero_error *error);
+};
 
 struct io_ops {
     const char *name;
@@ -64,9 +77,5 @@ extern const struct io_ops io_ring, io_pool;
 /* Opens io_uring, or the pool if the system refuses io_uring; `remark` then has the reason. */
 zero_status io_open(const struct io_options *options, bool no_uring, struct io **out_io,
                     struct zero_error *error);
-
-/* Takes over `inner`, and closes it on failure. `index`: of the stream of draws. */
-zero_status io_faulty_wrap(struct io *inner, const struct io_options *options, struct faults *faults,
-                           uint32_t index, struct io **out_io, struct zero_error *error);
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/base/thread.h"
+#include "engine/base/system/thread.h"
 
 enum {
     TRIES_MAX = 100,        /* tries in a row that move no bytes: interrupted, refused for now, or 0 bytes */
@@ -152,7 +152,7 @@ static void retry(struct lane *lane, uint32_t tag, int number) {
     submit(lane, tag);
 }
 
-static void settle(struct lane *lane, const struct io_done *done) {
+static void handle_done(struct lane *lane, const struct io_done *done) {
     struct slot *slot = &lane->slots[done->tag];
     uint32_t left = slot->whole.bytes - slot->moved, alignment = lane->o.file->alignment;
     if (done->result == -EINTR || done->result == -EAGAIN || done->result == 0) {
@@ -179,7 +179,7 @@ static void *own(void *argument) {
         /* Read `stopping` first, then the inbox: everything that was posted before stopping is in the inbox by then. */
         if (idle && atomic_load(&lane->stopping) && !front(lane)) break;
         uint32_t count = io->ops->wait(io, lane->done, lane->o.depth);
-        for (uint32_t i = 0; i < count; i++) settle(lane, &lane->done[i]);
+        for (uint32_t i = 0; i < count; i++) handle_done(lane, &lane->done[i]);
     }
     return NULL;
 }

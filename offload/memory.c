@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/implementations.h"
+#include "offload/tier.h"
 
 struct memory {
     struct tier base;

@@ -13,8 +13,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/limits.h"
-#include "offload/implementations.h"
 #include "offload/lane.h"
+#include "offload/tier.h"
 
 enum { BLOCK_BYTES_DEFAULT = 1 << 20, BLOCK_BYTES_MAX = 1 << 30, DEPTH_DEFAULT = 16, DEPTH_MAX = 4096 };
 
@@ -284,16 +284,15 @@ static zero_status take_space(struct nvme *nvme, struct zero_error *error) {
 }
 
 /* Logs a remark once, even if it applies to several paths. */
-static zero_status open_io(struct nvme *nvme, const struct io_options *options, uint32_t index,
-                           struct io **out_io, struct zero_error *error) {
+static zero_status open_io(struct nvme *nvme, const struct io_options *options, struct io **out_io,
+                           struct zero_error *error) {
     zero_status status = io_open(options, nvme->o.nvme.no_uring, out_io, error);
     if (status) return status;
     if (strcmp((*out_io)->remark, nvme->remark) != 0) {
         memcpy(nvme->remark, (*out_io)->remark, sizeof nvme->remark);
         if (nvme->remark[0]) log_line(nvme->o.log, ZERO_LOG_WARN, "tier nvme: %s", nvme->remark);
     }
-    if (!nvme->o.faults) return ZERO_OK;
-    return io_faulty_wrap(*out_io, options, nvme->o.faults, index, out_io, error);
+    return ZERO_OK;
 }
 
 static zero_status open_lanes(struct nvme *nvme, struct zero_error *error) {
@@ -305,7 +304,9 @@ static zero_status open_lanes(struct nvme *nvme, struct zero_error *error) {
                                 .depth = o->queue_depth,
                                 .alignment = file->alignment,
                                 .buffers = o->buffers,
-                                .buffer_count = o->buffer_count};
+                                .buffer_count = o->buffer_count,
+                                .hook = nvme->o.hook,
+                                .index = i};
         struct lane_options lane = {.file = file,
                                     .index = i,
                                     .count = nvme->count,
@@ -314,7 +315,7 @@ static zero_status open_lanes(struct nvme *nvme, struct zero_error *error) {
                                     .requests_max = nvme->o.requests_max,
                                     .finished = finished,
                                     .user = nvme};
-        zero_status status = open_io(nvme, &io, i, &lane.io, error);
+        zero_status status = open_io(nvme, &io, &lane.io, error);
         if (!status) status = lane_open(&lane, &nvme->lane[i], error);
         if (status) return status;
     }

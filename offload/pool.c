@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/system/thread.h"
 #include "offload/io.h"
-#include "engine/base/thread.h"
 
 enum { POOL_THREADS_MAX = 16 };
 

@@ -55,6 +55,18 @@ static zero_status check_operations(struct io_uring *uring, struct zero_error *e
                : error_set(error, ZERO_E_UNSUPPORTED, "io_uring of this kernel lacks plain reads and writes");
 }
 
+/* Some systems allow io_uring's setup and refuse its use. */
+static int try_enter(struct io_uring *uring) {
+    struct io_uring_cqe *cqe;
+    io_uring_prep_nop(io_uring_get_sqe(uring));
+    int result = io_uring_submit(uring);
+    if (result <= 0) return result ? result : -EAGAIN;
+    do result = io_uring_wait_cqe(uring, &cqe);
+    while (result == -EINTR);
+    if (result == 0) io_uring_cqe_seen(uring, cqe);
+    return result;
+}
+
 /* Registered buffers count against the memlock limit; in some kernels the ring itself does too. */
 static const char *memlock_hint(int number) {
     return number == ENOMEM ? "; the memlock limit, ulimit -l, may be too low" : "";
@@ -127,6 +139,11 @@ static zero_status ring_open(const struct io_options *options, struct io **out_i
     (void)atomic_load_explicit(&rings_closed, memory_order_acquire);
     status = check_operations(&ring->uring, error);
     if (status) goto exit_queue;
+    result = try_enter(&ring->uring);
+    if (result < 0) {
+        status = error_set(error, ZERO_E_UNSUPPORTED, "the system refuses io_uring: %s", strerror(-result));
+        goto exit_queue;
+    }
     ring->wake_file = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (ring->wake_file < 0) {
         status = error_set(error, ZERO_E_UNSUPPORTED, "the system refuses an eventfd: %s", strerror(errno));

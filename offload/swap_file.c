@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/system/durable.h"
+
 enum { ALIGNMENT_DEFAULT = 4096, NAME_TRIES_MAX = 100, TRIES_MAX = 200, TRY_SLEEP_NS = 10 * 1000 * 1000 };
 
 struct swap_size swap_size(uint64_t bytes) {
@@ -174,7 +176,7 @@ static zero_status open_locked(const struct swap_directory *directory, const cha
         *out = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
         if (*out < 0) return fail(error, "open the kept file in", directory->path, errno);
         number = lock(*out);
-        if (!number && is_there(directory, name, *out)) return ZERO_OK;
+        if (!number && is_there(directory, name, *out)) break;
         struct stat found;
         bool empty = number && number != EWOULDBLOCK && fstat(*out, &found) == 0 && !found.st_size;
         if (empty) swap_file_remove(directory, name);
@@ -184,12 +186,15 @@ static zero_status open_locked(const struct swap_directory *directory, const cha
                              "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
                              name, directory->path);
         if (number)
-            return error_set(
-                error, ZERO_E_IO,
-                "tier nvme: cannot lock %s in %s against other runs: %s; name an nvme_path on a drive of "
-                "this machine",
-                name, directory->path, strerror(number));
+            return error_set(error, ZERO_E_IO,
+                             "tier nvme: cannot lock %s in %s against other runs: %s; name an nvme_path on a "
+                             "drive of this machine",
+                             name, directory->path, strerror(number));
     }
+    int number = durable(directory->handle);
+    if (!number) return ZERO_OK;
+    close(*out);
+    return fail(error, "make durable the name of the kept file in", directory->path, number);
 }
 
 /* Checks a kept file, which may hold the only copy of a training. A file that others can reach is refused. */

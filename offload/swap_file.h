@@ -22,8 +22,8 @@ struct swap_file {
     bool direct;         /* transfers bypass the page cache */
     bool allocated;      /* the filesystem has reserved all its blocks */
     uint64_t kept_bytes; /* the size of what an earlier process kept in the file */
-    bool
-        blank; /* nothing was written to the kept file: a start that was killed had only taken space for it */
+    /* nothing was written to the kept file: a start that was killed had only taken space for it */
+    bool blank;
 };
 
 /* The kernel holds the files of a killed process for a moment, if its ring had registered them. Such a file may still hold its

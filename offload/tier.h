@@ -31,21 +31,22 @@ struct tier_nvme_options {
      * and a file that exists is used with its content. Only one tier at a time may have it open. */
     const char *keep;
     uint64_t kept_step; /* the step that the file keeps, for the message that refuses it; 0: unknown */
-    bool discard;       /* for `keep`: replaces files of another size, and files that some paths lack; false: refuses them */
-    bool no_uring;      /* use the thread pool, as if the system refused io_uring */
-    bool named_files;   /* create and unlink files, as if the filesystem had no O_TMPFILE */
+    /* for `keep`: replaces files of another size, and files that some paths lack; false: refuses them */
+    bool discard;
+    bool no_uring;    /* use the thread pool, as if the system refused io_uring */
+    bool named_files; /* create and unlink files, as if the filesystem had no O_TMPFILE */
 };
 
-struct faults;
+struct tier_hook;
 
 struct tier_options {
     uint64_t bytes; /* size of the extent; 0: nothing is allocated, created or started */
     /* The device's memory only: address space in parts (struct device_ops), and the most bytes that are in use at once. */
     uint64_t space_bytes, space_used_bytes;
-    struct device *device; /* the device that owns the memory, or near which the memory is */
-    uint32_t requests_max; /* the most requests that are posted and not done; 0: TIER_REQUESTS_DEFAULT */
-    const struct log *log; /* NULL: no log */
-    struct faults *faults; /* for tests, see offload/faults.h; NULL: no faults */
+    struct device *device;  /* the device that owns the memory, or near which the memory is */
+    uint32_t requests_max;  /* the most requests that are posted and not done; 0: TIER_REQUESTS_DEFAULT */
+    const struct log *log;  /* NULL: no log */
+    struct tier_hook *hook; /* of tests, see offload/io.h; or NULL */
     struct tier_nvme_options nvme;
 };
 
@@ -99,7 +100,7 @@ extern const struct tier_ops tier_device, tier_cpu, tier_nvme;
 /* First the usual tier of each kind, which also names the kind; then others. Ends with NULL. */
 extern const struct tier_ops *const tier_table[];
 
-/* Opens a tier, behind the faulty decorator if options->faults is set. */
+/* Opens a tier, or has the hook open it. */
 zero_status tier_open(const struct tier_ops *ops, const struct tier_options *options, struct tier **out_tier,
                       struct zero_error *error);
 

@@ -1,4 +1,4 @@
-#include "stages/emit.h"
+#include "stages/policy_internal.h"
 
 #include <string.h>
 

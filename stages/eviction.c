@@ -7,11 +7,7 @@
  *
  * A backward is the last one if each forward before the pass's first backward has had its own backward. A gradient that is reduced
  * before its last backward is reduced in parts, which are added in the shard. */
-#include "stages/eviction.h"
-
-#include "stages/grad.h"
-#include "stages/param.h"
-#include "stages/room.h"
+#include "stages/policy_internal.h"
 
 /* A gradient that rests whole between micro-steps is not reduced before the last of them, and needs no room. */
 static bool stays_partial(const struct policy *p, const struct region *r) {

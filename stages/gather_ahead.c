@@ -1,5 +1,5 @@
 /* How far the policy gathers ahead, and which units it keeps whole: the bounds on elements that are gathered at once. */
-#include "stages/gather_ahead.h"
+#include "stages/policy_internal.h"
 
 bool policy_gathers(const struct policy *p, const struct use *use) {
     for (uint8_t i = 0; i < use->count; i++)

@@ -1,8 +1,5 @@
 /* The gradients of a region: where a backward writes them, when they are reduced, and where they are at the step. */
-#include "stages/grad.h"
-
-#include "stages/emit.h"
-#include "stages/room.h"
+#include "stages/policy_internal.h"
 
 /* The buffer that a reduction writes. zero0 without sharded accumulation reduces into this rank's part of the full
  * gradient, if its type is wide enough. Everything else reduces into a shard. */

@@ -1,8 +1,5 @@
 /* The parameters of a region: when they are gathered, and when they are released. */
-#include "stages/param.h"
-
-#include "stages/emit.h"
-#include "stages/room.h"
+#include "stages/policy_internal.h"
 
 static void gather(struct policy *p, uint16_t region, struct placement from, enum buffer_kind source,
                    struct operation *op) {
@@ -77,7 +74,7 @@ void param_leave(struct policy *p, uint16_t region, bool returns, struct operati
 
 /* Changes the placement of a region after a use. It stays gathered if the next position uses it; it returns to rest
  * if this pass does not use it again; else it gets its placement "between uses". */
-void param_settle(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
+void param_after_use(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
     struct region *r = &p->region[region];
     uint32_t next;
     if (rests_replicated(r) || !r->full) return;

@@ -1,15 +1,7 @@
-#include "stages/policy.h"
 
 #include <stddef.h>
 
-#include "stages/emit.h"
-#include "stages/eviction.h"
-#include "stages/gather_ahead.h"
-#include "stages/grad.h"
-#include "stages/matrix.h"
-#include "stages/param.h"
-#include "stages/room.h"
-#include "stages/tensor.h"
+#include "stages/policy_internal.h"
 
 static void resolve(const struct policy *p, struct region *r) {
     const struct stage *s = p->stage;
@@ -28,9 +20,10 @@ static void resolve(const struct policy *p, struct region *r) {
     r->grad_in_place =
         (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens && !p->bound) ||
         (r->grad_lent && alone);
-    r->grad_turns = p->vertical && !stays_partial && !r->grad_kept;
-    r->grad_brief = p->update_in_backward && !p->repeats && !gathered && !r->grad_in_place &&
-                    (stays_partial || policy_passes(p) == 1);
+    bool once = r->first_use == r->last_use; /* else its sum waits from one use to the other */
+    r->grad_turns = p->vertical && !stays_partial && !r->grad_kept && once;
+    r->grad_brief = p->update_in_backward && !p->repeats && !r->waits && !gathered && !r->grad_in_place &&
+                    (stays_partial || (policy_passes(p) == 1 && (once || !p->vertical)));
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = r->grad_second =
         r->updated = false;
 }
@@ -45,31 +38,52 @@ static void find_uses(struct policy *p) {
         }
 }
 
-static void order_refresh(struct policy *p) {
+static void find_trained(struct policy *p) {
     p->refreshes = 0;
     for (uint32_t q = 0; q < p->uses; q++)
         for (uint8_t i = 0; i < p->forward[q].count; i++) {
             uint16_t region = p->forward[q].region[i];
             bool known = p->region[region].frozen;
-            for (uint32_t k = 0; k < p->refreshes; k++) known |= p->refresh[k] == region;
-            if (!known) p->refresh[p->refreshes++] = region;
+            for (uint32_t k = 0; k < p->refreshes; k++) known |= p->region[k].kth_trained == region;
+            if (!known) p->region[p->refreshes++].kth_trained = region;
         }
-    for (uint32_t k = 0; k < p->refreshes / 2 && p->update_in_backward; k++) {
-        uint16_t region = p->refresh[k], *other = &p->refresh[p->refreshes - 1 - k];
-        p->refresh[k] = *other, *other = region;
+}
+
+/* In the order of the backward, a region waits if the waiting elements stay below their share of all so far. */
+static void choose_waiting(struct policy *p) {
+    double all = 0, waiting = 0;
+    for (uint32_t k = p->refreshes; k-- > 0;) {
+        struct region *r = &p->region[p->region[k].kth_trained];
+        double elements = (double)r->elements;
+        all += elements;
+        r->waits = k > 0 && p->update_in_backward && waiting + elements / 2 < p->waiting_share * all;
+        waiting += r->waits ? elements : 0;
     }
+}
+
+static void order_refresh(struct policy *p) {
+    uint32_t count = 0;
+    for (uint32_t k = p->refreshes; k-- > 0 && p->update_in_backward;)
+        if (!p->region[p->region[k].kth_trained].waits) p->refresh[count++] = p->region[k].kth_trained;
+    for (uint32_t k = 0; k < p->refreshes; k++)
+        if (!p->update_in_backward || p->region[p->region[k].kth_trained].waits)
+            p->refresh[count++] = p->region[k].kth_trained;
 }
 
 void policy_open(struct policy *p) {
     p->eager = true;
+    p->legs = 1;
     p->sums = 0;
     for (uint32_t i = 0; i < p->regions; i++) p->region[i].counted = 0;
+    find_uses(p);
+    find_trained(p);
+    choose_waiting(p);
+    order_refresh(p);
     for (uint32_t i = 0; i < p->regions; i++) {
         resolve(p, &p->region[i]);
         p->eager &= rests_replicated(&p->region[i]);
+        if (update_rows[p->region[i].scope].legs > p->legs) p->legs = update_rows[p->region[i].scope].legs;
     }
-    find_uses(p);
-    order_refresh(p);
     policy_find_kept(p);
     room_open(p);
     p->evaluating = p->last = false;
@@ -79,29 +93,9 @@ void policy_open(struct policy *p) {
 /* Per region, one event emits at most: a release, a reduction, its release, two steps to the gradient's placement, a
  * clear, an update and a gather; of a region with matrices also two more updates, a gather and three steps back; of one whose tensors
  * are measured another update and two gathers. Per event it emits one COMPUTE or AGREE. */
-uint32_t policy_operations_max(const struct policy *p) {
-    return (p->directions || p->tensors ? 16 : 8) * p->regions + 8;
-}
+uint32_t policy_operations_max(const struct policy *p) { return (p->legs > 1 ? 16 : 8) * p->regions + 8; }
 
-/* ---- updates ---- */
-
-/* Taking an update back needs no gradient. */
-static void update(struct policy *p, uint16_t region, enum outcome outcome, struct operation_list *out) {
-    struct region *r = &p->region[region];
-    bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    struct buffer_ref from = {whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region};
-    if (r->matrices) from = matrix_direct(p, region, outcome, out);
-    if (r->tensors && p->update_in_backward) tensor_measure(p, region, outcome, out);
-    if (r->tensors) from = (struct buffer_ref){BUFFER_TENSOR_NORMS, region};
-    struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
-    op->outcome = (uint8_t)outcome;
-    if (outcome != OUTCOME_SKIPPED) emit_reads(op, (enum buffer_kind)from.kind, from.region);
-    emit_writes(op, rests_replicated(r) ? BUFFER_PARAM_FULL : BUFFER_PARAM_SHARD, region);
-    emit_writes(op, BUFFER_STATE, region);
-    if (!rests_replicated(r) || placement_is(r->state, REPLICATE, REPLICATE)) return;
-    r->stale = true;
-    if (p->eager) param_refresh(p, region, out);
-}
+/* ---- updates in the backward ---- */
 
 /* The last reduction of the step. A gradient that no backward produced is zero. */
 static void complete(struct policy *p, uint16_t region, struct operation_list *out) {
@@ -111,13 +105,13 @@ static void complete(struct policy *p, uint16_t region, struct operation_list *o
 }
 
 /* Called when the backward at `position` has ended or was skipped. If it was a region's last backward of the step,
- * emits the region's update. */
+ * emits the region's update, unless that waits for the step. */
 static void update_after(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
     struct region *r = &p->region[region];
-    if (!p->update_in_backward || !p->last || !p->turned || r->frozen || r->updated) return;
+    if (!p->update_in_backward || !p->last || !p->turned || r->frozen || r->waits || r->updated) return;
     if (!policy_backward(p, position) || policy_used_later(p, region, position, true, NULL)) return;
     complete(p, region, out);
-    update(p, region, OUTCOME_UPDATED, out);
+    update_region(p, region, OUTCOME_UPDATED, out);
     r->updated = true;
 }
 
@@ -135,7 +129,7 @@ static void leave_use(struct policy *p, bool skipped, struct operation_list *out
                     !policy_used_later(p, use->region[i], position, true, NULL);
         if (done && (p->last || !placement_is(r->grad_between, PARTIAL, PARTIAL)))
             grad_to(p, use->region[i], p->last, out);
-        param_settle(p, use->region[i], position, out);
+        param_after_use(p, use->region[i], position, out);
     }
     for (uint8_t i = use->count; i-- > 0;) update_after(p, use->region[i], position, out);
     p->cursor++;
@@ -166,17 +160,18 @@ static void begin_pass(struct policy *p, bool evaluating, bool last, struct oper
     p->positions = p->free_order ? 0 : evaluating ? p->uses : 2 * p->uses;
 }
 
-void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_list *out) {
-    begin_pass(p, evaluating, last, out);
-    for (uint32_t i = 0; i < p->regions && !evaluating; i++) p->region[i].awaited = 0;
+void policy_pass(struct policy *p, const struct event *e, struct operation_list *out) {
+    begin_pass(p, e->evaluating, e->last, out);
+    for (uint32_t i = 0; i < p->regions && !e->evaluating; i++) p->region[i].awaited = 0;
 }
 
-void policy_resume(struct policy *p, bool last, struct operation_list *out) {
-    begin_pass(p, false, last, out);
+void policy_resume(struct policy *p, const struct event *e, struct operation_list *out) {
+    begin_pass(p, false, e->last, out);
     if (!p->free_order) p->cursor = p->uses;
 }
 
-void policy_cancel(struct policy *p, bool step, struct operation_list *out) {
+void policy_cancel(struct policy *p, const struct event *e, struct operation_list *out) {
+    bool step = e->kind == EVENT_CANCEL_STEP;
     if (!step) p->last = false; /* the gradients of earlier micro-steps wait for another last micro-step */
     finish_pass(p, out);
     for (uint32_t i = 0; i < p->regions && step; i++)
@@ -204,7 +199,8 @@ static void compute(struct policy *p, uint32_t position, struct operation_list *
         for (uint8_t i = 0; i < use->count; i++) grad_begin(p, use->region[i], position, op);
 }
 
-void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
+void policy_begin(struct policy *p, const struct event *e, struct operation_list *out) {
+    uint32_t position = e->position;
     p->turned |= policy_backward(p, position);
     if (!p->free_order) policy_skip_to(p, position, out);
     p->current = position;
@@ -214,7 +210,7 @@ void policy_begin(struct policy *p, uint32_t position, struct operation_list *ou
 }
 
 /* A gradient that is not reduced in every micro-step goes on adding up in its buffer. */
-void policy_step_aside(struct policy *p, struct operation_list *out) {
+void policy_step_aside(struct policy *p, const struct event *e, struct operation_list *out) {
     const struct use *use = policy_use(p, p->current);
     for (uint8_t i = 0; i < use->count && p->vertical && policy_backward(p, p->current); i++) {
         const struct region *r = &p->region[use->region[i]];
@@ -223,25 +219,25 @@ void policy_step_aside(struct policy *p, struct operation_list *out) {
     }
 }
 
-void policy_go_on(struct policy *p, uint32_t position, struct operation_list *out) {
-    p->current = position;
-    compute(p, position, out);
+void policy_go_on(struct policy *p, const struct event *e, struct operation_list *out) {
+    p->current = e->position;
+    compute(p, e->position, out);
 }
 
-void policy_end(struct policy *p, struct operation_list *out) {
+void policy_end(struct policy *p, const struct event *e, struct operation_list *out) {
     if (p->bound) eviction_end(p, out);
     if (!p->free_order) leave_use(p, false, out);
 }
 
 /* ---- the step ---- */
 
-void policy_complete(struct policy *p, struct operation_list *out) {
+void policy_complete(struct policy *p, const struct event *e, struct operation_list *out) {
     finish_pass(p, out);
     for (uint32_t k = 0; k < p->refreshes; k++) complete(p, p->refresh[k], out);
 }
 
-void policy_agree(struct policy *p, struct operation_list *out) {
-    policy_complete(p, out);
+void policy_agree(struct policy *p, const struct event *e, struct operation_list *out) {
+    policy_complete(p, e, out);
     for (uint32_t k = 0; k < p->refreshes; k++) p->region[p->refresh[k]].final = false;
     struct operation *op = emit(out, OP_AGREE, OBJECT_NORM, STREAM_CONTROL, 0);
     op->axes = AXES_BOTH;
@@ -249,22 +245,21 @@ void policy_agree(struct policy *p, struct operation_list *out) {
     op->joins = 1u << STREAM_REDUCE | 1u << STREAM_GATHER;
 }
 
-bool policy_updated(const struct policy *p) { return p->refreshes && p->region[p->refresh[0]].updated; }
-
-void policy_apply(struct policy *p, enum outcome outcome, struct operation_list *out) {
+void policy_apply(struct policy *p, const struct event *e, struct operation_list *out) {
+    enum outcome outcome = e->outcome;
     for (uint32_t k = 0; k < p->refreshes && !p->update_in_backward && outcome != OUTCOME_SKIPPED; k++)
-        if (p->region[p->refresh[k]].tensors) tensor_measure(p, p->refresh[k], OUTCOME_UPDATED, out);
+        update_lead(p, p->refresh[k], out);
     for (uint32_t k = 0; k < p->refreshes; k++) {
         struct region *r = &p->region[p->refresh[k]];
         enum outcome what = r->updated ? outcome : OUTCOME_UPDATED;
         r->partial = r->reduced = false;
         if (r->updated ? outcome != OUTCOME_UPDATED : outcome != OUTCOME_SKIPPED)
-            update(p, p->refresh[k], what, out);
+            update_region(p, p->refresh[k], what, out);
         r->updated = false;
     }
 }
 
-void policy_written(struct policy *p, struct operation_list *out) {
+void policy_written(struct policy *p, const struct event *e, struct operation_list *out) {
     for (uint32_t i = 0; i < p->regions; i++) {
         struct region *r = &p->region[i];
         r->stale = rests_replicated(r) && !placement_is(r->state, REPLICATE, REPLICATE);
@@ -272,7 +267,7 @@ void policy_written(struct policy *p, struct operation_list *out) {
     }
 }
 
-void policy_flush(struct policy *p, struct operation_list *out) {
+void policy_flush(struct policy *p, const struct event *e, struct operation_list *out) {
     finish_pass(p, out);
     for (uint32_t i = 0; i < p->regions; i++)
         if (p->region[i].stale) param_refresh(p, (uint16_t)i, out);

@@ -11,25 +11,25 @@
  *
  * In vertical order a step has one training pass, and each use has all micro-batches of the step, one after another:
  * between two of them the use steps aside and goes on. Gradients are reduced as micro-steps would reduce them, with the
- * same calls in the same order for each region.
+ * same calls in the same order for each region that one use has. The gradient of a region of two uses is summed over the micro-batches of
+ * the last use first; where micro-steps are reduced, its last micro-batch is reduced together with the first one of the other use.
  *
  * With updates in the backward, a region's last reduction of the step is followed by its update at once: after its last backward,
  * which is that of its first use. The order of refresh is then reversed, so that it is the order of these updates. These updates
  * know neither the norm of all gradients nor whether the step will be skipped. The step's outcome says whether they are taken back,
  * or repeated from the values before them with the kept gradients.
  *
- *   region, parameters:   rest --want--> full --settle--> rest or between --want--> full --> rest
+ * A share of these updates may wait: the step emits them, in the order of use, so that they run under the next forward. A host that updates
+ * more slowly than the backward makes gradients then updates during the whole step, and the units that the forward needs first are up to
+ * date when it begins. Regions that wait are spread evenly over the backward, and the first one never waits. In the order of refresh they
+ * come after all others. Their gradients stay until the step.
+ *
+ *   region, parameters:   rest --want--> full --after use--> rest or between --want--> full --> rest
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
  *   region, after a step: stale --refresh, before its first use--> fresh
  *
- * Where an optimizer updates whole matrices, an update has several operations. Each rank makes the directions of its shard; they
- * are gathered; each matrix's owner changes its direction, and all others leave zeros; a reduction, which adds one number and
- * zeros, brings each rank the directions of its shard; and the update moves the weights. At zero0 each rank has all directions, and
- * the owners' directions come back as gradients do.
- *
- * Where an optimizer needs norms of whole tensors, an update has three operations: each rank updates the states of its shard and takes
- * its part of the norms, which are gathered, and the update moves the weights. At the step the first two come before all updates, so that
- * no update waits for the other ranks; in the backward all three follow the region's last reduction.
+ * An update is a row of legs (engine/base/update.h). At zero0 each rank has all directions, and the owners' directions come back as
+ * gradients do. At the step the legs that lead come before all others; in the backward all legs follow the region's last reduction.
  *
  * Invariants:
  *   1. The parameters of a unit are gathered before its use is emitted.
@@ -38,14 +38,15 @@
  *      `ahead_max` and `live_max` elements.
  *   4. Every full gradient is reduced after its last use of the pass.
  *   5. A gradient that is reduced in every micro-step of a use has two addresses, which take turns: a reduction never
- *      reads what the next micro-step writes. A gradient whose buffer lives from step to step has one address, so the
- *      next micro-step waits for the reduction.
+ *      reads what the next micro-step writes. A gradient whose buffer lives from step to step, or that two uses share, has one
+ *      address, so the next micro-step waits for the reduction.
  *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So every buffer
  *      that a pass with skipped uses has gathered at a position is also gathered there in a complete pass, and the plan
  *      has a place for it (dry_run.c). */
 #ifndef ZERO_STAGES_POLICY_H
 #define ZERO_STAGES_POLICY_H
 
+#include "engine/base/update.h"
 #include "stages/stage.h"
 
 struct use {
@@ -62,9 +63,8 @@ struct region {
     bool exact;      /* its gathers are never coded */
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
-    bool matrices;     /* its optimizer updates whole matrices */
-    bool tensors;      /* its optimizer needs norms of whole tensors */
-    uint64_t elements; /* in its flat buffer */
+    enum optimizer_scope scope; /* of its optimizer */
+    uint64_t elements;          /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
     /* The bytes of memory that the region takes while it is gathered; its whole gradient takes the same. Used with
@@ -75,8 +75,11 @@ struct region {
     struct placement state, grad_between, grad_step, rest, between;
     bool grad_kept;     /* the buffer of the full gradient lives from step to step */
     bool grad_in_place; /* the gradient is reduced into this rank's part of that buffer */
-    bool grad_turns;    /* micro-batches of a use write to two buffers in turn */
+    bool grad_turns;    /* micro-batches of a use write to two buffers in turn; of a region that one use has */
     bool grad_brief;    /* the reduced shard lives for one use, so that regions take turns in its memory */
+    bool waits;         /* its update waits for the next forward */
+    /* Of entry k, below policy.refreshes: the k-th trained region, in the order of first use. */
+    uint16_t kth_trained;
 
     uint32_t first_use, last_use; /* of a forward; first_use UINT32_MAX: no use has it */
 
@@ -104,14 +107,17 @@ struct policy {
     const struct stage *stage;
     uint32_t mesh[AXES];
     enum accumulation accumulation;
-    uint32_t micro_steps; /* per step */
-    /* Vertical order: a use has all micro-batches of the step. Not in free order, and no region is shared by uses. */
+    uint32_t micro_steps; /* per step; with by_program the number that the plan assumes */
+    bool by_program;      /* a step has any number of training passes, and none is known to be its last */
+    /* Vertical order: a use has all micro-batches of the step. Not in free order. */
     bool vertical;
     /* A region is updated in the last micro-step's backward, as soon as its gradient is final. Not in free order, and no gradient is
      * lent. */
     bool update_in_backward;
     /* With update_in_backward: a step's updates may be repeated, so its reduced gradients stay until the step. */
     bool repeats;
+    /* With update_in_backward, and no shadow: the share of trained elements (0 to 1) whose updates wait for the next forward. */
+    double waiting_share;
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. Without `bound`,
      * what a pass has gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;
@@ -134,19 +140,19 @@ struct policy {
     uint32_t gather_stagings;
     /* The same for gathers to lent regions. 0: there are none. */
     uint32_t lent_stagings;
-    /* The number of buffers for directions, which regions with matrices use in turn. */
+    /* The number of buffers for directions, which regions use in turn. */
     uint32_t directions;
-    bool tensors; /* some regions have struct region.tensors */
     const struct use *forward;
     uint32_t uses;
     struct region *region;
     uint32_t regions;
-    /* Room for `regions` entries. policy_open fills it with the trainable regions in the order of first use; reversed, with updates in
-     * the backward. */
+    /* Room for `regions` entries. policy_open fills it with the trainable regions in the order of first use. With updates in the
+     * backward those that are updated there come first, reversed. */
     uint16_t *refresh;
 
     /* Set by policy_open. */
     uint32_t refreshes;
+    uint32_t legs;        /* the most of an update */
     uint64_t room[ROOMS]; /* bytes for gathered parameters, and for whole gradients; UINT64_MAX: no bound */
     bool eager;           /* no region rests sharded, so the gathers of a refresh are emitted at once */
     /* The first forward position whose regions stay whole until their backward, at a stage that keeps units. 0: all
@@ -157,7 +163,7 @@ struct policy {
     bool evaluating, last;
     uint32_t cursor, positions;
     uint32_t reductions, gathers; /* that took a staging buffer */
-    uint32_t directed;            /* updates of regions with matrices */
+    uint32_t directed;            /* updates that made directions */
     uint32_t sums;                /* sums of elements so far */
     bool turned;                  /* a backward of this pass has begun */
     uint32_t current;             /* the position of the present use */
@@ -175,8 +181,21 @@ static inline bool rests_replicated(const struct region *region) {
 static inline uint32_t policy_passes(const struct policy *policy) {
     return policy->vertical ? 1 : policy->micro_steps;
 }
+/* Of `passes` training passes since the last step, the newest is known to be the last one. */
+static inline bool policy_last(const struct policy *policy, uint32_t passes) {
+    return !policy->by_program && passes == policy_passes(policy);
+}
+/* They suffice for a step. */
+static inline bool policy_suffices(const struct policy *policy, uint32_t passes) {
+    return policy->by_program ? passes > 0 : passes == policy_passes(policy);
+}
 static inline uint32_t policy_use_micros(const struct policy *policy) {
     return policy->vertical ? policy->micro_steps : 1;
+}
+
+/* The leg of an UPDATE. */
+static inline const struct update_leg *policy_leg(const struct policy *policy, const struct operation *op) {
+    return &update_rows[policy->region[op->region].scope].leg[op->leg];
 }
 
 /* The buffer of the whole gradient that the region's next backward, or the present one, writes. */
@@ -195,67 +214,67 @@ bool policy_backward(const struct policy *policy, uint32_t position);
 bool policy_used_later(const struct policy *policy, uint16_t region, uint32_t after, bool backward_only,
                        uint32_t *out_position);
 
-/* ---- events: each appends to `out`; the caller must check the order of calls ---- */
+/* ---- events ---- */
 
-/* A pass begins, and all units return to rest. `last`: it is the last micro-step of the step. */
-void policy_pass(struct policy *policy, bool evaluating, bool last, struct operation_list *out);
+/* What a program does. Behind each kind: the fields that it has. */
+enum event_kind {
+    /* evaluating, last. A pass begins, and all units return to rest. `last`: it is the last micro-step of the step. */
+    EVENT_PASS,
+    /* last. An evaluation has interrupted a training pass between its forward and its backward, and the training pass goes on at its
+     * first backward. Units that were kept for it are gathered again. */
+    EVENT_RESUME,
+    /* The pass is dropped, and all units return to rest. CANCEL_PASS: no backward of the pass has begun, and the gradients of
+     * earlier micro-steps stay. CANCEL_STEP: all gradients of the step are dropped; gradients whose reduction is due are still
+     * reduced, so that all ranks emit the same operations. */
+    EVENT_CANCEL_PASS,
+    EVENT_CANCEL_STEP,
+    /* position. The use there begins; `position` is not below the cursor, and positions between are skipped. COMPUTE is the
+     * last operation. */
+    EVENT_BEGIN,
+    EVENT_END, /* the use at the cursor ends; in free order: the present one */
+    /* The present use steps aside. Free order: another one begins inside it. Vertical order: a micro-batch of it ends, and another
+     * follows. */
+    EVENT_STEP_ASIDE,
+    EVENT_GO_ON, /* position: the use there goes on. COMPUTE is the last operation */
+    /* unit, position. Recomputation: inside the backward, the forward of `unit` begins again. `position` is that of the next
+     * backward, which is that of `unit` or of a later unit in its segment. COMPUTE is the last operation.
+     *
+     * Gathers look ahead over the forwards up to that later use, as over a pass. A unit stays gathered for its backward
+     * if that backward is at `position`, or so near that the backward at `position` gathers it ahead. Both obey the bounds on
+     * elements. Units that were gathered ahead of the backward at `position` count too; they were gathered only if each
+     * forward of the segment still has room. */
+    EVENT_RECOMPUTE,
+    EVENT_RECOMPUTED, /* unit: that forward ends */
+    /* After the last micro-step: gradients that are still partial are reduced, and those that no backward produced are cleared. */
+    EVENT_COMPLETE,
+    EVENT_AGREE, /* the first half of the step: COMPLETE, and AGREE is the last operation */
+    EVENT_APPLY, /* outcome. The second half of the step, after the agreement. The gradients are dropped */
+    EVENT_WRITTEN, /* the program wrote parameters at rest (fill, put, load): regions that rest replicated become stale */
+    EVENT_FLUSH, /* ends the pass and refreshes every stale region */
+    EVENTS
+};
 
-/* An evaluation has interrupted a training pass between its forward and its backward, and the training pass goes on at its first
- * backward. Units that were kept for it are gathered again. */
-void policy_resume(struct policy *policy, bool last, struct operation_list *out);
+struct event {
+    enum event_kind kind;
+    bool evaluating, last;
+    uint32_t unit, position;
+    enum outcome outcome;
+    /* For the executor. AGREE: this rank's contribution. APPLY, and PASS if its backward updates: the settings of the updates. */
+    const struct agreement *mine;
+    const struct update_settings *update;
+};
 
-/* The pass is dropped, and all units return to rest. Without `step`: no backward of the pass has begun, and the gradients of
- * earlier micro-steps stay. With `step`: all gradients of the step are dropped; gradients whose reduction is due are still
- * reduced, so that all ranks emit the same operations. */
-void policy_cancel(struct policy *policy, bool step, struct operation_list *out);
-
-/* The use at `position` begins; `position` is not below the cursor, and positions between are skipped. COMPUTE is the
- * last operation. */
-void policy_begin(struct policy *policy, uint32_t position, struct operation_list *out);
+/* The policy at an event: appends operations to `out`. The caller must check the order of events. */
+typedef void policy_fn(struct policy *policy, const struct event *event, struct operation_list *out);
+policy_fn policy_pass, policy_resume, policy_cancel, policy_begin, policy_end, policy_step_aside,
+    policy_go_on, policy_recompute, policy_recomputed, policy_complete, policy_agree, policy_apply,
+    policy_written, policy_flush;
 
 /* The uses before `position` are skipped. */
 void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);
 
-/* The use at the cursor ends; in free order: the present one. */
-void policy_end(struct policy *policy, struct operation_list *out);
-
-/* The present use steps aside. Free order: another one begins inside it. Vertical order: a micro-batch of it ends, and another follows. */
-void policy_step_aside(struct policy *policy, struct operation_list *out);
-
-/* The use at `position` goes on. COMPUTE is the last operation. */
-void policy_go_on(struct policy *policy, uint32_t position, struct operation_list *out);
-
-/* Recomputation: inside the backward, the forward of `use` begins again (policy_recompute) or ends
- * (policy_recomputed). `next` is the position of the next backward, which is that of `use` or of a later use in its
- * segment. COMPUTE is the last operation.
- *
- * Gathers look ahead over the forwards up to that later use, as over a pass. A unit stays gathered for its backward
- * if that backward is at `next`, or so near that the backward at `next` gathers it ahead. Both obey the bounds on
- * elements. Units that were gathered ahead of the backward at `next` count too; they were gathered only if each
- * forward of the segment still has room. */
-void policy_recompute(struct policy *policy, uint32_t use, uint32_t next, struct operation_list *out);
-void policy_recomputed(struct policy *policy, uint32_t use, struct operation_list *out);
 /* The position of the gather for a recomputed use: the position of the backward that it stays for, or a position of
- * its own. */
+ * its own. `next`: the position of the next backward. */
 uint32_t policy_recompute_position(const struct policy *policy, uint32_t use, uint32_t next);
-
-/* After the last micro-step: reduces gradients that are still partial, and clears gradients that no backward
- * produced. */
-void policy_complete(struct policy *policy, struct operation_list *out);
-
-/* The first half of the step: completes all gradients, then emits AGREE. */
-void policy_agree(struct policy *policy, struct operation_list *out);
-
-/* After policy_agree: the backward of this step has updated the regions, all of them or none. */
-bool policy_updated(const struct policy *policy);
-
-/* The second half of the step, after the agreement. The gradients are dropped. */
-void policy_apply(struct policy *policy, enum outcome outcome, struct operation_list *out);
-
-/* The program wrote parameters at rest (fill, put, load): regions that rest replicated become stale. */
-void policy_written(struct policy *policy, struct operation_list *out);
-
-/* Ends the pass and refreshes every stale region. */
-void policy_flush(struct policy *policy, struct operation_list *out);
 
 #endif

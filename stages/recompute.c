@@ -1,8 +1,6 @@
 /* Recomputation: forwards that run again inside a backward, for activation checkpointing (Chen et al. 2016, Training
  * Deep Nets with Sublinear Memory Cost). */
-#include "stages/emit.h"
-#include "stages/gather_ahead.h"
-#include "stages/param.h"
+#include "stages/policy_internal.h"
 
 uint32_t policy_recompute_position(const struct policy *p, uint32_t use, uint32_t next) {
     return 2 * p->uses - 1 - use == next ? next : 2 * p->uses + use;
@@ -45,7 +43,7 @@ static bool has_room(struct policy *p, uint32_t use, uint32_t ahead, uint32_t ne
     return true;
 }
 
-static void settle(struct policy *p, uint32_t use, struct operation_list *out) {
+static void after_use(struct policy *p, uint32_t use, struct operation_list *out) {
     bool keeps = placement_is(p->stage->param_between, REPLICATE, REPLICATE);
     for (uint8_t i = 0; i < p->forward[use].count; i++) {
         uint16_t region = p->forward[use].region[i];
@@ -53,17 +51,18 @@ static void settle(struct policy *p, uint32_t use, struct operation_list *out) {
         bool later = policy_used_later(p, region, p->cursor - 1, false, &next);
         bool kept = keeps && use >= p->kept_from && next == 2 * p->uses - 1 - use;
         if (later && (kept || stays(p, use, next, p->cursor))) continue;
-        param_settle(p, region, p->cursor - 1, out);
+        param_after_use(p, region, p->cursor - 1, out);
     }
 }
 
-void policy_recompute(struct policy *p, uint32_t use, uint32_t next, struct operation_list *out) {
+void policy_recompute(struct policy *p, const struct event *e, struct operation_list *out) {
+    uint32_t use = e->unit, next = e->position;
     uint32_t last = 2 * p->uses - 1 - next, left = p->depth;
     p->turned |= !p->free_order && next > p->uses; /* backwards before it are skipped */
     policy_skip_to(p, next, out);
     p->current = 2 * p->uses + use;
     for (uint32_t u = use - p->forward[use].segment_offset; u < use; u++)
-        settle(p, u, out); /* this recomputation skips these uses */
+        after_use(p, u, out); /* this recomputation skips these uses */
     for (uint32_t u = use; u <= last; u++) {
         const struct use *ahead = &p->forward[u];
         if (u > use && policy_gathers(p, ahead) && (left-- == 0 || !has_room(p, use, u, next))) break;
@@ -76,4 +75,6 @@ void policy_recompute(struct policy *p, uint32_t use, uint32_t next, struct oper
         emit_reads(op, BUFFER_PARAM_FULL, p->forward[use].region[i]);
 }
 
-void policy_recomputed(struct policy *p, uint32_t use, struct operation_list *out) { settle(p, use, out); }
+void policy_recomputed(struct policy *p, const struct event *e, struct operation_list *out) {
+    after_use(p, e->unit, out);
+}

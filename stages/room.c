@@ -4,7 +4,7 @@
  *
  * Gradients count in the room at every stage and on every device, even if they have their own memory. So they are reduced at the
  * same moments everywhere, and have the same bits. What leaves the room: eviction.c. */
-#include "stages/room.h"
+#include "stages/policy_internal.h"
 
 bool takes_room(const struct region *r, enum object object) {
     return object == OBJECT_PARAM ? !rests_replicated(r) : !r->frozen;

@@ -1,7 +1,5 @@
 #include "stages/stage.h"
 
-#include <string.h>
-
 uint32_t stage_count(void) {
     uint32_t count = 0;
     while (stages[count]) count++;
@@ -16,12 +14,6 @@ const struct accumulation_name accumulations[ACCUMULATIONS] = {
 const struct stage *stage_find(uint32_t number, enum reshard reshard) {
     for (int i = 0; stages[i]; i++)
         if (stages[i]->number == number && stages[i]->reshard == reshard) return stages[i];
-    return NULL;
-}
-
-const struct stage *stage_named(const char *name) {
-    for (int i = 0; stages[i]; i++)
-        if (strcmp(stages[i]->name, name) == 0) return stages[i];
     return NULL;
 }
 

@@ -8,8 +8,7 @@
 
 #include "engine/base/operation.h"
 #include "engine/base/placement.h"
-#include "stages/accumulation.h"
-#include "stages/reshard.h"
+#include "stages/choices.h"
 
 struct stage {
     const char *name;
@@ -28,7 +27,6 @@ uint32_t stage_count(void);
 
 /* The row of a configuration; NULL: there is none. */
 const struct stage *stage_find(uint32_t number, enum reshard reshard);
-const struct stage *stage_named(const char *name); /* NULL: there is none */
 uint32_t stage_number_max(void);
 
 /* No rank keeps whole parameters between passes. */

@@ -1,4 +1,4 @@
-/* The floating-point control register, which a host program may have changed (engine/base/float_env.h). */
+/* The floating-point control register, which a host program may have changed (engine/base/numbers/float_env.h). */
 #ifndef ZERO_TESTS_FLOAT_CONTROL_H
 #define ZERO_TESTS_FLOAT_CONTROL_H
 

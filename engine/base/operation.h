@@ -18,7 +18,7 @@
     X(GATHER)  /* shard -> replicate */                                                                      \
     X(REDUCE)  /* partial -> shard, or partial -> replicate on the replicate axis */                         \
     X(RELEASE) /* a gathered buffer's life ends */                                                           \
-    X(UPDATE)  /* the optimizer, on one shard; for OBJECT_DIRECTION, OBJECT_NORM: its first half */          \
+    X(UPDATE)  /* the optimizer, on one shard; one leg of it (update.h) */                                   \
     X(MATRIX)  /* the optimizer, on the whole matrices that this rank owns */                                \
     X(FETCH)   /* a run of chunks comes from a tier */                                                       \
     X(STORE)   /* a run of chunks goes to a tier */                                                          \
@@ -80,7 +80,7 @@ enum buffer_kind {
     BUFFER_GRAD_STAGED, /* the ring of chunks of reduced gradients on the way to a drive; the region is 0 */
     /* If a use has several micro-batches: the whole gradient of every second micro-batch. */
     BUFFER_GRAD_SECOND,
-    BUFFER_GRAD_HELD, /* in that case also: the sum of a use's reduced shards, on its way to a drive */
+    BUFFER_GRAD_HELD, /* in that case also: the sum of a use's reduced shards, on its way to a drive or from a device */
     /* For an optimizer that updates whole matrices: the directions of a region, in fp32 (kernels/optimizer.h), and scratch. The
      * region is the index. */
     BUFFER_DIRECTION,
@@ -125,6 +125,7 @@ struct operation {
     /* UPDATE, and FETCH and STORE of its chunks (enum outcome): unless OUTCOME_UPDATED, it starts from the values before the
      * step's first update. OUTCOME_SKIPPED: it only restores the parameters. */
     uint8_t outcome;
+    uint8_t leg; /* UPDATE, and FETCH and STORE of its chunks: which leg (engine/base/update.h) */
     uint8_t reads, writes;
     uint16_t joins; /* bit per stream: everything emitted on this stream so far must have retired */
     /* Bit per stream: each item waits by the pipe for the point that it needs on this stream. */

@@ -19,7 +19,8 @@ extern "C" {
     X(ZERO_E_UNSUPPORTED, 9, "not supported here")                                                           \
     X(ZERO_E_INTERRUPTED, 10, "interrupted")                                                                 \
     X(ZERO_E_INTERNAL, 11, "an invariant of the engine broke")                                               \
-    X(ZERO_E_OVERFLOW, 12, "gradients overflow")
+    X(ZERO_E_OVERFLOW, 12, "gradients overflow")                                                             \
+    X(ZERO_E_ABSENT, 13, "there is no checkpoint")
 
 typedef enum zero_status {
 #define ZERO_STATUS_ENUM(name, code, meaning) name = code,

@@ -4,75 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/blueprint/matrices.h"
-#include "engine/blueprint/tensors.h"
 #include "engine/ranks/rank_agreement.h"
+#include "kernels/device_work.h"
 
 enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2, DIRECTIONS = 2 }; /* one at work while the next begins */
 
-/* ---- what the configuration says ---- */
-
-const struct stage *blueprint_stage(const struct config *c) {
-    return stage_find((uint32_t)c->stage, (enum reshard)c->reshard);
-}
-
-struct precision blueprint_precision(const struct config *c) {
-    bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == ACCUMULATE_EVERY;
-    struct precision precision =
-        precision_make((enum dtype)c->compute_dtype, (enum dtype)c->communication_dtype, shards_accumulate);
-    precision.state = c->bf16_states ? DTYPE_BF16 : DTYPE_F32;
-    precision.copies = c->nvme_shadow;
-    precision.average = c->ema.decay > 0;
-    precision.split = c->nvme_masters == CONFIG_MASTERS_SPLIT;
-    return precision;
-}
-
 struct precision blueprint_precision_of(const struct blueprint *b, uint32_t region) {
     return region_precision(&b->o.model->region[region], &b->terms.precision);
-}
-
-void blueprint_mesh(const struct config *config, uint32_t ranks, uint32_t out_mesh[AXES]) {
-    out_mesh[AXIS_SHARD] = (uint32_t)config->shard_ranks;
-    out_mesh[AXIS_REPLICATE] = ranks / out_mesh[AXIS_SHARD];
-}
-
-uint64_t blueprint_checkpoint_bytes(const struct config *c) {
-    return c->checkpoint_async ? PIECE_BYTES + c->checkpoint_async_bytes / PIECE_BYTES * PIECE_BYTES : 0;
-}
-
-static enum code_format gradient_code(const struct config *c) {
-    if (!c->quantized_gradients) return CODE_NONE;
-    return c->comm.quantized_gradient_bits == 4 ? CODE_INT4 : CODE_INT8;
-}
-
-struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, bool discrete) {
-    struct blueprint_terms t = {.stage = blueprint_stage(c),
-                                .accumulation = (enum accumulation)c->accumulation_mode,
-                                .micro_steps = (uint32_t)c->accumulation_steps,
-                                .vertical = c->micro_order == CONFIG_VERTICAL && c->accumulation_steps > 1,
-                                .update_in_backward = c->update_in_backward,
-                                .repeats = c->update_in_backward && c->gradient_clipping > 0,
-                                .depth = (uint32_t)c->comm.prefetch_depth,
-                                .backward_depth = (uint32_t)c->comm.backward_depth,
-                                .live_max = c->live_max,
-                                .ahead_max = c->ahead_max,
-                                .precision = blueprint_precision(c),
-                                .gradient_code = gradient_code(c),
-                                .gradient_factor = c->gradient_factor == 1 ? 0 : (float)c->gradient_factor,
-                                .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
-                                .discrete = discrete,
-                                .state_tier = (enum tier_kind)c->optimizer_tier,
-                                .param_tier = (enum tier_kind)c->param_tier,
-                                .grad_tier = (enum tier_kind)c->grad_tier,
-                                .chunk_elements_max = c->chunk_elements_max,
-                                .piece_bytes = c->piece_bytes,
-                                .device_share = c->device_share,
-                                .device_bytes = c->tiered ? 0 : UINT64_MAX, /* a ratio asks for them */
-                                .slots = (uint32_t)c->slots,
-                                .shadow = c->nvme_shadow,
-                                .checkpoint_bytes = blueprint_checkpoint_bytes(c)};
-    blueprint_mesh(c, ranks, t.mesh);
-    return t;
 }
 
 /* ---- the policy ---- */
@@ -80,9 +18,9 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
 /* The parameters are in the program's spans alone if they rest whole, the device is not discrete, and the optimizer updates each
  * element by itself. */
 static bool lends_params(const struct blueprint *b, uint32_t region) {
-    const struct blueprint_terms *t = &b->terms;
+    const struct terms *t = &b->terms;
     bool whole = placement_is(t->stage->param_rest, REPLICATE, REPLICATE);
-    bool elements = !b->regions[region].matrices && !b->regions[region].tensors;
+    bool elements = update_rows[b->regions[region].scope].legs == 1;
     return b->o.model->region[region].lends && whole && !t->discrete && elements;
 }
 
@@ -98,7 +36,7 @@ static bool collects_grads(const struct blueprint *b, const struct model_region 
 /* The reduction may read the gradient in the program's arrays: it needs no other type, and the step does not return
  * before it has used the gradient. */
 static bool lends_grads(const struct blueprint *b, uint32_t region) {
-    const struct blueprint_terms *t = &b->terms;
+    const struct terms *t = &b->terms;
     const struct model_region *r = &b->o.model->region[region];
     struct precision precision = blueprint_precision_of(b, region);
     bool as_is = precision.message == precision.compute && precision.reduced == precision.compute &&
@@ -109,10 +47,9 @@ static bool lends_grads(const struct blueprint *b, uint32_t region) {
 }
 
 static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
-    const struct blueprint_terms *t = &b->terms;
+    const struct terms *t = &b->terms;
     const struct model *m = b->o.model;
     uint32_t directions = 0;
-    bool tensors = false;
     b->regions = calloc(m->regions, sizeof *b->regions);
     b->refresh = calloc(m->regions, sizeof *b->refresh);
     if (!b->regions || !b->refresh)
@@ -122,10 +59,8 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].persistent = region_persistent(&m->region[i]);
         b->regions[i].exact = !region_code(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
-        b->regions[i].matrices = !b->regions[i].frozen && blueprint_optimizer(b, i)->scope == SCOPE_MATRIX;
-        if (b->regions[i].matrices) directions = DIRECTIONS;
-        b->regions[i].tensors = !b->regions[i].frozen && blueprint_optimizer(b, i)->scope == SCOPE_TENSOR;
-        tensors |= b->regions[i].tensors;
+        if (!b->regions[i].frozen) b->regions[i].scope = blueprint_optimizer(b, i)->scope;
+        if (update_makes(b->regions[i].scope, BUFFER_DIRECTION)) directions = DIRECTIONS;
         struct precision precision = blueprint_precision_of(b, i);
         b->regions[i].bytes = plan_room_bytes(m->region[i].padded, precision.compute);
         b->regions[i].grad_widens = precision_widens(&precision);
@@ -136,18 +71,19 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
                                 .accumulation = t->accumulation,
                                 .micro_steps = t->micro_steps,
+                                .by_program = t->by_program,
                                 .vertical = t->vertical,
                                 .update_in_backward = t->update_in_backward,
                                 .repeats = t->repeats,
+                                .waiting_share = t->waiting_share,
                                 .free_order = b->o.model->free_order,
                                 .bound = b->o.model->bound,
                                 .roomy = t->discrete,
-                                .depth = t->depth,
-                                .backward_depth = t->backward_depth,
+                                .depth = (uint32_t)t->depth,
+                                .backward_depth = (uint32_t)t->backward_depth,
                                 .live_max = t->live_max,
                                 .ahead_max = t->ahead_max,
                                 .directions = directions,
-                                .tensors = tensors,
                                 .forward = m->use,
                                 .uses = m->units,
                                 .region = b->regions,
@@ -163,40 +99,49 @@ static zero_status check_borrowed(const struct blueprint *b, struct zero_error *
     for (uint32_t i = 0; i < b->o.model->params; i++) {
         const struct model_param *p = &b->o.model->param[i];
         if (!p->spans || placement_is(stage->param_rest, REPLICATE, REPLICATE)) continue;
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "parameter \"%s\" is in memory that the program gave, and %s keeps parameters sharded: use "
-            "stage 0, 1 or 2, or give the parameter a slot instead of spans",
-            p->name, stage->name);
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "parameter \"%s\" is in memory that the program gave, and %s keeps parameters "
+                         "sharded: use stage 0, 1 or 2, or give the parameter a slot instead of spans",
+                         p->name, stage->name);
     }
     return ZERO_OK;
 }
 
-/* In vertical order one use completes a gradient for all micro-batches. If several uses wrote one gradient, micro-steps would be
- * added in another order. */
+static bool has_ties(const struct model *m, uint32_t param) {
+    return m->param[param].owner == param && m->param[param].last_tied;
+}
+
+/* The gradients of a region are reduced together. If other units use two of its parameters, the uses of one would move the sums of the
+ * other, and regions depend on the stage. */
+static zero_status check_ties(const struct model *m, const char *instead, struct zero_error *error) {
+    for (uint32_t i = 0; i < m->params; i++)
+        for (uint32_t k = i + 1; k < m->params && has_ties(m, i); k++)
+            if (m->param[k].unit == m->param[i].unit && has_ties(m, k))
+                return error_set(error, ZERO_E_UNSUPPORTED,
+                                 "parameters are tied to both \"%s\" and \"%s\" of unit \"%s\", and vertical "
+                                 "order allows one such parameter in a unit: %s",
+                                 m->param[i].name, m->param[k].name, m->unit[m->param[i].unit]->name,
+                                 instead);
+    return ZERO_OK;
+}
+
+/* In vertical order a use has each micro-batch once, in order. A tied parameter's gradient is a sum over its uses, first over all
+ * micro-batches of one use. */
 static zero_status check_vertical(const struct blueprint *b, struct zero_error *error) {
     static const char instead[] = "remove zero_optimization.micro_order \"vertical\"";
     const struct model *m = b->o.model;
     if (!b->policy.vertical) return ZERO_OK;
-    for (uint32_t i = 0; i < m->params; i++)
-        if (m->param[i].owner != i)
-            return error_set(
-                error, ZERO_E_UNSUPPORTED,
-                "parameter \"%s\" is tied to \"%s\", so two units add to one gradient, which vertical order "
-                "does not keep apart by micro-steps: %s, or give the parameter weights of its own",
-                m->param[i].name, m->param[m->param[i].owner].name, instead);
     if (m->helds)
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "unit \"%s\" is held, so several uses add to one gradient, which vertical order does not keep "
-            "apart by micro-steps: %s",
-            m->unit[m->held[0]]->name, instead);
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "unit \"%s\" is held, so a pass uses it several times, and vertical order needs one "
+                         "use of each unit: %s",
+                         m->unit[m->held[0]]->name, instead);
     if (m->free_order)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "passes use units in any order (zero_engine_free_order), and vertical order needs "
                          "one use of each unit: %s",
                          instead);
-    return ZERO_OK;
+    return check_ties(m, instead, error);
 }
 
 /* An update in the backward would write what the program's own arrays hold, or what a later use needs. */
@@ -208,16 +153,16 @@ static zero_status check_updates(const struct blueprint *b, struct zero_error *e
         return error_set(
             error, ZERO_E_UNSUPPORTED,
             "zero_runtime.model_size is %" PRIu32
-            ": with nvme.shadow a backward that updates first commits the step before on all ranks, "
-            "and so would wait for the backwards of other model ranks: %s, or nvme.shadow",
+            ": with nvme.shadow a backward that updates first commits the step before on all ranks, and so "
+            "would wait for the backwards of other model ranks: %s, or nvme.shadow",
             b->o.model_ranks, instead);
     for (uint32_t i = 0; i < m->params; i++)
         if (m->param[i].spans)
-            return error_set(error, ZERO_E_UNSUPPORTED,
-                             "parameter \"%s\" is in memory that the program gave, which the program's "
-                             "backward may still read when the update writes it: %s, or give the parameter "
-                             "a slot instead of spans",
-                             m->param[i].name, instead);
+            return error_set(
+                error, ZERO_E_UNSUPPORTED,
+                "parameter \"%s\" is in memory that the program gave, which the program's backward may still "
+                "read when the update writes it: %s, or give the parameter a slot instead of spans",
+                m->param[i].name, instead);
     if (m->free_order)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "passes use units in any order (zero_engine_free_order), so that no backward is "
@@ -229,17 +174,12 @@ static zero_status check_updates(const struct blueprint *b, struct zero_error *e
 /* ---- the plan ---- */
 
 static struct executor_shape shape_of(const struct blueprint *b) {
-    const struct blueprint_terms *t = &b->terms;
+    const struct terms *t = &b->terms;
     struct executor_shape shape = {.policy = (struct policy *)&b->policy,
                                    .model = b->o.model,
-                                   .precision = t->precision,
-                                   .discrete = t->discrete,
+                                   .terms = t,
                                    .host_updates = t->discrete && t->state_tier != TIER_DEVICE,
-                                   .native_reduction = t->native_reduction,
-                                   .gradient_factor = t->gradient_factor,
-                                   .gradient_code = t->gradient_code,
-                                   .matrix_owner = b->matrix_owner,
-                                   .piece_bytes = t->piece_bytes};
+                                   .matrix_owner = b->matrix_owner};
     memcpy(shape.group, b->o.group, sizeof shape.group);
     return shape;
 }
@@ -279,50 +219,51 @@ static uint32_t region_states(const struct blueprint *b, bool other) {
 }
 
 static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
-    const struct blueprint_terms *t = &b->terms;
     struct executor_shape shape = shape_of(b);
-    struct plan_options options = {.model = b->o.model,
+    struct plan_options options = {.terms = &b->terms,
+                                   .model = b->o.model,
                                    .policy = &b->policy,
                                    .state_count = b->o.state_count,
                                    .states = {region_states(b, false), region_states(b, true)},
                                    .matrix_scratch_bytes = matrices_scratch_bytes(b),
-                                   .state_tier = t->state_tier,
-                                   .param_tier = t->param_tier,
-                                   .grad_tier = t->grad_tier,
-                                   .chunk_elements_max = t->chunk_elements_max,
-                                   .chunk_align_bytes = t->chunk_align_bytes,
-                                   .slots = t->slots,
-                                   .resident_bytes = t->resident_bytes,
-                                   .grad_resident_bytes = t->grad_resident_bytes,
-                                   .piece_bytes = t->piece_bytes,
-                                   .device_share = t->device_share,
-                                   .device_bytes = t->device_bytes,
-                                   .shadow = t->shadow,
-                                   .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),
                                    .round_staging_bytes = executor_round_staging_bytes(&shape),
                                    .gather_staging_bytes = executor_gather_staging_bytes(&shape),
                                    .lent_staging_bytes = executor_lent_staging_bytes(&shape),
-                                   .message_bytes = blueprint_messages(b).bytes,
-                                   .checkpoint_bytes = t->checkpoint_bytes,
-                                   .precision = t->precision};
+                                   .message_bytes = blueprint_messages(b).bytes};
     b->policy.stagings = options.staging_bytes ? REDUCE_STAGINGS : 0;
     b->policy.gather_stagings = options.gather_staging_bytes ? GATHER_STAGINGS : 0;
     b->policy.lent_stagings = options.lent_staging_bytes ? GATHER_STAGINGS : 0;
     return plan_make(&b->plan, &options, error);
 }
 
-zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *terms,
+static bool fills_by_default(const struct config *c, bool discrete) {
+    return c && c->fills_device && !c->tiered && discrete;
+}
+
+/* By default offloaded state fills the budget of a discrete device, from the units on that the next forward needs first: their gradients
+ * come last, and need not cross. The device must have a kernel of the optimizer. Norms of tensors take memory that depends on what the
+ * device updates, so they are left to a ratio. */
+static void fill_device(struct blueprint *b) {
+    bool fills = fills_by_default(b->o.config, b->terms.discrete);
+    for (int other = 0; other < 2 && fills; other++) {
+        const struct optimizer *optimizer = other ? b->o.other : b->o.optimizer;
+        fills = !optimizer || (kernel_optimizer_step(optimizer) && optimizer->scope != SCOPE_TENSOR);
+    }
+    if (fills) b->terms.device_share = 1, b->terms.device_bytes = 0; /* blueprint_room has the bytes */
+}
+
+zero_status blueprint_make(struct blueprint *b, const struct terms *terms,
                            const struct blueprint_options *options, struct zero_error *error) {
     *b = (struct blueprint){
         .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
     b->o.state_count += terms->precision.average;
+    fill_device(b);
     zero_status status = open_policy(b, error);
     if (!status) status = check_borrowed(b, error);
     if (!status) status = check_vertical(b, error);
     if (!status) status = check_updates(b, error);
-    if (!status) status = matrices_check(b, error);
-    if (!status) status = tensors_check(b, error);
+    if (!status) status = scopes_check(b, error);
     if (!status) status = matrices_share_out(b, error);
     return status ? status : make_plan(b, error);
 }
@@ -356,6 +297,8 @@ static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint6
         arrays * (b->o.model->regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) + CHUNK_ALIGN_BYTES;
     if (budget == CONFIG_BYTES_UNLIMITED && tier == TIER_DEVICE && b->o.device_budget)
         budget = b->o.device_budget;
+    bool fills = tier == TIER_DEVICE && fills_by_default(b->o.config, b->terms.discrete);
+    if (fills && b->o.device_room < budget) budget = b->o.device_room;
     if (budget == CONFIG_BYTES_UNLIMITED) return UINT64_MAX;
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
@@ -394,23 +337,28 @@ static uint64_t fitting_chunk(const struct blueprint *b) {
                      layout->grads.slots * layout->grads.slot_bytes,
              chunk = layout->chunk_elements;
     if (planned <= budget || planned - budget >= slots) return chunk;
-    uint64_t most = 1 + (c->slots ? (uint64_t)c->slots : SLOTS_DEFAULT);
+    uint64_t most = 1 + (b->terms.slots ? b->terms.slots : SLOTS_DEFAULT);
     uint64_t ring = layout->params.slot_bytes + layout->grads.slot_bytes;
     uint64_t room = slots - (planned - budget), pages = (most + 2 * RING_SLOTS_MAX) * CHUNK_ALIGN_BYTES;
     double all = (double)(most * layout->slot_bytes + RING_SLOTS_MAX * ring);
     return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / all) : chunk;
 }
 
-uint32_t blueprint_rooms(const struct config *c) {
-    return c->tiered ? 2 : c->optimizer_tier == TIER_NVME || c->param_tier == TIER_NVME;
+uint32_t blueprint_rooms(const struct config *c, bool discrete) {
+    bool fills = c->tiered || (c->fills_device && discrete);
+    return fills ? 2 : c->optimizer_tier == TIER_NVME || c->param_tier == TIER_NVME;
 }
 
 struct blueprint_room blueprint_room(const struct blueprint *b, uint32_t round) {
     const uint64_t arrays =
         OPTIMIZER_STATES_MAX + b->terms.precision.average + 2; /* states, masters, gradients */
     struct blueprint_room out = {.chunk_elements = fitting_chunk(b), .device_bytes = b->terms.device_bytes};
-    if (round + 1 < blueprint_rooms(b->o.config))
-        return out.device_bytes = left_bytes(b, TIER_DEVICE, arrays), out;
+    if (round + 1 < blueprint_rooms(b->o.config, b->terms.discrete)) {
+        uint64_t left = left_bytes(b, TIER_DEVICE, arrays),
+                 spare = b->o.config->tiered ? 0 : reservations_spare_bytes(b->o.reservations);
+        out.device_bytes = left > spare ? left - spare : 0;
+        return out;
+    }
     uint64_t room = free_bytes(b);
     out.grad_resident_bytes = grad_resident_bytes(b, room);
     /* with a shadow, all state of a step is on the drive */
@@ -432,7 +380,7 @@ zero_status blueprint_replan(struct blueprint *b, struct blueprint_room room, st
 
 zero_status blueprint_fit(struct blueprint *b, struct zero_error *error) {
     zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < blueprint_rooms(b->o.config) && !status; i++)
+    for (uint32_t i = 0; i < blueprint_rooms(b->o.config, b->terms.discrete) && !status; i++)
         status = blueprint_replan(b, blueprint_room(b, i), error);
     return status;
 }

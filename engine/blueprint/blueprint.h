@@ -12,36 +12,6 @@
 #include "engine/plan/plan.h"
 #include "kernels/quantize.h"
 
-/* The host's calls move state in pieces of this size. */
-enum { PIECE_BYTES = 256 * 1024 };
-
-/* The terms that decide a rank's operations and memory, beside the model. A configuration or a simulation gives them. */
-struct blueprint_terms {
-    const struct stage *stage;
-    uint32_t mesh[AXES]; /* ranks on each axis */
-    enum accumulation accumulation;
-    uint32_t micro_steps, depth, backward_depth;
-    bool vertical; /* struct policy, as the next one */
-    bool update_in_backward;
-    bool repeats;
-    uint64_t live_max, ahead_max; /* struct policy */
-    struct precision precision;
-    /* Of struct executor_shape; so are gradient_factor, native_reduction, discrete. */
-    enum code_format gradient_code;
-    float gradient_factor;
-    bool native_reduction, discrete;
-    enum tier_kind state_tier, param_tier, grad_tier; /* of struct plan_options; so is all that follows */
-    uint64_t chunk_elements_max, resident_bytes, grad_resident_bytes, piece_bytes;
-    double device_share;
-    uint64_t device_bytes;
-    uint32_t chunk_align_bytes, slots;
-    bool shadow;
-    uint64_t checkpoint_bytes;
-};
-
-/* The terms of a resolved configuration. `discrete`: the host cannot touch the device's memory. */
-struct blueprint_terms blueprint_terms(const struct config *config, uint32_t ranks, bool discrete);
-
 /* The other inputs of a blueprint, all borrowed. */
 struct blueprint_options {
     const struct model *model; /* laid out (model_lay_out) */
@@ -59,15 +29,17 @@ struct blueprint_options {
     const struct reservations *reservations;
     /* The budget of tiered state if memory.device gives none: the free memory of the GPU. 0: no bound. */
     uint64_t device_budget;
+    /* What the GPU has free for state that fills memory.device by default; UINT64_MAX: no bound. */
+    uint64_t device_room;
 };
 
 struct blueprint {
     struct blueprint_options o;
-    struct blueprint_terms terms; /* blueprint_replan changes what struct blueprint_room has */
-    uint32_t ranks;               /* data ranks (engine/ranks/model_ranks.h) */
+    struct terms terms; /* blueprint_replan changes what struct blueprint_room has */
+    uint32_t ranks;     /* data ranks (engine/ranks/model_ranks.h) */
     struct region *regions;
     uint16_t *refresh;
-    /* Per parameter: the rank that changes its direction (engine/blueprint/matrices.h). */
+    /* Per parameter: the rank that changes its direction (matrices_share_out). */
     uint32_t *matrix_owner;
     struct policy policy;
     struct plan plan;
@@ -84,21 +56,12 @@ static inline const struct optimizer *blueprint_optimizer(const struct blueprint
     return b->o.other && region_other(&b->o.model->region[region]) ? b->o.other : b->o.optimizer;
 }
 
-/* The stage's row of placements. */
-const struct stage *blueprint_stage(const struct config *config);
-
-/* Which element type is where. */
-struct precision blueprint_precision(const struct config *config);
-
-/* The same in one region. */
+/* Which element type is where, in one region. */
 struct precision blueprint_precision_of(const struct blueprint *blueprint, uint32_t region);
-
-/* Ranks on each axis. */
-void blueprint_mesh(const struct config *config, uint32_t ranks, uint32_t out_mesh[AXES]);
 
 /* Plans for this rank alone: budgets of other ranks may later make chunks smaller (blueprint_replan). Call
  * blueprint_free also after a failure. */
-zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_terms *terms,
+zero_status blueprint_make(struct blueprint *blueprint, const struct terms *terms,
                            const struct blueprint_options *options, struct zero_error *error);
 void blueprint_free(struct blueprint *blueprint);
 
@@ -107,9 +70,9 @@ void blueprint_free(struct blueprint *blueprint);
 struct blueprint_room {
     uint64_t chunk_elements, resident_bytes, grad_resident_bytes, device_bytes;
 };
-/* The number of rounds in which a rank computes its room and plans again. Tiered state needs two: the first round decides what
- * the device takes, which frees room on the host. `round` counts from 0. */
-uint32_t blueprint_rooms(const struct config *config);
+/* The number of rounds in which a rank computes its room and plans again. State that fills the device needs two: the first round decides
+ * what the device takes, which frees room on the host. `round` counts from 0. */
+uint32_t blueprint_rooms(const struct config *config, bool discrete);
 struct blueprint_room blueprint_room(const struct blueprint *blueprint, uint32_t round);
 
 /* Plans again within a room. All ranks pass the smallest room of any rank, because all ranks must emit the same
@@ -128,10 +91,27 @@ uint64_t blueprint_host_bytes(const struct blueprint *blueprint);
 
 struct blueprint_messages blueprint_messages(const struct blueprint *blueprint);
 
-/* Memory of a save in the background: a piece, and staging in whole pieces. 0: saves are not in the background. */
-uint64_t blueprint_checkpoint_bytes(const struct config *config);
-
 /* The executor's options. Valid while the blueprint is. */
 struct executor_options blueprint_executor_options(const struct blueprint *blueprint);
+
+/* ---- memory_owners.c: who owns the memory of a plan: rows by unit, and reservations ---- */
+/* All owners, the largest first; *out_list is the caller's to free, NULL where there is no memory. Returns their number. */
+uint32_t memory_owners(const struct blueprint *blueprint, zero_memory_owner **out_list);
+
+/* ---- budget_advice.c: budgets of memory, and what to change where the plan exceeds one ---- */
+/* ZERO_E_BUDGET: the sentence names the tier, keys with values with which all budgets hold (each was planned, with the model and
+ * the ranks as they are), and the largest owners. `config`: the blueprint's, changed for each trial, and as it was afterwards. */
+zero_status budget_check(const struct blueprint *blueprint, struct config *config, struct zero_error *error);
+
+/* ---- matrices.c: optimizers that update whole parameters: where they are refused, and which rank owns which matrix ---- */
+/* The parameters are matrices, or whole tensors, where the update needs that; and the device has such an update. */
+zero_status scopes_check(const struct blueprint *blueprint, struct zero_error *error);
+
+/* Sets blueprint->matrix_owner: one rank of all for each matrix. In the order of updates, the largest matrix of a region goes to the
+ * rank with the least work so far, the lowest one of equals. */
+zero_status matrices_share_out(struct blueprint *blueprint, struct zero_error *error);
+
+/* Scratch for the largest matrix. */
+uint64_t matrices_scratch_bytes(const struct blueprint *blueprint);
 
 #endif

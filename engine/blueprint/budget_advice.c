@@ -1,4 +1,4 @@
-#include "engine/blueprint/budget_advice.h"
+#include "engine/blueprint/blueprint.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/blueprint/memory_owners.h"
 #include "engine/config/key.h"
 #include "offload/tier.h"
 #include "stages/stage.h"
@@ -121,9 +120,8 @@ static bool plan_fits(const struct check *c) {
     struct blueprint trial;
     struct zero_error error;
     error_clear(&error);
-    struct blueprint_terms terms =
-        blueprint_terms(c->config, c->blueprint->ranks, c->blueprint->terms.discrete);
-    bool fits = !blueprint_make(&trial, &terms, &c->blueprint->o, &error) && !blueprint_fit(&trial, &error);
+    bool fits = !blueprint_make(&trial, &c->config->terms, &c->blueprint->o, &error) &&
+                !blueprint_fit(&trial, &error);
     for (int t = 0; t < TIERS && fits; t++) fits = blueprint_bytes(&trial, t) <= c->config->budget_bytes[t];
     blueprint_free(&trial);
     return fits;

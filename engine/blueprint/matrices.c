@@ -1,11 +1,11 @@
-#include "engine/blueprint/matrices.h"
+#include "engine/blueprint/blueprint.h"
 
 #include <stdlib.h>
 
 #include "kernels/orthogonalize.h"
 
 static bool is_matrix(const struct blueprint *b, const struct model_param *p) {
-    return b->regions[p->region].matrices;
+    return b->regions[p->region].scope == SCOPE_MATRIX;
 }
 
 static bool any(const struct blueprint *b) { return b->policy.directions > 0; }
@@ -13,41 +13,45 @@ static bool any(const struct blueprint *b) { return b->policy.directions > 0; }
 /* ---- what is refused ---- */
 
 static zero_status check_param(const struct model_param *p, const struct optimizer *row,
-                               struct zero_error *error) {
-    if (p->dims != 2)
-        return error_set(
-            error, ZERO_E_CONFIG,
-            "parameter \"%s\" has %u dimension%s, and %s updates matrices: name it in a group of "
-            "param_groups with \"optimizer\": \"AdamW\"",
-            p->name, p->dims, p->dims == 1 ? "" : "s", row->title);
+                               enum optimizer_scope scope, struct zero_error *error) {
     bool rows = p->tensor_rows && p->tensor_rows != p->shape[0];
-    if (p->tensor_part || p->tensor_next || rows)
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "parameter \"%s\" is a part of \"%s\", and %s updates whole matrices: name it in a group of "
-            "param_groups with \"optimizer\": \"AdamW\"",
-            p->name, p->tensor, row->title);
-    return ZERO_OK;
+    if (scope == SCOPE_MATRIX && p->dims != 2)
+        return error_set(error, ZERO_E_CONFIG,
+                         "parameter \"%s\" has %u dimension%s, and %s updates matrices: name it in a group "
+                         "of param_groups with \"optimizer\": \"AdamW\"",
+                         p->name, p->dims, p->dims == 1 ? "" : "s", row->title);
+    if (!p->tensor_part && !p->tensor_next && !rows) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "parameter \"%s\" is a part of \"%s\", and %s %s: name it in a group of param_groups "
+                     "with \"optimizer\": \"AdamW\"",
+                     p->name, p->tensor, row->title,
+                     scope == SCOPE_MATRIX ? "updates whole matrices" : "needs norms of whole tensors");
 }
 
 static zero_status check_device(const struct blueprint *b, struct zero_error *error) {
     const struct optimizer *row = b->o.optimizer->scope == SCOPE_MATRIX ? b->o.optimizer : b->o.other;
     if (!b->terms.discrete || row->matrix_step) return ZERO_OK;
-    return error_set(
-        error, ZERO_E_UNSUPPORTED,
-        "%s updates whole matrices, which it does not do on a GPU: set device.type to \"cpu\", or "
-        "take another optimizer",
-        row->title);
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "%s updates whole matrices, which it does not do on a GPU: set device.type to \"cpu\", "
+                     "or take another optimizer",
+                     row->title);
 }
 
-zero_status matrices_check(const struct blueprint *b, struct zero_error *error) {
-    zero_status status = any(b) ? check_device(b, error) : ZERO_OK;
-    for (uint32_t i = 0; i < b->o.model->params && !status && any(b); i++) {
+static zero_status check_params(const struct blueprint *b, enum optimizer_scope scope,
+                                struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < b->o.model->params && !status; i++) {
         const struct model_param *p = &b->o.model->param[i];
-        if (p->owner == i && is_matrix(b, p))
-            status = check_param(p, blueprint_optimizer(b, p->region), error);
+        if (p->owner == i && b->regions[p->region].scope == scope)
+            status = check_param(p, blueprint_optimizer(b, p->region), scope, error);
     }
     return status;
+}
+
+zero_status scopes_check(const struct blueprint *b, struct zero_error *error) {
+    zero_status status = any(b) ? check_device(b, error) : ZERO_OK;
+    if (!status && any(b)) status = check_params(b, SCOPE_MATRIX, error);
+    return status ? status : check_params(b, SCOPE_TENSOR, error);
 }
 
 /* ---- owners ---- */
@@ -83,7 +87,7 @@ zero_status matrices_share_out(struct blueprint *b, struct zero_error *error) {
     for (uint32_t k = 0; k < b->policy.refreshes; k++) {
         const struct model_region *r = &b->o.model->region[b->policy.refresh[k]];
         const struct model_param *p;
-        while (b->regions[b->policy.refresh[k]].matrices && (p = largest(b, r))) {
+        while (b->regions[b->policy.refresh[k]].scope == SCOPE_MATRIX && (p = largest(b, r))) {
             uint32_t owner = least_loaded(load, b->ranks);
             b->matrix_owner[p - b->o.model->param] = owner;
             load[owner] += orthogonalize_flops(p->shape[0], p->shape[1]);

@@ -1,4 +1,4 @@
-#include "engine/blueprint/memory_owners.h"
+#include "engine/blueprint/blueprint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,7 @@ static void add_buffer(const struct blueprint *bp, struct sums *s, enum buffer_k
     uint32_t buffer = plan_fixed(&bp->plan, (struct buffer_ref){(uint8_t)kind, (uint16_t)index});
     if (buffer == NO_BUFFER) return;
     const struct plan_buffer *b = &bp->plan.buffer[buffer];
-    *sum_at(s, b->row, bp->o.model->region[region].unit) +=
-        (b->bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    *sum_at(s, b->row, bp->o.model->region[region].unit) += round_up(b->bytes, ALIGN_BYTES);
 }
 
 /* Bytes of the region's records on the drive. */
@@ -27,7 +26,7 @@ static uint64_t record_bytes(const struct plan *p, uint32_t region, uint32_t reg
     const struct chunk_layout *layout = &p->layout;
     if (!layout->first_record) return 0;
     uint64_t end = region + 1 < regions ? layout->first_record[region + 1] : layout->record_row_bytes;
-    return (end - layout->first_record[region]) * (1 + p->shadow);
+    return (end - layout->first_record[region]) * (1 + p->terms->shadow);
 }
 
 static void add_region(const struct blueprint *b, struct sums *s, uint32_t region) {

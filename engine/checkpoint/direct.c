@@ -212,16 +212,14 @@ static bool take_memory(struct direct *d, const struct storage_staging *staging)
 
 static bool open_io(struct direct *d, const char *path, const struct storage_staging *staging) {
     struct zero_error ignored;
-    struct faults *faults = staging ? staging->faults : NULL;
     error_clear(&ignored);
     d->direct_file = open(path, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
-    struct io_options options = {.file = d->direct_file, .depth = DEPTH, .alignment = PAGE_BYTES};
+    struct io_options options = {.file = d->direct_file,
+                                 .depth = DEPTH,
+                                 .alignment = PAGE_BYTES,
+                                 .hook = staging ? staging->hook : NULL};
     if (d->direct_file < 0 || !take_memory(d, staging)) return false;
-    struct io *io;
-    zero_status status = io_open(&options, false, &io, &ignored);
-    if (!status && faults) status = io_faulty_wrap(io, &options, faults, 0, &io, &ignored);
-    if (!status) d->io = io;
-    return !status;
+    return !io_open(&options, false, &d->io, &ignored);
 }
 
 struct direct *direct_open(const char *path, int file, const struct storage_staging *staging) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/decimal.h"
+#include "engine/base/numbers/decimal.h"
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/json.h"
 #include "kernels/checksum.h"

@@ -42,7 +42,7 @@ struct manifest {
     uint64_t checksum;      /* of the text of the file */
     uint64_t step, skipped; /* steps with an update; skipped steps */
     double loss_scale;
-    /* engine/training/loss_scale.h; 0 if the file lacks them */
+    /* engine/state/loss_scale.h; 0 if the file lacks them */
     uint64_t loss_scale_allowed, loss_scale_stable;
     uint64_t schedule_steps; /* steps that the learning-rate schedule has made; 0 if the file lacks them */
     double lr[MANIFEST_GROUPS_MAX];

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint/members.h"
 #include "kernels/checksum.h"
 
 /* The types that the engine does not compute with. */

@@ -4,13 +4,14 @@
 #ifndef ZERO_ENGINE_CHECKPOINT_SAFETENSORS_H
 #define ZERO_ENGINE_CHECKPOINT_SAFETENSORS_H
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/checkpoint/json.h"
 #include "engine/checkpoint/storage.h"
 
 enum {
     TENSOR_DIMS_MAX = 8,
-    SAFETENSORS_HEADER_BYTES_MAX = 1 << 30, /* of files that are read, and of files that only the engine reads */
+    SAFETENSORS_HEADER_BYTES_MAX =
+        1 << 30, /* of files that are read, and of files that only the engine reads */
     SAFETENSORS_SHARED_HEADER_BYTES_MAX = 100000000, /* of others: the limit of the Python package */
     SAFETENSORS_ALIGN_BYTES = 4096 /* in files that are written here, the data start on a page */
 };

@@ -5,13 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/integer.h"
 #include "engine/base/name_index.h"
 #include "engine/checkpoint/checksum.h"
 #include "kernels/checksum.h"
 
 enum { FIRST_DIGITS = 20 };
-
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static uint64_t blocks_of(uint64_t count) { return (count + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS; }
 

@@ -12,10 +12,14 @@
 
 #define LATEST "latest"
 #define LATEST_NEW ".latest.new"
+#define REPLACED "replaced"
 
 /* ---- names ---- */
 
-void steps_name(uint64_t step, char out[STEP_NAME_BYTES]) {
+enum { STEP_NAME_BYTES = 32 };
+
+/* "step_00000100" */
+static void name_step(uint64_t step, char out[STEP_NAME_BYTES]) {
     snprintf(out, STEP_NAME_BYTES, "step_%08" PRIu64, step);
 }
 
@@ -23,7 +27,7 @@ bool steps_parse(const char *name, uint64_t *out_step) {
     char *end, again[STEP_NAME_BYTES];
     if (strncmp(name, "step_", 5) != 0) return false;
     uint64_t step = strtoull(name + 5, &end, 10);
-    steps_name(step, again);
+    name_step(step, again);
     if (*end || strcmp(again, name) != 0) return false; /* a sign, a blank, or too large */
     *out_step = step;
     return true;
@@ -32,7 +36,7 @@ bool steps_parse(const char *name, uint64_t *out_step) {
 static zero_status hidden_path(const char *root, uint64_t step, const char *state,
                                char out[STORAGE_PATH_BYTES], struct zero_error *error) {
     char name[STEP_NAME_BYTES], hidden[STEP_NAME_BYTES + 16];
-    steps_name(step, name);
+    name_step(step, name);
     snprintf(hidden, sizeof hidden, ".%s.%s", name, state);
     return storage_join(root, hidden, out, error);
 }
@@ -40,7 +44,7 @@ static zero_status hidden_path(const char *root, uint64_t step, const char *stat
 static zero_status step_path(const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],
                              struct zero_error *error) {
     char name[STEP_NAME_BYTES];
-    steps_name(step, name);
+    name_step(step, name);
     return storage_join(root, name, out, error);
 }
 
@@ -144,11 +148,50 @@ static zero_status remove_tree(struct storage *s, const char *path, struct zero_
     return status;
 }
 
+static zero_status is_there(struct storage *s, const char *directory, const char *name, bool *out,
+                            struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    zero_status status = storage_join(directory, name, path, error);
+    if (status) return status;
+    storage_handle handle = s->ops->open(s, path);
+    if (handle >= 0) s->ops->close(s, handle);
+    *out = handle >= 0;
+    return handle < 0 && handle != -ENOENT ? storage_check(handle, "open", path, error) : ZERO_OK;
+}
+
+/* Whether the name is that of a checkpoint that was replaced; *out_step: of which step. */
+static bool is_replaced(const char *name, uint64_t *out_step) {
+    char step[STEP_NAME_BYTES];
+    size_t length = strcspn(name + (*name != 0), ".") + 1;
+    if (*name != '.' || length > sizeof step || strcmp(name + length, "." REPLACED) != 0) return false;
+    snprintf(step, sizeof step, "%.*s", (int)length - 1, name + 1);
+    return steps_parse(step, out_step);
+}
+
+/* Between the two renames of a replacement the step has only its hidden name: *out is then true. */
+static zero_status is_only_replaced(struct storage *s, const char *root, uint64_t step, const char *replaced,
+                                    bool *out, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    bool there = false, hidden = false;
+    zero_status status = step_path(root, step, path, error);
+    if (!status) status = is_there(s, path, MANIFEST_NAME, &there, error);
+    if (!status && !there) status = is_there(s, replaced, MANIFEST_NAME, &hidden, error);
+    *out = hidden;
+    return status;
+}
+
 static zero_status remove_leftover(struct storage *s, const char *root, const char *name,
                                    struct zero_error *error) {
-    char path[STORAGE_PATH_BYTES];
+    char path[STORAGE_PATH_BYTES], own[STORAGE_PATH_BYTES];
+    uint64_t step;
+    bool only = false;
     if (strncmp(name, ".step_", 6) != 0 && strcmp(name, LATEST_NEW) != 0) return ZERO_OK;
     zero_status status = storage_join(root, name, path, error);
+    if (!status && is_replaced(name, &step)) {
+        status = is_only_replaced(s, root, step, path, &only, error);
+        if (!status && only) status = step_path(root, step, own, error);
+        if (!status && only) return storage_check(s->ops->rename(s, path, own), "rename to", own, error);
+    }
     if (status) return status;
     if (*name == '.' && name[1] == 's') return remove_tree(s, path, error);
     return storage_check(s->ops->remove(s, path), "remove", path, error);
@@ -224,7 +267,7 @@ static zero_status write_latest(struct storage *s, const char *root, uint64_t st
                                 struct zero_error *error) {
     char path[STORAGE_PATH_BYTES], fresh[STORAGE_PATH_BYTES], name[STEP_NAME_BYTES], sum[CHECKSUM_DIGITS + 1];
     char text[STEP_NAME_BYTES + CHECKSUM_DIGITS + 4];
-    steps_name(step, name);
+    name_step(step, name);
     checksum_print(checksum(name, strlen(name)), sum);
     int bytes = snprintf(text, sizeof text, "%s %s\n", name, sum);
     zero_status status = storage_join(root, LATEST, path, error);
@@ -237,16 +280,7 @@ static zero_status write_latest(struct storage *s, const char *root, uint64_t st
 
 /* ---- finding ---- */
 
-static zero_status is_there(struct storage *s, const char *directory, const char *name, bool *out,
-                            struct zero_error *error) {
-    char path[STORAGE_PATH_BYTES];
-    zero_status status = storage_join(directory, name, path, error);
-    if (status) return status;
-    storage_handle handle = s->ops->open(s, path);
-    if (handle >= 0) s->ops->close(s, handle);
-    *out = handle >= 0;
-    return handle < 0 && handle != -ENOENT ? storage_check(handle, "open", path, error) : ZERO_OK;
-}
+static void no_name(void *user, const char *name) {}
 
 /* Without `latest`: a root with one checkpoint is what a crash leaves in the first save, before `latest` is written. */
 static zero_status find_only(struct storage *s, const char *path, uint64_t *out_step,
@@ -254,16 +288,18 @@ static zero_status find_only(struct storage *s, const char *path, uint64_t *out_
     uint64_t *steps = NULL;
     uint32_t count = 0;
     char name[STEP_NAME_BYTES];
+    if (s->ops->list(s, path, no_name, NULL) == -ENOENT)
+        return error_set(error, ZERO_E_ABSENT, "%s holds no checkpoint: it does not exist", path);
     zero_status status = steps_list(s, path, &steps, &count, error);
     if (count) *out_step = steps[count - 1];
     free(steps);
     if (status || count == 1) return status;
-    steps_name(*out_step, name);
+    name_step(*out_step, name);
     if (count)
         return error_set(error, ZERO_E_IO, "%s has no " LATEST "; name a step's directory in it, such as %s",
                          path, name);
-    return error_set(error, ZERO_E_IO, "%s holds no checkpoint: it has neither " MANIFEST_NAME " nor " LATEST,
-                     path);
+    return error_set(error, ZERO_E_ABSENT,
+                     "%s holds no checkpoint: it has neither " MANIFEST_NAME " nor " LATEST, path);
 }
 
 zero_status steps_find(struct storage *s, const char *path, char out[STORAGE_PATH_BYTES],
@@ -275,27 +311,20 @@ zero_status steps_find(struct storage *s, const char *path, char out[STORAGE_PAT
     if (!status && !is_step)
         status = is_root ? read_latest(s, path, &step, error) : find_only(s, path, &step, error);
     if (status) return status;
-    if (!is_step) return step_path(path, step, out, error);
-    snprintf(out, STORAGE_PATH_BYTES, "%s", path);
-    return ZERO_OK;
+    if (is_step) return snprintf(out, STORAGE_PATH_BYTES, "%s", path), ZERO_OK;
+    bool only = false;
+    status = hidden_path(path, step, REPLACED, out, error);
+    if (!status) status = is_only_replaced(s, path, step, out, &only, error);
+    return status || only ? status : step_path(path, step, out, error);
 }
 
 /* ---- saving ---- */
 
 static zero_status make_root(struct storage *s, const char *root, struct zero_error *error) {
-    char parent[STORAGE_PATH_BYTES];
     int made = s->ops->make_directory(s, root);
     if (made == -EEXIST) return ZERO_OK;
     zero_status status = storage_check(made, "make the directory", root, error);
-    if (status) return status;
-    snprintf(parent, sizeof parent, "%s", root);
-    size_t length = strlen(parent);
-    while (length > 1 && parent[length - 1] == '/') parent[--length] = 0;
-    char *slash = strrchr(parent, '/');
-    if (slash == parent) slash[1] = 0;
-    if (slash && slash != parent) *slash = 0;
-    return storage_check(s->ops->sync_directory(s, slash ? parent : "."), "make durable (fsync)",
-                         slash ? parent : ".", error);
+    return status ? status : storage_sync_name(s, root, error);
 }
 
 zero_status steps_check_none(struct storage *s, const char *root, struct zero_error *error) {
@@ -306,7 +335,7 @@ zero_status steps_check_none(struct storage *s, const char *root, struct zero_er
     zero_status status = make_root(s, root, error);
     if (!status) status = steps_list(s, root, &steps, &count, error);
     if (!status) status = is_there(s, root, LATEST, &latest, error);
-    if (count) steps_name(steps[count - 1], name);
+    if (count) name_step(steps[count - 1], name);
     free(steps);
     if (status || (!count && !latest)) return status;
     return error_set(error, ZERO_E_ARGUMENT,
@@ -327,41 +356,58 @@ zero_status steps_begin(struct storage *s, const char *root, uint64_t step, char
     return status;
 }
 
-static zero_status move(struct storage *s, const char *written, const char *path, bool *out_exchanged,
-                        struct zero_error *error) {
+static bool has_no_such_call(int result) {
+    return result == -EINVAL || result == -ENOSYS || result == -EOPNOTSUPP || result == -EPERM;
+}
+
+/* Where the file system cannot exchange two directories: at each moment one of them has a name that readers know. The
+ * older one is `replaced` at the end. */
+static zero_status move_twice(struct storage *s, const char *root, const char *written, const char *path,
+                              const char *replaced, struct zero_error *error) {
+    zero_status status = storage_check(s->ops->rename(s, path, replaced), "rename to", replaced, error);
+    if (status) return status;
+    status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
+    if (!status) status = storage_check(s->ops->rename(s, written, path), "rename to", path, error);
+    if (status) s->ops->rename(s, replaced, path);
+    return status;
+}
+
+/* `replaced`: the name that the checkpoint then has which had the step's name before; empty: there was none. */
+static zero_status move(struct storage *s, const char *root, uint64_t step, const char *written,
+                        const char *path, char replaced[STORAGE_PATH_BYTES], struct zero_error *error) {
     int result = s->ops->rename(s, written, path);
-    *out_exchanged = result == -EEXIST || result == -ENOTEMPTY; /* this step was saved before */
+    bool exists = result == -EEXIST || result == -ENOTEMPTY; /* this step was saved before */
+    *replaced = 0;
     if (result == -ENOTDIR)
         return error_set(error, ZERO_E_IO,
                          "%s already exists, and is a symbolic link or a file: remove it, or save elsewhere",
                          path);
-    if (*out_exchanged) result = s->ops->exchange(s, written, path);
-    if (*out_exchanged && (result == -EINVAL || result == -ENOSYS))
-        return error_set(error, ZERO_E_IO,
-                         "%s already exists, and this file system cannot exchange directories; remove it, or "
-                         "save elsewhere",
-                         path);
-    return storage_check(result, "rename to", path, error);
+    if (!exists) return storage_check(result, "rename to", path, error);
+    result = s->ops->exchange(s, written, path);
+    if (!has_no_such_call(result)) {
+        snprintf(replaced, STORAGE_PATH_BYTES, "%s", written);
+        return storage_check(result, "rename to", path, error);
+    }
+    zero_status status = hidden_path(root, step, REPLACED, replaced, error);
+    return status ? status : move_twice(s, root, written, path, replaced, error);
 }
 
-/* After the exchange, the checkpoint that was replaced has the name `written`. */
-static void remove_replaced(struct storage *s, const char *written, struct zero_error *left) {
+static void remove_replaced(struct storage *s, const char *replaced, struct zero_error *left) {
     struct zero_error failed;
     error_clear(&failed);
-    if (remove_tree(s, written, &failed)) note_left(left, &failed);
+    if (remove_tree(s, replaced, &failed)) note_left(left, &failed);
 }
 
 zero_status steps_publish(struct storage *s, const char *root, uint64_t step, const char *written,
                           struct zero_error *left, struct zero_error *error) {
-    char path[STORAGE_PATH_BYTES];
-    bool exchanged = false;
+    char path[STORAGE_PATH_BYTES], replaced[STORAGE_PATH_BYTES] = "";
     zero_status status = step_path(root, step, path, error);
     if (!status)
         status = storage_check(s->ops->sync_directory(s, written), "make durable (fsync)", written, error);
-    if (!status) status = move(s, written, path, &exchanged, error);
+    if (!status) status = move(s, root, step, written, path, replaced, error);
     if (!status) status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
     if (!status) status = write_latest(s, root, step, error);
-    if (!status && exchanged) remove_replaced(s, written, left);
+    if (!status && *replaced) remove_replaced(s, replaced, left);
     return status;
 }
 
@@ -369,6 +415,52 @@ void steps_abandon(struct storage *s, const char *written) {
     struct zero_error ignored;
     error_clear(&ignored);
     remove_tree(s, written, &ignored);
+}
+
+/* ---- a trial ---- */
+
+#define TRIAL ".step_trial" /* a leftover of a trial is removed as that of a save is */
+
+/* What a save does with names: a directory with a file is renamed, and a file replaced. */
+static zero_status try_names(struct storage *s, const char *root, struct zero_error *error) {
+    static const char *const names[] = {TRIAL ".saving", TRIAL ".saving/" LATEST, TRIAL, TRIAL "/" LATEST_NEW,
+                                        TRIAL "/" LATEST};
+    char path[5][STORAGE_PATH_BYTES];
+    zero_status status = ZERO_OK;
+    for (int i = 0; i < 5 && !status; i++) status = storage_join(root, names[i], path[i], error);
+    if (!status)
+        status = storage_check(s->ops->make_directory(s, path[0]), "make the directory", path[0], error);
+    if (!status) status = storage_write_text(s, path[1], "old", 3, error);
+    if (!status)
+        status = storage_check(s->ops->sync_directory(s, path[0]), "make durable (fsync)", path[0], error);
+    if (!status) status = storage_check(s->ops->rename(s, path[0], path[2]), "rename to", path[2], error);
+    if (!status) status = storage_write_text(s, path[3], "new", 3, error);
+    if (!status) status = storage_check(s->ops->rename(s, path[3], path[4]), "rename to", path[4], error);
+    return status ? status
+                  : storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
+}
+
+static void remove_trial(struct storage *s, const char *root) {
+    static const char *const names[] = {TRIAL ".saving", TRIAL};
+    char path[STORAGE_PATH_BYTES];
+    struct zero_error ignored;
+    for (int i = 0; i < 2; i++) {
+        error_clear(&ignored);
+        if (storage_join(root, names[i], path, &ignored) == ZERO_OK) remove_tree(s, path, &ignored);
+    }
+}
+
+zero_status steps_try(struct storage *s, const char *root, struct zero_error *error) {
+    struct zero_error why;
+    error_clear(&why);
+    int made = s->ops->make_directory(s, root);
+    if (made && made != -EEXIST) storage_check(made, "make the directory", root, &why);
+    remove_trial(s, root);
+    if (!why.code) try_names(s, root, &why);
+    remove_trial(s, root);
+    if (!made) s->ops->remove_directory(s, root);
+    if (!why.code) return ZERO_OK;
+    return error_set(error, why.code, "no checkpoint can be saved: %s: name another directory", why.message);
 }
 
 /* ---- deleting ---- */

@@ -4,6 +4,8 @@
  *   ROOT/step_00000100             complete: it gets this name by one rename, when its content is durable
  *   ROOT/latest                    the name of the newest complete checkpoint, and a checksum; written last
  *   ROOT/.step_00000050.removed    being deleted
+ *   ROOT/.step_00000100.replaced   where the file system cannot exchange directories: a checkpoint that is being replaced. It is
+ *                                  that of the step while no other is
  *
  * A name that begins with a dot is a leftover of a crash, if no save is running. The next save removes it.
  *
@@ -17,13 +19,10 @@
 
 #include "engine/checkpoint/storage.h"
 
-enum { STEP_NAME_BYTES = 32 };
-
-void steps_name(uint64_t step, char out[STEP_NAME_BYTES]); /* "step_00000100" */
 bool steps_parse(const char *name, uint64_t *out_step);
 
 /* Finds the directory of a step: `path` itself if it has a manifest, else the directory that `latest` in `path` names,
- * else the only checkpoint in `path`. */
+ * else the only checkpoint in `path`. ZERO_E_ABSENT: there is none. */
 zero_status steps_find(struct storage *storage, const char *path, char out[STORAGE_PATH_BYTES],
                        struct zero_error *error);
 
@@ -38,6 +37,10 @@ zero_status steps_check_none(struct storage *storage, const char *root, struct z
  * the first leftover that could not be removed, and the reason. The caller clears `left` first. */
 zero_status steps_begin(struct storage *storage, const char *root, uint64_t step,
                         char out[STORAGE_PATH_BYTES], struct zero_error *left, struct zero_error *error);
+
+/* Tries in the root what saves need of a file system, with a few bytes, and leaves nothing there. ZERO_E_IO: a save would
+ * fail. */
+zero_status steps_try(struct storage *storage, const char *root, struct zero_error *error);
 
 /* The name of the directory that steps_begin makes, for the ranks that do not call steps_begin. */
 zero_status steps_written(const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],

@@ -137,6 +137,18 @@ zero_status storage_write_text(struct storage *storage, const char *path, const 
     return status;
 }
 
+zero_status storage_sync_name(struct storage *storage, const char *path, struct zero_error *error) {
+    char parent[STORAGE_PATH_BYTES];
+    snprintf(parent, sizeof parent, "%s", path);
+    size_t length = strlen(parent);
+    while (length > 1 && parent[length - 1] == '/') parent[--length] = 0;
+    char *slash = strrchr(parent, '/');
+    if (slash == parent) slash++;
+    if (slash) *slash = 0;
+    return storage_check(storage->ops->sync_directory(storage, slash ? parent : "."), "make durable (fsync)",
+                         slash ? parent : ".", error);
+}
+
 zero_status storage_make_parents(struct storage *storage, const char *path, struct zero_error *error) {
     char parent[STORAGE_PATH_BYTES];
     size_t length = strlen(path);
@@ -147,6 +159,8 @@ zero_status storage_make_parents(struct storage *storage, const char *path, stru
         *at = 0;
         int made = storage->ops->make_directory(storage, parent);
         if (made != -EEXIST && made != 0) return storage_check(made, "make the directory", parent, error);
+        zero_status status = made ? ZERO_OK : storage_sync_name(storage, parent, error);
+        if (status) return status;
         *at = '/';
     }
     return ZERO_OK;

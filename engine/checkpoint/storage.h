@@ -27,7 +27,7 @@ typedef intptr_t storage_handle; /* an open file; 0 or more */
 struct storage_staging {
     void *memory;
     uint64_t bytes;
-    struct faults *faults; /* for tests: faults of the transfers; NULL: none */
+    struct tier_hook *hook; /* of tests, see offload/io.h; or NULL */
 };
 
 typedef void (*storage_name_fn)(void *user, const char *name);
@@ -44,7 +44,7 @@ struct storage_ops {
     int (*exchange)(struct storage *storage, const char *a, const char *b); /* both must exist; atomic */
     int (*remove)(struct storage *storage, const char *path);               /* a file */
     /* For deleting the files of a directory. -ELOOP: the directory or the file is a symbolic link. -EPERM: the
-     * directory belongs to another user. check_owned says whether remove_owned is likely to work; owned.h lists its
+     * directory belongs to another user. check_owned says whether remove_owned is likely to work; posix.c lists its
      * results. */
     int (*list_owned)(struct storage *storage, const char *path, storage_name_fn fn, void *user);
     int (*check_owned)(struct storage *storage, const char *directory, const char *name);
@@ -81,7 +81,7 @@ struct storage_file {
 };
 
 /* The error of a path that leads to a FIFO, a socket or a device. */
-enum { STORAGE_NO_FILE = ENOTSUP };
+enum { STORAGE_NO_FILE = ENOSTR }; /* which no file system returns */
 
 /* If `result` is negative: ZERO_E_IO, with a message that `what` ("make the directory") failed on `path`. */
 zero_status storage_check(int64_t result, const char *what, const char *path, struct zero_error *error);
@@ -112,7 +112,10 @@ zero_status storage_read_text(struct storage *storage, const char *path, size_t 
 zero_status storage_write_text(struct storage *storage, const char *path, const char *text, size_t bytes,
                                struct zero_error *error);
 
-/* Makes the directories above `path` that do not exist yet. */
+/* Makes the name of a file or directory durable. */
+zero_status storage_sync_name(struct storage *storage, const char *path, struct zero_error *error);
+
+/* Makes the directories above `path` that do not exist yet. Their names are durable. */
 zero_status storage_make_parents(struct storage *storage, const char *path, struct zero_error *error);
 
 #endif

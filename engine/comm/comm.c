@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/limits.h"
+#include "engine/comm/control.h"
 #include "engine/comm/shape.h"
 #include "engine/comm/transport.h"
 #include "engine/device/device.h"
@@ -15,9 +16,9 @@
 /* ---- failures ---- */
 
 /* Takes over a failure that any rank raised. `verb` and `record` describe this rank's current call for the message. */
-static zero_status settle(struct comm_group *group, const char *verb, const struct comm_record *record) {
+static zero_status take_over(struct comm_group *group, const char *verb, const struct comm_record *record) {
     struct comm *comm = group->comm;
-    if (comm->error.code || !failure_raised(comm->failure)) return comm->error.code;
+    if (comm->error.code || !comm_failure_raised(comm->failure)) return comm->error.code;
     comm->error = comm->failure->error;
     if (comm->failure->waits) {
         char text[RECORD_TEXT_BYTES];
@@ -37,9 +38,9 @@ static zero_status settle(struct comm_group *group, const char *verb, const stru
 }
 
 /* Takes over a raised failure. If a transport returns a failure and has not raised it, sets an error for that. */
-static zero_status settle_status(struct comm_work *work, zero_status status) {
-    zero_status settled = settle(work->group, "waited in", &work->record);
-    if (settled || status == ZERO_OK) return settled;
+static zero_status take_over_status(struct comm_work *work, zero_status status) {
+    zero_status taken = take_over(work->group, "waited in", &work->record);
+    if (taken || status == ZERO_OK) return taken;
     return error_set(&work->group->comm->error, status, "comm %s: rank %u: a call failed without a message",
                      work->group->comm->ops->name, work->group->comm->rank);
 }
@@ -71,7 +72,9 @@ bool comm_native_fp32(const struct comm_ops *transport) { return transport->nati
 
 zero_status comm_open(const struct comm_ops *ops, const struct comm_options *options, struct comm **out_comm,
                       struct zero_error *error) {
+    struct comm_options one = *options;
     *out_comm = NULL;
+    if (ops->alone && ops->alone(options)) ops = &comm_self_ops, one.rank = 0, one.size = 1, options = &one;
     struct comm *comm = calloc(1, ops->comm_bytes);
     if (!comm) return error_set(error, ZERO_E_MEMORY, "comm %s: no memory for a communicator", ops->name);
     comm->ops = ops;
@@ -138,11 +141,10 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     if (comm->error.code) return comm->error.code;
     uint32_t index = 0;
     if (!members_valid(comm, ranks, count, &index))
-        return error_set(
-            &comm->error, ZERO_E_ARGUMENT,
-            "comm %s: rank %u cannot open a group of %u ranks: members must ascend, be below %u, and include "
-            "the caller",
-            comm->ops->name, comm->rank, count, comm->size);
+        return error_set(&comm->error, ZERO_E_ARGUMENT,
+                         "comm %s: rank %u cannot open a group of %u ranks: members must ascend, be below "
+                         "%u, and include the caller",
+                         comm->ops->name, comm->rank, count, comm->size);
     uint64_t key;
     struct comm_group *group = calloc(1, comm->ops->group_bytes);
     if (group) group->ranks = malloc(count * sizeof *ranks);
@@ -208,6 +210,7 @@ void comm_group_close(struct comm_group *group) {
 
 uint32_t comm_group_size(const struct comm_group *group) { return group->count; }
 uint32_t comm_group_index(const struct comm_group *group) { return group->index; }
+const uint32_t *comm_group_ranks(const struct comm_group *group) { return group->ranks; }
 
 /* ---- calls ---- */
 
@@ -308,7 +311,7 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     struct comm_work *work = &group->works[group->sequence % COMM_CALLS_MAX];
     struct comm_record record;
     record_make(call, group->sequence, group->hash, &record);
-    zero_status status = settle(group, "posted", &record);
+    zero_status status = take_over(group, "posted", &record);
     if (status) return status;
     if (work->busy)
         return refuse(group, &record, ZERO_E_ORDER,
@@ -323,7 +326,7 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     /* A sum, because ranks may post to different groups in different orders. */
     comm->fingerprint += hash_add(group->ordinal, record.hash);
     count_call(group, call);
-    status = settle_status(work, comm->ops->post(work));
+    status = take_over_status(work, comm->ops->post(work));
     if (status == ZERO_OK) *out_work = work;
     return status;
 }
@@ -352,8 +355,8 @@ static zero_status judge_wait(struct comm_work *work) {
     work->told = work->call.patient;
     if (work->told)
         return log_line(&comm->log, ZERO_LOG_WARN,
-                        "rank %u has waited %.0f s for %s in %s, and goes on waiting, because no rank is silent: "
-                        "see whether the drive or the file system of that rank stands still",
+                        "rank %u has waited %.0f s for %s in %s, and goes on waiting, because no rank is "
+                        "silent: see whether the drive or the file system of that rank stands still",
                         comm->rank, (double)work->waited_ns * 1e-9, who, text),
                ZERO_OK;
     return comm_raise(comm, ZERO_E_PEER, rank, false,
@@ -364,13 +367,13 @@ static zero_status judge_wait(struct comm_work *work) {
 
 zero_status comm_test(struct comm_work *work, bool *out_done) {
     *out_done = false;
-    zero_status status = settle(work->group, "waited in", &work->record);
+    zero_status status = take_over(work->group, "waited in", &work->record);
     if (status) return status;
     bool done = false;
     count_wait(work);
     status = work->group->comm->ops->test(work, &done);
     if (status == ZERO_OK && !done) status = judge_wait(work);
-    status = settle_status(work, status);
+    status = take_over_status(work, status);
     if (status) return status;
     if (done) work->busy = false;
     *out_done = done;
@@ -422,11 +425,30 @@ zero_status comm_run(struct comm_group *group, const struct comm_call *call) {
 }
 
 void comm_idle(struct comm *comm, uint64_t at_most_ns) {
-    if (comm->error.code || failure_raised(comm->failure)) return;
+    if (comm->error.code || comm_failure_raised(comm->failure)) return;
     if (comm->ops->progress)
         for (struct comm_group *group = comm->groups; group; group = group->next) comm->ops->progress(group);
     comm->ops->idle(comm, at_most_ns);
     comm_ask_interrupted(comm);
+}
+
+static void tell_block(struct comm *comm, const struct comm_block *block, bool again) {
+    if (comm->ops->block)
+        comm->ops->block(comm, block, again);
+    else if (comm->control && !again)
+        control_block(comm->control, block);
+}
+
+void comm_stand(struct comm *comm, const char *what, const char *unit) {
+    struct comm_block block = block_make(comm, what, unit);
+    if (!block.calls || comm->ops->virtual_time) return;
+    tell_block(comm, &block, comm->blocked);
+    comm->blocked = true;
+}
+
+void comm_go_on(struct comm *comm) {
+    if (comm->blocked) tell_block(comm, &(struct comm_block){0}, false);
+    comm->blocked = false;
 }
 
 uint64_t comm_fingerprint(const struct comm *comm) { return comm->fingerprint; }

@@ -26,9 +26,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/dtype.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/numbers/dtype.h"
 
 enum comm_kind {
     /* count: elements of one share; target: members * count, or with a stride; in place: source = target + me * stride,
@@ -184,7 +184,8 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
  * other ranks fail with ZERO_E_PEER. */
 void comm_group_close(struct comm_group *group);
 uint32_t comm_group_size(const struct comm_group *group);
-uint32_t comm_group_index(const struct comm_group *group); /* this rank's index among the members */
+uint32_t comm_group_index(const struct comm_group *group);        /* this rank's index among the members */
+const uint32_t *comm_group_ranks(const struct comm_group *group); /* world ranks of the members, ascending */
 
 /* ---- calls ---- */
 
@@ -252,6 +253,12 @@ const struct zero_error *comm_error(const struct comm *comm); /* code ZERO_OK wh
 const struct zero_error *comm_group_error(const struct comm_group *group); /* of its comm */
 const struct zero_error *comm_work_error(const struct comm_work *work);
 
+/* This rank's call `what` of the interface (`unit`: of this one, or "") has waited for other ranks for a second, and has nothing else
+ * under way. Called again as long as it waits: ranks that wait for each other in different calls get ZERO_E_DIVERGED (block.h).
+ * comm_go_on: it waits no longer. */
+void comm_stand(struct comm *comm, const char *what, const char *unit);
+void comm_go_on(struct comm *comm);
+
 /* A number that is equal on all ranks if all have posted the same calls. Each step's agreement compares it. */
 uint64_t comm_fingerprint(const struct comm *comm);
 
@@ -264,6 +271,10 @@ void comm_counters_read(const struct comm *comm, struct comm_counters *out_count
 
 struct local_world *local_world_create(uint32_t ranks);
 void local_world_destroy(struct local_world *world); /* after every rank has closed its comm */
+
+/* A rank has failed before it opened its comm: those that have opened theirs, or will, get this failure. Nothing happens once all ranks
+ * have come. Any thread. */
+void local_world_fail(struct local_world *world, const struct zero_error *error);
 
 /* The calling thread continues for this rank, though it posts nothing yet. Other transports do nothing. */
 void comm_attend(struct comm *comm);

@@ -24,6 +24,7 @@ struct calls_message {
     uint64_t left;        /* the rank posts nothing more */
     uint64_t first;       /* sequence of records[0]; they end at first + WINDOW_RECORDS or at posted */
     struct comm_record records[WINDOW_RECORDS];
+    struct comm_block block;
 };
 
 /* A rank asks the rank before it in a group for the records from `first` on. */
@@ -61,6 +62,7 @@ struct control_group {
     bool waiting[COMM_CALLS_MAX];
     uint64_t counts_ns[COMM_CALLS_MAX];
     struct calls_message theirs; /* the last message of the rank before this one */
+    uint64_t blocked_ns;         /* when `theirs` first had the block that it has */
     bool heard, told, compared;
     /* Ranks differ: the history no longer changes, so that the first difference is not overwritten. */
     bool frozen;
@@ -75,6 +77,8 @@ struct control {
     uint64_t interval_ns;
     pthread_mutex_t mutex; /* protects the groups and their content */
     struct control_group *groups;
+    struct comm_block block; /* of this rank; protected, too */
+    uint64_t blocked_ns;
     bool started;
     _Atomic uint64_t tick_ns;
     uint64_t beat_ns;
@@ -120,7 +124,7 @@ uint64_t control_period_ns(const struct control *control) {
 bool control_quiet(const struct control *control, uint64_t now_ns) {
     enum { TICKS_PER_HOP = 8 };
     uint64_t told_ns = atomic_load(&control->told_all_ns), hops = 1;
-    if (!failure_raised(control->comm->failure)) return true;
+    if (!comm_failure_raised(control->comm->failure)) return true;
     for (uint64_t reached = 1; reached < control->comm->size; reached *= 2) hops++;
     return told_ns && now_ns > told_ns + hops * TICKS_PER_HOP * control_period_ns(control);
 }
@@ -164,6 +168,15 @@ void control_done(struct control_group *group, uint64_t sequence) {
     pthread_mutex_lock(&group->control->mutex);
     group->waiting[sequence % COMM_CALLS_MAX] = false;
     pthread_mutex_unlock(&group->control->mutex);
+}
+
+void control_block(struct control *control, const struct comm_block *block) {
+    pthread_mutex_lock(&control->mutex);
+    control->block = *block;
+    control->blocked_ns = atomic_load(&control->tick_ns);
+    for (struct control_group *group = control->groups; group; group = group->next)
+        if (!group->left) group->told = false;
+    pthread_mutex_unlock(&control->mutex);
 }
 
 void control_leave(struct control *control) {
@@ -239,6 +252,7 @@ static bool send_window(struct control *control, const struct control_group *gro
         .posted = group->posted,
         .left = group->left,
         .first = first,
+        .block = control->block,
     };
     for (uint64_t s = first; s < group->posted && s < first + WINDOW_RECORDS; s++)
         calls.records[s - first] = group->history[s % HISTORY_RECORDS];
@@ -268,7 +282,7 @@ static void send_calls(struct control *control, struct control_group *group, uin
 
 static void send_failure(struct control *control, uint64_t now_ns) {
     const struct comm *comm = control->comm;
-    if (!failure_raised(comm->failure)) return;
+    if (!comm_failure_raised(comm->failure)) return;
     const struct zero_error *error = &comm->failure->error;
     struct failure_message told = {
         .head = head_make(control, MESSAGE_FAILURE),
@@ -301,7 +315,7 @@ static struct control_group *find_group(struct control *control, uint64_t key) {
 static bool readable(const struct calls_message *message) {
     for (uint32_t i = 0; i < WINDOW_RECORDS; i++)
         if (!record_readable(&message->records[i])) return false;
-    return true;
+    return block_readable(&message->block);
 }
 
 static void hear_calls(struct control *control, const struct calls_message *message) {
@@ -314,8 +328,11 @@ static void hear_calls(struct control *control, const struct calls_message *mess
     }
     pthread_mutex_lock(&control->mutex);
     struct control_group *group = find_group(control, message->key);
-    if (group && message->head.from == group->from)
+    if (group && message->head.from == group->from) {
+        if (memcmp(&group->theirs.block, &message->block, sizeof message->block) != 0)
+            group->blocked_ns = atomic_load(&control->tick_ns);
         group->theirs = *message, group->heard = true, group->compared = false;
+    }
     pthread_mutex_unlock(&control->mutex);
 }
 
@@ -346,7 +363,7 @@ static void hear_failure(struct control *control, const struct failure_message *
                                .step = message->step};
     memcpy(error.message, message->message, sizeof error.message);
     error.message[sizeof error.message - 1] = 0;
-    failure_raise(comm->failure, &error, message->waits);
+    comm_failure_raise(comm->failure, &error, message->waits);
 }
 
 static void hear(struct control *control) {
@@ -423,8 +440,7 @@ static void judge_calls(struct control *control, struct control_group *group) {
     if (group->different <= low && low != group->same) {
         comm_raise(control->comm, ZERO_E_DIVERGED, (int32_t)group->from, false,
                    "rank %u and rank %u made different calls on group %u, between call %llu and call %llu, "
-                   "too long ago to "
-                   "say which: all ranks must make the same calls in the same order",
+                   "too long ago to say which: all ranks must make the same calls in the same order",
                    group->from, control->comm->rank, group->ordinal, (unsigned long long)group->same,
                    (unsigned long long)group->different);
         return;
@@ -468,6 +484,28 @@ static void judge_waits(struct control *control, struct control_group *group, ui
     }
 }
 
+/* The group with this key, if the calls on it from `sequence` on are not posted: by this rank, or by the rank before it, `peer`. */
+static struct control_group *awaits(struct control *control, uint64_t key, uint64_t sequence, int64_t peer) {
+    struct control_group *group = find_group(control, key);
+    if (!group || (peer >= 0 && (group->from != peer || !group->heard))) return NULL;
+    return (peer < 0 ? group->posted : group->theirs.posted) <= sequence ? group : NULL;
+}
+
+/* This rank is blocked. So is the rank before it, if each waits only for calls that the other has not posted. */
+static void judge_block(struct control *control, uint64_t now_ns) {
+    const struct comm_block *mine = &control->block, *theirs;
+    if (!mine->calls || now_ns - control->blocked_ns < BLOCK_NS) return;
+    struct control_group *group = find_group(control, mine->call[0].key);
+    if (!group || group->alone) return;
+    theirs = &group->theirs.block;
+    if (!theirs->calls || now_ns - group->blocked_ns < BLOCK_NS) return;
+    for (uint64_t i = 0; i < mine->calls; i++)
+        if (!awaits(control, mine->call[i].key, mine->call[i].sequence, group->from)) return;
+    for (uint64_t i = 0; i < theirs->calls; i++)
+        if (!awaits(control, theirs->call[i].key, theirs->call[i].sequence, -1)) return;
+    block_raise(control->comm, mine, group->from, theirs);
+}
+
 void control_tick(struct control *control, uint64_t now_ns) {
     if (!control->started) control->started = true, control->tick_ns = now_ns;
     hear(control);
@@ -482,6 +520,7 @@ void control_tick(struct control *control, uint64_t now_ns) {
         if (!group->alone) judge_waits(control, group, now_ns);
         send_calls(control, group, now_ns);
     }
+    judge_block(control, now_ns);
     pthread_mutex_unlock(&control->mutex);
     send_failure(control, now_ns);
     control->tick_ns = now_ns;

@@ -16,6 +16,7 @@
  *                                    waits for a call that the member before it has not posted, that member is at
  *                                    fault once it has left or once 10 x timeout_s have passed (if the call is
  *                                    patient, only once it has left).
+ *                                    With the number goes what a blocked rank waits for (block.h).
  *   failures   none                  A rank r that learns of a failure sends it once to ranks r + 1, r + 2, r + 4,
  *                                    and so on. The failure reaches all ranks in log2(N) hops, also around dead
  *                                    ranks.
@@ -28,9 +29,10 @@
 #ifndef ZERO_ENGINE_COMM_CONTROL_H
 #define ZERO_ENGINE_COMM_CONTROL_H
 
+#include "engine/comm/block.h"
 #include "engine/comm/transport.h"
 
-enum { CONTROL_MESSAGE_BYTES = 1536 };
+enum { CONTROL_MESSAGE_BYTES = 1792 };
 
 /* A network outage of up to this fraction of timeout_s does not end the run. */
 #define CONTROL_OUTAGE 0.8
@@ -73,6 +75,8 @@ struct control_group *control_group_open(struct control *control, const struct c
 /* counts_ns: when the time begins in which the other members must post the call; UINT64_MAX: there is no limit. */
 void control_posted(struct control_group *group, const struct comm_record *record, uint64_t counts_ns);
 void control_done(struct control_group *group, uint64_t sequence);
+/* See comm_stand; calls 0: this rank is not blocked any more. */
+void control_block(struct control *control, const struct comm_block *block);
 
 /* control_leave: this rank posts no more calls. control_left: true once this rank has told its neighbors that it left,
  * has received the last records of its neighbors, and these records agree. */

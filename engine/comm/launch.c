@@ -36,8 +36,7 @@ static zero_status read_number(const struct reader *reader, const char *name, ui
     if (!text || parse(text, out_number)) return ZERO_OK;
     return error_set(reader->error, ZERO_E_ARGUMENT,
                      "launch: environment variable %s is \"%s\", which is not a number from 0 to %d: unset "
-                     "it or start the "
-                     "program with mpirun",
+                     "it or start the program with mpirun",
                      name, text, (int)RANKS_MAX);
 }
 
@@ -49,11 +48,10 @@ static zero_status read_ranks(const struct reader *reader, const char *const nam
     if (status == ZERO_OK) status = read_number(reader, names[2], 0, &launch->local_rank);
     if (status == ZERO_OK) status = read_number(reader, names[3], 0, &launch->local_size);
     if (status == ZERO_OK && launch->size && launch->rank >= launch->size)
-        return error_set(
-            reader->error, ZERO_E_ARGUMENT,
-            "launch: %s is %u and %s is %u, but ranks are below the number of ranks: unset both or start the "
-            "program with mpirun",
-            names[0], launch->rank, names[1], launch->size);
+        return error_set(reader->error, ZERO_E_ARGUMENT,
+                         "launch: %s is %u and %s is %u, but ranks are below the number of ranks: unset both "
+                         "or start the program with mpirun",
+                         names[0], launch->rank, names[1], launch->size);
     return status;
 }
 
@@ -78,12 +76,11 @@ static zero_status refuse_other_mpi(const struct reader *reader) {
     uint32_t size;
     zero_status status = read_number(reader, "PMI_SIZE", 1, &size);
     if (status != ZERO_OK || size <= 1) return status;
-    return error_set(
-        reader->error, ZERO_E_UNSUPPORTED,
-        "launch: PMI_SIZE is %u, so MPICH, Intel MPI or srun --mpi=pmi2 started %u processes, but only Open "
-        "MPI connects the ranks of this program: start it with Open MPI's mpirun -n %u, or with srun "
-        "--mpi=pmix",
-        size, size, size);
+    return error_set(reader->error, ZERO_E_UNSUPPORTED,
+                     "launch: PMI_SIZE is %u, so MPICH, Intel MPI or srun --mpi=pmi2 started %u processes, "
+                     "but only Open MPI connects the ranks of this program: start it with Open MPI's mpirun "
+                     "-n %u, or with srun --mpi=pmix",
+                     size, size, size);
 }
 
 /* The number of tasks of this process's srun step. In a batch script and in salloc's shell there is no step: the
@@ -111,11 +108,10 @@ static zero_status read_torchrun(const struct reader *reader, struct launch *out
     if (launch.size <= 1) return ZERO_OK;
     launch.master = reader->get(reader->user, "MASTER_ADDR");
     if (!has(reader, "RANK") || !launch.master || !*launch.master || !launch.master_port)
-        return error_set(
-            reader->error, ZERO_E_ARGUMENT,
-            "launch: WORLD_SIZE is %u, but RANK, MASTER_ADDR or MASTER_PORT is missing: start the "
-            "program with torchrun, which sets them all, or with mpirun -n %u",
-            launch.size, launch.size);
+        return error_set(reader->error, ZERO_E_ARGUMENT,
+                         "launch: WORLD_SIZE is %u, but RANK, MASTER_ADDR or MASTER_PORT is missing: start "
+                         "the program with torchrun, which sets them all, or with mpirun -n %u",
+                         launch.size, launch.size);
     launch.master_port += port_taken(reader);
     if (launch.master_port > UINT16_MAX)
         return error_set(reader->error, ZERO_E_ARGUMENT,

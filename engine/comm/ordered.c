@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-#include "engine/base/convert.h"
-#include "engine/base/float_env.h"
 #include "engine/base/limits.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/float_env.h"
 #include "engine/base/race.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -90,8 +90,8 @@ RACE_UNWATCHED static void block_base(const struct ordered *sum, uint64_t first,
 }
 
 #if defined(__x86_64__)
-RACE_UNWATCHED __attribute__((target("avx2"))) static void
-block_avx2(const struct ordered *sum, uint64_t first, uint64_t count) {
+RACE_UNWATCHED __attribute__((target("avx2"))) static void block_avx2(const struct ordered *sum,
+                                                                      uint64_t first, uint64_t count) {
     sum_block(sum, first, count);
 }
 

@@ -3,7 +3,7 @@
  * (kernels/ordered_sum.h) gives the same bits on a GPU.
  *
  * fp32 -> bf16 and fp32 -> fp16 round to nearest, half to even. Every NaN
- * becomes the canonical NaN (base/convert.h).
+ * becomes the canonical NaN (base/numbers/convert.h).
  *
  * The sum and `written` run in the floating-point environment of float_env.h. On return the caller's environment is
  * restored. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/comm/shape.h"
 
 static const char *const kind_names[COMM_KINDS] = {
@@ -11,17 +12,12 @@ static const char *const kind_names[COMM_KINDS] = {
     [COMM_BROADCAST] = "broadcast",   [COMM_BARRIER] = "barrier",
 };
 
-const char *comm_kind_name(enum comm_kind kind) {
+static const char *kind_name(enum comm_kind kind) {
     return (uint32_t)kind < COMM_KINDS ? kind_names[kind] : "unknown";
 }
 
 /* One round of splitmix64: every bit of the value reaches every bit of the hash. */
-uint64_t hash_add(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) + 0x9e3779b97f4a7c15u;
-    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-    return hash ^ (hash >> 31);
-}
+uint64_t hash_add(uint64_t hash, uint64_t value) { return hash_mix((hash ^ value) + HASH_STEP); }
 
 uint64_t hash_text(uint64_t hash, const char *text) {
     for (const char *c = text ? text : ""; *c; c++) hash = hash_add(hash, (unsigned char)*c);
@@ -66,7 +62,7 @@ const char *record_text(const struct comm_record *record, uint32_t group_ordinal
         snprintf(size, sizeof size, " (%llu x %s%s%s%s)", (unsigned long long)record->count,
                  dtype_name((enum dtype)record->dtype), into, root, tag);
     snprintf(text, RECORD_TEXT_BYTES, "%s%s%s%s%s, call %llu of group %u", record->native ? "native " : "",
-             comm_kind_name((enum comm_kind)record->kind), record->what[0] ? " of " : "", record->what, size,
+             kind_name((enum comm_kind)record->kind), record->what[0] ? " of " : "", record->what, size,
              (unsigned long long)record->sequence, group_ordinal);
     return text;
 }

@@ -38,6 +38,4 @@ bool record_readable(const struct comm_record *record);
 const char *record_text(const struct comm_record *record, uint32_t group_ordinal,
                         char text[RECORD_TEXT_BYTES]);
 
-const char *comm_kind_name(enum comm_kind kind);
-
 #endif

@@ -5,8 +5,31 @@
 
 #include "engine/base/clock.h"
 
+void comm_failure_init(struct comm_failure *failure) {
+    atomic_init(&failure->raised, false);
+    pthread_mutex_init(&failure->mutex, NULL);
+    error_clear(&failure->error);
+    failure->waits = false;
+}
+
+void comm_failure_destroy(struct comm_failure *failure) { pthread_mutex_destroy(&failure->mutex); }
+
+bool comm_failure_raise(struct comm_failure *failure, const struct zero_error *error, bool waits) {
+    pthread_mutex_lock(&failure->mutex);
+    bool first = !comm_failure_raised(failure);
+    if (first) {
+        failure->error = *error;
+        /* Readers expect a code that is not ZERO_OK. */
+        if (error->code == ZERO_OK) failure->error.code = ZERO_E_INTERNAL;
+        failure->waits = waits;
+        atomic_store_explicit(&failure->raised, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&failure->mutex);
+    return first;
+}
+
 zero_status comm_raise_error(struct comm *comm, const struct zero_error *error, bool waits) {
-    if (failure_raise(comm->failure, error, waits) && comm->ops->announce) comm->ops->announce(comm);
+    if (comm_failure_raise(comm->failure, error, waits) && comm->ops->announce) comm->ops->announce(comm);
     return error->code;
 }
 
@@ -32,11 +55,10 @@ zero_status comm_raise_diverged(struct comm *comm, uint32_t ordinal, const struc
 zero_status comm_raise_left(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                             uint32_t peer) {
     char text[RECORD_TEXT_BYTES];
-    return comm_raise(
-        comm, ZERO_E_PEER, (int32_t)peer, false,
-        "rank %u closed its communicator without its part of %s, in which rank %u waited: its loop ended "
-        "earlier than that of the others",
-        peer, record_text(record, ordinal, text), comm->rank);
+    return comm_raise(comm, ZERO_E_PEER, (int32_t)peer, false,
+                      "rank %u closed its communicator without its part of %s, in which rank %u waited: its "
+                      "loop ended earlier than that of the others",
+                      peer, record_text(record, ordinal, text), comm->rank);
 }
 
 zero_status comm_raise_silent(struct comm *comm, uint32_t peer, double silent_s) {
@@ -49,11 +71,10 @@ zero_status comm_raise_silent(struct comm *comm, uint32_t peer, double silent_s)
 zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                              uint32_t peer, double waited_s) {
     char text[RECORD_TEXT_BYTES];
-    return comm_raise(
-        comm, ZERO_E_PEER, (int32_t)peer, false,
-        "rank %u is alive but did not take its part in %s, for which rank %u waited %.1f s: it is stuck, or "
-        "computes for longer than 10 x timeout_s (%g s)",
-        peer, record_text(record, ordinal, text), comm->rank, waited_s, comm->timeout_s);
+    return comm_raise(comm, ZERO_E_PEER, (int32_t)peer, false,
+                      "rank %u is alive but did not take its part in %s, for which rank %u waited %.1f s: it "
+                      "is stuck, or computes for longer than 10 x timeout_s (%g s)",
+                      peer, record_text(record, ordinal, text), comm->rank, waited_s, comm->timeout_s);
 }
 
 void comm_raise_interrupted(struct comm *comm) {
@@ -61,7 +82,7 @@ void comm_raise_interrupted(struct comm *comm) {
 }
 
 void comm_ask_interrupted(struct comm *comm) {
-    if (!comm->interrupted || failure_raised(comm->failure)) return;
+    if (!comm->interrupted || comm_failure_raised(comm->failure)) return;
     uint64_t now_ns = clock_now_ns();
     if (now_ns - comm->asked_ns < COMM_ASK_NS) return;
     comm->asked_ns = now_ns;

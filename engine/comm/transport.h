@@ -8,14 +8,37 @@
 #ifndef ZERO_ENGINE_COMM_TRANSPORT_H
 #define ZERO_ENGINE_COMM_TRANSPORT_H
 
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
+#include "engine/base/error.h"
 #include "engine/comm/comm.h"
-#include "engine/comm/failure.h"
 #include "engine/comm/record.h"
 
+/* The first failure that a rank's process knows of. The thread that finds a failure first writes it (the rank's
+ * thread, a peer's thread, or the control thread). Every rank that shares the struct reads it at its next call.
+ * Threads: any. */
+struct comm_failure {
+    atomic_bool raised;
+    pthread_mutex_t mutex;
+    struct zero_error error; /* final once raised */
+    bool waits;              /* the message ends with the call in which the reading rank waited */
+};
+
+void comm_failure_init(struct comm_failure *failure);
+void comm_failure_destroy(struct comm_failure *failure);
+
+/* Keeps the first failure. True if `error` is the first. */
+bool comm_failure_raise(struct comm_failure *failure, const struct zero_error *error, bool waits);
+
+static inline bool comm_failure_raised(const struct comm_failure *failure) {
+    return atomic_load_explicit(&failure->raised, memory_order_acquire);
+}
+
 struct control;
+struct comm_block;
 
 struct comm {
     const struct comm_ops *ops;
@@ -26,9 +49,9 @@ struct comm {
     uint64_t asked_ns;   /* time of the last call of `interrupted` */
     uint64_t leaving_ns; /* waited for calls in flight while groups close */
     struct log log;
-    struct device *device;   /* NULL: the host's memory */
-    struct failure *failure; /* set by the transport's open; ranks that share memory share it */
-    struct zero_error error; /* this rank's sticky error */
+    struct device *device;        /* NULL: the host's memory */
+    struct comm_failure *failure; /* set by the transport's open; ranks that share memory share it */
+    struct zero_error error;      /* this rank's sticky error */
     struct comm_counters counters;
     _Atomic uint64_t control_messages, control_bytes;
     uint64_t fingerprint;
@@ -39,6 +62,7 @@ struct comm {
     struct control *control;   /* set by watch_start; NULL: there is none */
     uint32_t queued;           /* works on the device: their end wakes no thread, so waits must poll */
     bool one_order;            /* see comm_one_order; set by the transport's open */
+    bool blocked;              /* this rank has told others what it waits for (comm_stand) */
     bool without_data;         /* calls have no buffers (simulations of many ranks) */
 };
 
@@ -47,10 +71,11 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    uint64_t tested_ns, waited_ns; /* time of the last test; time waited in tests, without the host's own pauses */
-    uint64_t ticket;               /* of the call's work on the device, while `queued` */
-    bool busy, begun, queued;      /* begun: only transport self uses it */
-    bool told;                     /* the log has a line about the wait for a patient call */
+    uint64_t tested_ns,
+        waited_ns;            /* time of the last test; time waited in tests, without the host's own pauses */
+    uint64_t ticket;          /* of the call's work on the device, while `queued` */
+    bool busy, begun, queued; /* begun: only transport self uses it */
+    bool told;                /* the log has a line about the wait for a patient call */
 };
 
 struct comm_group {
@@ -74,6 +99,8 @@ struct comm_ops {
     bool secret;       /* `open` takes options->secret, by which ranks know each other */
     bool native_fp32;  /* native reductions are of fp32 alone, on host memory */
 
+    /* True if these options make a world of one rank, which is `self`'s; or NULL. */
+    bool (*alone)(const struct comm_options *options);
     /* Sets comm->failure; may correct rank and size. On failure it releases all that it has acquired. */
     zero_status (*open)(struct comm *comm, const struct comm_options *options, struct zero_error *error);
     void (*close)(struct comm *comm);
@@ -94,6 +121,9 @@ struct comm_ops {
     /* Drives all calls of the group, because peers may wait for them; or NULL. */
     void (*progress)(struct comm_group *group);
     void (*idle)(struct comm *comm, uint64_t at_most_ns);
+    /* This rank is blocked (block.h), as it was before in `again`, or is not any more (calls 0). NULL: the control channel tells and
+     * judges. */
+    void (*block)(struct comm *comm, const struct comm_block *block, bool again);
     /* This rank raised comm->failure: wakes the other ranks to see it; or NULL. */
     void (*announce)(struct comm *comm);
     /* See comm_abandon; NULL: the transport has no work that waits on a GPU. */

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/thread.h"
+#include "engine/base/system/thread.h"
 
 void sleep_ns(uint64_t ns) {
     struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
@@ -18,7 +18,7 @@ static void *run_control(void *user) {
         sleep_ns(control_period_ns(watch->control));
     }
     /* If this thread got no CPU time while the rank lingered, no other rank knows the failure yet. */
-    if (failure_raised(watch->comm->failure)) control_tick(watch->control, clock_now_ns());
+    if (comm_failure_raised(watch->comm->failure)) control_tick(watch->control, clock_now_ns());
     return NULL;
 }
 
@@ -47,11 +47,10 @@ static void check_deadline(struct watch *watch, uint64_t begin_ns) {
     if (!deadline_passed(comm->timeout_s, begin_ns + grace_ns, now_ns)) return;
     char who[32] = "a rank";
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
-    comm_raise(
-        comm, ZERO_E_PEER, rank, false,
-        "%s is alive but did not close its communicator, for which rank %u waited %.1f s: it is stuck, "
-        "or its loop goes on for longer than that of the others",
-        who, comm->rank, (double)(now_ns - begin_ns) * 1e-9);
+    comm_raise(comm, ZERO_E_PEER, rank, false,
+               "%s is alive but did not close its communicator, for which rank %u waited %.1f s: it is "
+               "stuck, or its loop goes on for longer than that of the others",
+               who, comm->rank, (double)(now_ns - begin_ns) * 1e-9);
 }
 
 static void wait_a_little(struct watch *watch, uint64_t begin_ns) {
@@ -66,7 +65,7 @@ static void meet(struct watch *watch) {
     bool all = false;
     uint64_t begin_ns = clock_now_ns();
     control_leave(watch->control);
-    while (!failure_raised(watch->comm->failure) && !all) {
+    while (!comm_failure_raised(watch->comm->failure) && !all) {
         if (control_left(watch->control) && !watch->link.meet(watch->link.port.user, &all)) return;
         if (watch->link.may_leave && clock_now_ns() - begin_ns > WATCH_LEAVE_NS) return;
         wait_a_little(watch, begin_ns);
@@ -78,7 +77,7 @@ static void meet(struct watch *watch) {
 static void finish(struct watch *watch) {
     uint64_t begin_ns = clock_now_ns();
     control_finish(watch->control);
-    while (!failure_raised(watch->comm->failure) && !control_finished(watch->control))
+    while (!comm_failure_raised(watch->comm->failure) && !control_finished(watch->control))
         wait_a_little(watch, begin_ns);
 }
 
@@ -92,9 +91,9 @@ static void linger(struct watch *watch) {
 
 bool watch_stop(struct watch *watch) {
     struct comm *comm = watch->comm;
-    if (watch->runs && !failure_raised(comm->failure)) meet(watch);
-    if (watch->runs && !failure_raised(comm->failure) && !watch->link.may_leave) finish(watch);
-    bool failed = failure_raised(comm->failure);
+    if (watch->runs && !comm_failure_raised(comm->failure)) meet(watch);
+    if (watch->runs && !comm_failure_raised(comm->failure) && !watch->link.may_leave) finish(watch);
+    bool failed = comm_failure_raised(comm->failure);
     if (failed && watch->runs) linger(watch);
     if (failed && comm->error.code == ZERO_OK)
         log_line(&comm->log, ZERO_LOG_ERROR, "comm %s: rank %u, while closing: %s", comm->ops->name,

@@ -14,14 +14,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/dtype.h"
 #include "engine/base/error.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/base/status.h"
-#include "engine/schedule/lr_schedule.h"
+#include "engine/config/schedule/lr_schedule.h"
+#include "engine/config/terms.h"
 #include "kernels/quantize.h"
 #include "offload/tier_kind.h"
-#include "stages/accumulation.h"
-#include "stages/reshard.h"
+#include "stages/choices.h"
 
 struct tier_ops;
 struct optimizer;
@@ -55,8 +55,8 @@ struct config_group {
     uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
     double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen, keeps_fp32;
-    bool
-        implied; /* no group is written, and Muon is for matrices: what DeepSpeed gives to its Adam (config_takes_implied) */
+    /* no group is written, and Muon is for matrices: what DeepSpeed gives to its Adam (config_takes_implied) */
+    bool implied;
     int weight_code; /* enum code_format; below 0: the run's */
     /* After config_resolve: the row of `optimizers` that updates the group; NULL: the configuration's optimizer does. `betas`
      * replace the row's defaults unless they are below 0. */
@@ -93,8 +93,6 @@ struct config_comm {
     bool checksum;                    /* of what ranks send each other over TCP */
     int transport;                    /* enum config_transport */
     int reduction;                    /* enum config_reduction; AUTO: the transport decides */
-    uint64_t prefetch_depth;          /* gathers ahead of use */
-    uint64_t backward_depth;          /* gathers ahead of use in the backward; default: prefetch_depth */
     uint64_t quantized_gradient_bits; /* 4 or 8 */
     uint64_t node_ranks;              /* 0: as the launcher reports */
     /* The number of ranks among which parameters are cut between forward and backward. 0: as at rest; 1: parameters
@@ -188,14 +186,13 @@ struct config_entry {
 };
 
 struct config {
+    struct terms terms; /* keys are stored here, too; complete after config_resolve, but for `discrete` */
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
     int accumulation_mode;                                 /* enum accumulation */
     int micro_order;                                       /* enum config_micro_order */
-    bool update_in_backward;
-    bool prescale; /* as written; so are predivide and gradient_op */
+    bool prescale;                                         /* as written; so are predivide and gradient_op */
     double predivide;
     int gradient_op;          /* enum config_gradient */
-    double gradient_factor;   /* after config_resolve: multiplies gradients before they are sent */
     double gradient_clipping; /* 0: off */
     struct config_optimizer optimizer;
     struct config_groups groups;            /* param_groups; the engine numbers them from 1 */
@@ -204,21 +201,23 @@ struct config {
     struct lr_schedule_params schedule;
     /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
     uint64_t planned_steps;
-    bool
-        host_obeys; /* Set by the caller: the host obeys the keys that the engine leaves to it (config_idle) */
+    /* Set by the caller: the host obeys the keys that the engine leaves to it (config_idle) */
+    bool host_obeys;
     uint64_t stage;
     /* Rows of tier_table (offload/tier.h), as written; the row after them: tiered, for the state alone. */
     int optimizer_device, param_device, grad_device;
     double host_ratio; /* offload_optimizer.ratio, as written */
+    /* Offloaded state first fills memory.device: it is tiered, or the budget is given and no ratio. */
+    bool fills_device;
     /* After config_resolve: the enum tier_kind of each. For the state: the tier of the part that is not on the
      * device. */
     int optimizer_tier, param_tier, grad_tier;
-    bool tiered;         /* the device takes as much state as its budget has room for */
-    double device_share; /* the largest share of the state that is on the device while other state is not */
-    bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old keys for the two tiers */
+    bool tiered;                         /* the device takes as much state as its budget has room for */
+    bool cpu_offload, cpu_offload_param; /* DeepSpeed's old keys for the two tiers */
     struct config_paths optimizer_paths, param_paths; /* on the drives; equal if both tiers are drives */
-    uint64_t slots, chunk_elements_max, piece_bytes, aio_block_bytes, aio_queue_depth;
-    int nvme_masters; /* enum config_masters; AUTO until config_resolve */
+    uint64_t aio_block_bytes, aio_queue_depth;
+    int masters;      /* enum config_masters; AUTO until config_resolve */
+    int nvme_masters; /* the same in older files, as written */
     bool nvme_shadow;
     bool checkpoint_async;
     uint64_t checkpoint_async_bytes;
@@ -226,7 +225,6 @@ struct config {
     int device_type;      /* enum config_device */
     int64_t device_index; /* -1: by the local rank */
     bool device_graphs;
-    int device_products;            /* enum config_products */
     int device_attention;           /* enum config_attention */
     int device_outputs;             /* enum config_outputs */
     double nvme_endurance_tbw;      /* 0: unknown */
@@ -235,10 +233,8 @@ struct config {
     int weight_code; /* after config_resolve: enum code_format of gathers from shards, but for groups with their own */
     bool quantized_gradients;
     uint64_t live_parameters, prefetch_bucket; /* as written */
-    /* Elements, after config_resolve; UINT64_MAX: only the budgets limit them. */
-    uint64_t live_max, ahead_max;
-    bool bf16_states;    /* bf16.bf16_optimizer_states */
-    bool bf16, bfloat16; /* as written; bfloat16 is the old key */
+    bool bf16_states;                          /* bf16.bf16_optimizer_states */
+    bool bf16, bfloat16;                       /* as written; bfloat16 is the old key */
     bool autocast;
     int autocast_dtype; /* of its choices every other one is fp16 */
     struct config_fp16 fp16;
@@ -291,6 +287,11 @@ bool config_codes_weights(const struct config *config);
 
 /* After config_read: the stage keeps no whole parameters between passes. */
 bool config_shards_params(const struct config *config);
+
+/* A step may have several micro-steps. */
+static inline bool config_accumulates(const struct config *config) {
+    return config->accumulation_steps > 1 || config->terms.by_program;
+}
 
 /* After config_resolve: the key of the schedule whose value "auto" stands for the number of trained steps. NULL: no
  * key has this value. */
@@ -352,5 +353,6 @@ char *config_help(void);
 /* After config_resolve, for the log: written keys that have no effect because of other keys, or of the host. Each line gives one reason
  * and its keys. Writes line `index`, which may be empty; false: there are no more lines. */
 bool config_idle(const struct config *config, uint32_t index, char *out, size_t capacity);
+bool config_key_idle(const struct config *config, const char *path); /* whether the key has no effect */
 
 #endif

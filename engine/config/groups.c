@@ -1,4 +1,4 @@
-#include "engine/config/groups.h"
+#include "engine/config/value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -136,11 +136,10 @@ static zero_status read_group(struct reading *r, const struct config_value *v) {
                          r->index, utf8_fit(v->text, 70), v->text);
     for (uint64_t i = 0; i < v->count && !status; i++) status = read_member(r, &v->items[i]);
     if (!status && r->group->betas[0] >= 0 && !r->group->optimizer)
-        return error_set(
-            r->error, ZERO_E_CONFIG,
-            "%s[%u].betas: only a group with its own \"optimizer\" has betas: optimizer.params.betas are "
-            "those of all other parameters",
-            r->path, r->index);
+        return error_set(r->error, ZERO_E_CONFIG,
+                         "%s[%u].betas: only a group with its own \"optimizer\" has betas: "
+                         "optimizer.params.betas are those of all other parameters",
+                         r->path, r->index);
     if (status || r->group->match) return status;
     return error_set(r->error, ZERO_E_CONFIG,
                      "%s[%u]: match is missing: name the parameters, as \"match\": [\"*.bias\"]", r->path,

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/base/decimal.h"
+#include "engine/base/numbers/decimal.h"
 #include "engine/config/value.h"
 
 const char *config_number_text(double number, char out[32]) {

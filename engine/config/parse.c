@@ -4,10 +4,9 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
-#include "engine/config/read.h"
-#include "engine/config/scan.h"
-#include "engine/config/suggest.h"
 #include "engine/config/value.h"
+#include "engine/config/suggest.h"
+#include "engine/config/text/scan.h"
 
 enum { PATH_MAX_BYTES = 256 };
 

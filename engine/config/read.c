@@ -1,5 +1,5 @@
 /* Reads the text of a configuration from an argument, a file or the command line. */
-#include "engine/config/read.h"
+#include "engine/config/value.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,12 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/regular_file.h"
-#include "engine/config/base64.h"
-#include "engine/config/groups.h"
+#include "engine/base/system/regular_file.h"
 #include "engine/config/key.h"
-#include "engine/config/scan.h"
-#include "engine/config/value.h"
+#include "engine/config/text/scan.h"
 
 /* Reads up to one byte more than the scanner allows, so that the scanner reports a file that is too large. */
 static zero_status read_stream(FILE *file, const char *path, char **out_text, size_t *out_length,
@@ -130,8 +127,7 @@ zero_status config_text_read(const char *json_or_path, struct config_text *out, 
     if (no_path && !is_text && !decoded && config_base64_like(json_or_path))
         return error_set(error, ZERO_E_CONFIG,
                          "the configuration is no file, and no base64 of one: give a path, JSON that starts "
-                         "with {, or all of its "
-                         "base64");
+                         "with {, or all of its base64");
     const char *text = decoded ? decoded : json_or_path;
     size_t length = strlen(text);
     if (decoded) out->name = encoded;
@@ -159,7 +155,16 @@ zero_status config_read(const char *json_or_path, struct config *out, struct zer
 
 zero_status config_read_model(struct config *config, const char *path, struct zero_error *error) {
     struct stat info;
-    bool directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    bool there = stat(path, &info) == 0, directory = there && S_ISDIR(info.st_mode);
+    const char *ending = strrchr(path, '.');
+    if (!there)
+        return error_set(error, ZERO_E_IO,
+                         "%s: there is no such directory of a model: a name of the Hugging Face Hub has to "
+                         "be downloaded first (hf download NAME --local-dir DIR)",
+                         path);
+    if (!directory && ending && strcmp(ending, ".safetensors") == 0)
+        return error_set(error, ZERO_E_IO,
+                         "%s holds weights: give the directory, which has its config.json, too", path);
     char *file, *text;
     size_t length;
     if (asprintf(&file, "%s%s", path, directory ? "/config.json" : "") < 0)

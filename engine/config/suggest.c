@@ -63,11 +63,16 @@ static bool ends_with(const char *word, const char *end) {
     return bytes >= 8 && bytes < length && strcmp(word + length - bytes, end) == 0;
 }
 
+/* A name that is only noted is no advice. */
+static bool is_advice(const struct config_key *key) {
+    return key->use != KEY_ACCEPTED || key->type != KEY_OPAQUE;
+}
+
 static size_t nearest_sibling(const char *parent, const char *leaf, char out[WORD_MAX + 1]) {
     size_t best = limit_of(leaf) + 1;
     for (uint32_t i = 0; i < config_key_count(); i++) {
         char child[WORD_MAX + 1];
-        if (!child_of(parent, config_key_at(i)->path, child)) continue;
+        if (!is_advice(config_key_at(i)) || !child_of(parent, config_key_at(i)->path, child)) continue;
         size_t distance = ends_with(child, leaf) ? 1 : suggest_distance(leaf, child, best);
         if (distance < best) best = distance, strcpy(out, child);
     }
@@ -81,7 +86,7 @@ static const char *nearest_elsewhere(const char *leaf, size_t limit) {
     for (uint32_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
         size_t distance = suggest_distance(leaf, leaf_of(key->path), limit);
-        if (distance > limit) continue;
+        if (distance > limit || !is_advice(key)) continue;
         size_t cost = 2 * distance + (key->use != KEY_USED);
         if (cost < best) best = cost, found = key->path;
     }
@@ -130,6 +135,8 @@ void suggest_key(const char *parent, const char *leaf, char *out, size_t out_byt
     if (!elsewhere && near > limit) elsewhere = nearest_elsewhere(leaf, 1);
     if (key) {
         snprintf(out, out_bytes, "its name here is %s", key);
+    } else if (*parent && strcmp(parent, leaf) && config_key_is_object(leaf)) {
+        snprintf(out, out_bytes, "it belongs elsewhere: %s, at the top", leaf);
     } else if (elsewhere) {
         snprintf(out, out_bytes, "it belongs elsewhere: %s", elsewhere);
     } else if (near <= limit) {

@@ -8,8 +8,8 @@
 #include <strings.h>
 
 #include "engine/base/limits.h"
-#include "engine/config/groups.h"
 #include "engine/config/suggest.h"
+#include "engine/config/text/scan.h"
 #include "stages/stage.h"
 
 struct store {
@@ -65,12 +65,21 @@ static zero_status wrong_type(const struct store *s) {
                                       : "");
 }
 
+static bool is_of(const struct config_key *key, const char *const *blocks) {
+    for (; *blocks; blocks++)
+        if (!strncmp(key->path, *blocks, strlen(*blocks))) return true;
+    return false;
+}
+
 /* A block that is off may hold any number. config_check_range refuses the number where the block is on; the field stays as it is. */
-static bool ranges_later(const struct config_key *key) { return !strncmp(key->path, "fp16.", 5); }
+bool config_ranges_later(const struct config_key *key) {
+    static const char *const blocks[] = {"fp16.", "aio.", "zero_optimization.offload_optimizer.", NULL};
+    return (key->type == KEY_INT || key->type == KEY_REAL) && is_of(key, blocks);
+}
 
 static zero_status out_of_range(const struct store *s) {
     char min[32], max[32];
-    if (ranges_later(s->key) && s->field) return ZERO_OK;
+    if (config_ranges_later(s->key) && s->field) return ZERO_OK;
     return error_set(s->error, ZERO_E_CONFIG, "%s: %s is outside its range: give %s from %s to %s",
                      s->key->path, show(s->value).text, config_key_type_name(s->key->type),
                      config_number_text(s->key->min, min), config_number_text(config_key_max(s->key), max));
@@ -93,10 +102,9 @@ static bool alike(const struct config_key *key) {
                                          "ema.",
                                          "seed",
                                          "threads",
-                                         "max_skipped_steps"};
-    for (size_t i = 0; i < sizeof strict / sizeof *strict; i++)
-        if (!strncmp(key->path, strict[i], strlen(strict[i]))) return false;
-    return true;
+                                         "max_skipped_steps",
+                                         NULL};
+    return !is_of(key, strict);
 }
 
 static bool is_number(const struct config_value *v) { return v->kind == VALUE_INT || v->kind == VALUE_REAL; }
@@ -173,7 +181,7 @@ static zero_status choose(struct store *s, const char *text) {
     bool refused = false;
     int index = config_key_choice(s->key, text, &refused);
     if (index < 0) {
-        char all[256], near[72];
+        char all[400], near[72];
         list_choices(s->key, all, sizeof all);
         suggest_choice(s->key, text, near, sizeof near);
         return error_set(s->error, ZERO_E_CONFIG, "%s: %s is none of %s%s%s%s", s->key->path,
@@ -359,14 +367,21 @@ bool config_same(const char *a, const char *b) {
     return strcmp(a, b) == 0 || (config_value_parse(a, compare_texts, &c, NULL) == ZERO_OK && c.same);
 }
 
-/* A refused key may hold a value that changes nothing: its default. A block may also be {} or hold "enabled": false. */
+/* A block that asks for nothing: it is empty, holds "enabled": false, or blocks alone that are off. */
+static bool is_off(const struct config_value *v) {
+    if (v->kind == VALUE_LIST) return v->count == 0;
+    bool off = v->kind == VALUE_OBJECT;
+    for (uint64_t i = 0; off && !v->boolean && i < v->count; i++) off = is_off(&v->items[i]);
+    return off;
+}
+
+/* A refused key may hold a value that changes nothing: its default, one rank that would share with no other, or a block that is off. */
 static zero_status refuse(struct store *s) {
     const struct config_value *v = s->value;
-    bool same = false;
+    bool counts = s->key->type == KEY_INT && s->key->fallback;
+    bool same =
+        s->key->type == KEY_OPAQUE ? is_off(v) : counts && is_number(v) && (v->real == 0 || v->real == 1);
     zero_status status = ZERO_OK;
-    if (s->key->type == KEY_OPAQUE)
-        same = (v->kind == VALUE_OBJECT && (v->boolean || v->count == 0)) ||
-               (v->kind == VALUE_LIST && v->count == 0);
     if (!same && s->key->fallback) status = config_value_same(v, s->key->fallback, &same, s->error);
     if (status || same) return status;
     return error_set(s->error, ZERO_E_UNSUPPORTED, "%s: %s is not supported here: %s", s->key->path,
@@ -434,12 +449,33 @@ static const char *text_of(const struct store *s) {
     return s->value->text;
 }
 
+/* A number or a boolean in quotes as JSON, where DeepSpeed's reader of the block (pydantic) takes quotes; else NULL. */
+static const char *unquoted(const struct config_key *key, const struct config_value *v) {
+    static const char *const blocks[] = {
+        "zero_optimization.", "fp16.",  "bf16.",           "comms_logger.",  "tensorboard.",     "wandb.",
+        "csv_monitor.",       "comet.", "flops_profiler.", "hybrid_engine.", "tensor_parallel.", NULL};
+    static const char *const words[] = {"false", "true", "0", "1", "no", "yes",
+                                        "off",   "on",   "n", "y", "f",  "t"};
+    struct zero_error ignored;
+    error_clear(&ignored);
+    if (v->kind != VALUE_STRING || !is_of(key, blocks)) return NULL;
+    if (key->type == KEY_BOOL || key->type == KEY_SWITCH)
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            if (!strcasecmp(v->string, words[i])) return words[i % 2];
+    bool number = key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_STAGE;
+    bool digits = v->string[0] && strspn(v->string, "0123456789.eE+-") == strlen(v->string);
+    bool whole = number && digits && !config_scan_value(v->string, strlen(v->string), "", &ignored);
+    return whole ? v->string : NULL;
+}
+
 zero_status config_store(struct config *config, const struct config_key *key,
                          const struct config_value *value, enum config_source source,
                          struct zero_error *error) {
     struct store s = {.config = config, .key = key, .value = value, .error = error};
     if (key->use == KEY_USED) s.field = (char *)config + key->offset;
     bool not_given = value->kind == VALUE_NULL && (!key->fallback || key->use != KEY_USED);
+    const char *bare = unquoted(key, value);
+    if (bare) return config_store_text(config, key, bare, source, error);
     if (is_auto(key, value)) return store_auto(&s, source);
     if (not_given && key->type != KEY_LIMIT) return config_entry(config, key->path)->null = true, ZERO_OK;
     zero_status status = setters[key->type](&s);

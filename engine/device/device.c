@@ -1,7 +1,5 @@
 #include "engine/device/device.h"
 
-#include <sched.h>
-
 #include "engine/device/implementations.h"
 
 const struct device_ops *const device_table[DEVICE_KINDS] = {
@@ -15,14 +13,4 @@ zero_status device_has_room(struct device *device, enum device_stream stream, bo
     uint64_t newest = device->newest[stream], back = (uint64_t)DEVICE_QUEUE_MAX * TICKET_STREAMS;
     *out_room = newest / TICKET_STREAMS <= DEVICE_QUEUE_MAX;
     return *out_room ? ZERO_OK : device->ops->test(device, newest - back, out_room, error);
-}
-
-zero_status device_finish(struct device *device, uint64_t ticket, struct zero_error *error) {
-    bool done = false;
-    zero_status status = device->ops->test(device, ticket, &done, error);
-    while (!status && !done) {
-        sched_yield();
-        status = device->ops->test(device, ticket, &done, error);
-    }
-    return status;
 }

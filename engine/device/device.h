@@ -92,10 +92,18 @@ struct device_options {
     bool *out_broken;    /* NULL, or set to true if a driver is here and does not start */
     /* sim */
     uint64_t seed;
-    double probability;             /* the probability that a poll finds a piece of work done */
-    const struct device_pace *pace; /* decides when work is done, instead of `probability`; or NULL */
-    bool without_data;              /* work does not run, and does not touch its memory */
-    bool discrete;                  /* the host crashes if it touches device memory outside of work */
+    double probability;               /* the probability that a poll finds a piece of work done */
+    const struct device_pace *pace;   /* decides when work is done, instead of `probability`; or NULL */
+    bool without_data;                /* work does not run, and does not touch its memory */
+    const struct device_guard *guard; /* of tests: the device is discrete, and this is its memory; or NULL */
+};
+
+/* Memory that a thread may touch only between enter and leave. */
+struct device_guard {
+    void *(*allocate)(uint64_t bytes); /* zeroed, whole pages; NULL when the system refuses */
+    void (*release)(void *memory, uint64_t bytes);
+    void (*enter)(void);
+    void (*leave)(void);
 };
 
 struct device_ops {
@@ -159,8 +167,5 @@ extern const struct device_ops *const device_table[DEVICE_KINDS];
 /* *out_room: at most DEVICE_QUEUE_MAX tickets of the stream are not done. */
 zero_status device_has_room(struct device *device, enum device_stream stream, bool *out_room,
                             struct zero_error *error);
-
-/* Waits until the ticket is done: for set-up, and for calls that wait in any case. */
-zero_status device_finish(struct device *device, uint64_t ticket, struct zero_error *error);
 
 #endif

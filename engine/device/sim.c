@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/device/implementations.h"
-#include "engine/device/discrete.h"
 
 enum { ROOM_FIRST = 256 };
 
@@ -32,6 +31,7 @@ struct sim {
     uint64_t random;
     double probability;
     const struct device_pace *pace;
+    const struct device_guard *guard;
     bool without_data;
     struct queue queue[DEVICE_STREAMS];
 };
@@ -46,11 +46,12 @@ static zero_status sim_open(const struct device_options *options, struct device 
     struct sim *sim = calloc(1, sizeof *sim);
     if (!sim) return error_set(error, ZERO_E_MEMORY, "device sim: no memory for its handle");
     sim->base.ops = &device_sim;
-    sim->base.discrete = options->discrete;
+    sim->base.discrete = options->guard != NULL;
     sim->base.index = sim->base.node = -1;
     sim->random = options->seed * 2 + 1;
     sim->probability = options->probability;
     sim->pace = options->pace;
+    sim->guard = options->guard;
     sim->without_data = options->without_data;
     *out_device = &sim->base;
     return ZERO_OK;
@@ -71,9 +72,18 @@ static void sim_close(struct device *device) {
 
 /* ---- memory ---- */
 
+static void enter(const struct sim *sim) {
+    if (sim->guard) sim->guard->enter();
+}
+
+static void leave(const struct sim *sim) {
+    if (sim->guard) sim->guard->leave();
+}
+
 static void *sim_allocate(struct device *device, uint64_t bytes, enum device_memory kind) {
     bool hidden = device->discrete && kind == DEVICE_MEMORY;
-    void *memory = hidden ? discrete_allocate(bytes) : host_allocate(device, bytes, kind);
+    void *memory =
+        hidden ? ((struct sim *)device)->guard->allocate(bytes) : host_allocate(device, bytes, kind);
     if (hidden && memory) device->allocated[kind] += page_bytes(bytes);
     return memory;
 }
@@ -83,7 +93,7 @@ static void sim_release(struct device *device, void *memory, uint64_t bytes, enu
         host_release(device, memory, bytes, kind);
         return;
     }
-    discrete_release(memory, bytes);
+    ((struct sim *)device)->guard->release(memory, bytes);
     device->allocated[kind] -= page_bytes(bytes);
 }
 
@@ -117,24 +127,24 @@ static bool unchanged(const struct device_work *w, const uint8_t *array) {
 }
 
 /* Copies all memory of the work, and poisons the outputs that are not also inputs. */
-static zero_status take_memory(struct pending *p) {
+static zero_status take_memory(const struct sim *sim, struct pending *p) {
     const struct device_work *work = &p->work;
     if (!span_bytes(work)) return ZERO_OK;
     p->before = malloc(span_bytes(work));
     if (!p->before) return ZERO_E_MEMORY;
-    discrete_enter();
+    enter(sim);
     copy_spans(work, p->before, false);
     for (int i = 0; i < work->writes; i++)
         if (work->write[i].bytes) memset(work->write[i].data, 0xff, work->write[i].bytes);
     copy_spans(work, p->before, true);
     copy_spans(work, p->before, false);
-    discrete_leave();
+    leave(sim);
     return ZERO_OK;
 }
 
 /* Starts an item that has become the oldest of its stream. */
 static zero_status start(struct sim *sim, struct pending *p) {
-    zero_status status = sim->without_data ? ZERO_OK : take_memory(p);
+    zero_status status = sim->without_data ? ZERO_OK : take_memory(sim, p);
     p->done_at_ns = sim->pace && p->work.kernel ? sim->pace->done_at_ns(sim->pace->user, &p->work) : 0;
     return status;
 }
@@ -246,14 +256,14 @@ static bool ready(struct sim *sim, const struct pending *p) {
 static bool is_hosts(const struct kernel *kernel) { return kernel && !kernel->grid; }
 
 /* Performs the work. Returns whether no one touched its memory since its start. A kernel without a grid runs as host
- * code: outside of discrete_enter and discrete_leave. */
-static bool perform(struct pending *p) {
+ * code: outside of enter and leave. */
+static bool perform(const struct sim *sim, struct pending *p) {
     const struct kernel *kernel = p->work.kernel;
     bool hosts = is_hosts(kernel), opens = span_bytes(&p->work) > 0;
-    if (opens) discrete_enter();
+    if (opens) enter(sim);
     bool clean = unchanged(&p->work, p->before);
     if (kernel && !hosts) kernel->run(p->work.argument);
-    if (opens) discrete_leave();
+    if (opens) leave(sim);
     if (hosts) kernel->run(p->work.argument);
     return clean;
 }
@@ -263,12 +273,12 @@ static bool perform(struct pending *p) {
 static zero_status complete(struct sim *sim, struct queue *queue, struct zero_error *error) {
     struct pending *p = at(queue, queue->first);
     bool opens = !sim->without_data && !is_hosts(p->work.kernel) && span_bytes(&p->work);
-    if (opens) discrete_enter();
-    bool clean = sim->without_data || perform(p);
+    if (opens) enter(sim);
+    bool clean = sim->without_data || perform(sim, p);
     free(p->before);
     p->before = NULL;
     zero_status status = ++queue->first < queue->end ? start(sim, at(queue, queue->first)) : ZERO_OK;
-    if (opens) discrete_leave();
+    if (opens) leave(sim);
     if (status) return error_set(error, status, "device sim: no memory to remember what work uses");
     if (clean) return ZERO_OK;
     return error_set(

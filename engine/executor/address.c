@@ -1,7 +1,5 @@
 /* From symbolic buffers to planned ones, and to addresses. */
-#include "engine/executor/address.h"
-
-#include "engine/executor/region.h"
+#include "engine/executor/executor_internal.h"
 
 uint32_t *buffer_binding(const struct executor *e, struct buffer_ref ref) {
     return &e->bound[plan_slot_kind(ref.kind) * e->o.shape.policy->regions + ref.region];
@@ -58,12 +56,12 @@ float *part_of_directions(const struct executor *e, uint32_t region, uint32_t bu
 
 bool crosses(const struct executor *e, const void *address) {
     const uint8_t *extent = e->m.memory[TIER_CPU], *at = address;
-    return e->o.shape.discrete && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
+    return e->o.shape.terms->discrete && extent && at >= extent &&
+           at < extent + e->o.plan->tier_bytes[TIER_CPU];
 }
 
 uint64_t part_bytes(const struct executor *e, uint32_t buffer) {
-    uint64_t bytes = e->o.plan->buffer[buffer].bytes;
-    return (bytes + DEVICE_PAGE_BYTES - 1) / DEVICE_PAGE_BYTES * DEVICE_PAGE_BYTES;
+    return round_up(e->o.plan->buffer[buffer].bytes, DEVICE_PAGE_BYTES);
 }
 
 void *executor_address(const struct executor *e, struct buffer_ref ref) {

@@ -1,13 +1,10 @@
 /* What gathers and reductions share when they post: their turn, and the traffic counters. */
-#include "engine/executor/collective.h"
-
-#include "engine/executor/job.h"
-#include "engine/executor/work.h"
+#include "engine/executor/executor_internal.h"
 
 bool posts_calls(const struct operation *op) { return op->kind == OP_GATHER || op->kind == OP_REDUCE; }
 
 bool has_posted(const struct item *item) {
-    return !posts_calls(&item->task->op) || item->posted || item->done;
+    return !posts_calls(&item->task->op) || item->posted || item->leaves || item->done;
 }
 
 /* Nothing waits in a circle: an operation waits only for operations that were emitted before it. */

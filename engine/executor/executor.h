@@ -20,15 +20,10 @@
 #include <stdatomic.h>
 
 #include "engine/comm/comm.h"
+#include "engine/config/schedule/lr_schedule.h"
 #include "engine/device/device.h"
 #include "engine/plan/plan.h"
-#include "engine/schedule/lr_schedule.h"
 #include "kernels/quantize.h"
-
-struct point {
-    uint8_t stream;
-    uint64_t value; /* reached when this number of operations of the stream have retired */
-};
 
 /* The contribution of one rank to the agreement of a step. It has the same size on all ranks. */
 struct agreement {
@@ -38,6 +33,7 @@ struct agreement {
     uint64_t overflow_unit; /* 1 + the last unit with an inf or NaN in this rank's shards; 0: none */
     uint64_t trace;         /* hash of all operations emitted */
     uint64_t fingerprint;   /* of all collectives posted */
+    uint64_t settings;      /* hash of the settings that each rank takes from its own */
     struct save_report {
         uint64_t state, bytes, checksum; /* of this rank's file; see background_save.h */
     } save;
@@ -77,19 +73,11 @@ struct executor_shape {
     struct policy *policy;
     const struct model *model;
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* by axes and stream; NULL where not used */
-    struct precision precision; /* of regions that are not kept in fp32: see region_precision */
-    bool discrete;              /* the host cannot touch the device's memory: plan_options.discrete */
-    bool host_updates;          /* the value of plan_host_updates, which needs the plan */
-    bool native_reduction;
-    /* Multiplies gradients before they are sent; the product is rounded to the message type. 0: no multiplication. */
-    float gradient_factor;
+    /* its precision is that of regions that are not kept in fp32: see region_precision */
+    const struct terms *terms;
+    bool host_updates; /* the value of plan_host_updates, which needs the plan */
     /* Per parameter: the rank that changes its direction, where its optimizer updates whole matrices. */
     const uint32_t *matrix_owner;
-    /* The format of codes for gradients that a reduction scatters (kernels/quantize.h). CODE_NONE: elements are sent.
-     * region_code has the format of gathers. */
-    enum code_format gradient_code;
-    /* Collectives that need scratch memory go in rounds of at most so many bytes of all shares. 0: PIECE_BYTES_DEFAULT. */
-    uint64_t piece_bytes;
 };
 
 /* The operations that the executor performs, from blueprint_executor_options. */
@@ -167,30 +155,8 @@ struct zero_error *executor_error(struct executor *executor);
 void executor_place(struct executor *executor, void *const memory[TIERS], void *space,
                     struct agreement *agreements);
 
-/* ---- events; executor_has_room() must be true before each ---- */
+/* ---- events (stages/policy.h) ---- */
 
-bool executor_has_room(const struct executor *executor);
-zero_status executor_pass(struct executor *executor, bool evaluating, bool last);
-/* policy_resume, policy_cancel. */
-zero_status executor_resume_pass(struct executor *executor, bool last);
-zero_status executor_cancel(struct executor *executor, bool step);
-/* Emits the operations that the use needs. The use has started, and the host may compute, once executor_computing()
- * returns true. */
-zero_status executor_begin(struct executor *executor, uint32_t position);
-bool executor_computing(const struct executor *executor);
-zero_status executor_end(struct executor *executor);
-/* The present use steps aside for another one, or between two of its micro-batches, and goes on (policy_step_aside). */
-zero_status executor_step_aside(struct executor *executor);
-zero_status executor_go_on(struct executor *executor, uint32_t position);
-/* A forward that runs again inside the backward (policy_recompute). It begins and ends like a use. */
-zero_status executor_recompute(struct executor *executor, uint32_t use, uint32_t next);
-zero_status executor_recomputed(struct executor *executor, uint32_t use);
-/* After the last micro-step: completes all gradients. */
-zero_status executor_complete(struct executor *executor);
-zero_status executor_agree(struct executor *executor, const struct agreement *mine, struct point *out_point);
-/* The agreements of all ranks, in rank order. Valid once the agreement's point is reached, until the next
- * executor_agree. */
-const struct agreement *executor_agreements(const struct executor *executor);
 /* The settings of the updates of a step. `scalars` has `count` entries, indexed by model_param.scalars. `scale` multiplies the summed
  * gradient. `rounding_key` is the key of this step for states that are rounded stochastically. The averaged weights move by
  * `average_share` (kernels/average.h); 0: they stay. */
@@ -201,14 +167,25 @@ struct update_settings {
     uint64_t rounding_key;
     float average_share;
 };
-/* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
-void executor_settle(struct executor *executor, const struct update_settings *settings);
-/* With updates in the backward, OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow: the other place of each chunk has the values
- * before the updates. `settings` are then used only for OUTCOME_REPEATED, because the backward has used those of executor_settle. */
-zero_status executor_apply(struct executor *executor, enum outcome outcome,
-                           const struct update_settings *settings);
-zero_status executor_written(struct executor *executor);
-zero_status executor_flush(struct executor *executor);
+
+/* Emits the operations of an event; executor_has_room() must be true. In a use the host may compute once executor_computing() is
+ * true; a forward that runs again inside the backward begins and ends like a use.
+ *
+ * PASS: with updates in the backward, the last training pass of a step has the settings of the updates. Until the backward begins,
+ * those of another pass replace them.
+ * APPLY: with updates in the backward, OUTCOME_REPEATED and OUTCOME_SKIPPED need a shadow: the other place of each chunk has the
+ * values before the updates. Its settings are then used only for OUTCOME_REPEATED, because the backward has used those of PASS. */
+zero_status executor_emit(struct executor *executor, const struct event *event);
+
+bool executor_has_room(const struct executor *executor);
+bool executor_computing(const struct executor *executor);
+/* The device's compute stream has room for work of the host. A failure of the device counts as room: the work reports it. */
+bool executor_stream_has_room(const struct executor *executor);
+bool executor_agreed(const struct executor *executor); /* the last AGREE is done */
+/* The agreements of all ranks, in rank order. Valid once executor_agreed() is true, until the next AGREE. */
+const struct agreement *executor_agreements(const struct executor *executor);
+/* After APPLY: the updates are complete, if the plan needs that before the next pass. */
+bool executor_settled(const struct executor *executor);
 
 /* From now on the update of region r starts only while go[r] is not 0. A save in the background uses this while it
  * reads the region's state. The caller owns `go`, which has one entry per region; any thread may set an entry. NULL:
@@ -240,7 +217,6 @@ uint32_t executor_threads(const struct executor *executor); /* of a job: at leas
 /* ---- progress ---- */
 
 zero_status executor_poll(struct executor *executor, bool *out_moved);
-bool executor_reached(const struct executor *executor, struct point point);
 bool executor_idle(const struct executor *executor); /* every operation that was emitted has retired */
 /* A collective has started and has not retired: other ranks may use its buffers. */
 bool executor_in_flight(const struct executor *executor);
@@ -302,6 +278,15 @@ void executor_refetch(struct executor *executor);
 /* All chunks on the drive count as never stored from now on: they are zero, and are not read. */
 zero_status executor_clear_chunks(struct executor *executor);
 
+/* With a shadow: the last step, or values that the host wrote, must be committed. APPLY sets it; a commit, and executor_forget_commits,
+ * clear it. */
+bool executor_commits(const struct executor *executor);
+void executor_set_commits(struct executor *executor, bool commits);
+/* True if the step before must be committed before this event: with updates in the backward, that of the first use in which, or after
+ * which, the step may update: a use of the last pass's backward, or a forward that is recomputed for it. These updates overwrite the
+ * step before the one that is committed. */
+bool executor_commits_before(const struct executor *executor, const struct event *event);
+
 /* ---- with a shadow: the drive keeps two epochs; call these between steps, except executor_commit (in a step) ---- */
 
 /* Every STORE that was emitted has retired. */
@@ -319,8 +304,6 @@ zero_status executor_forget_commits(struct executor *executor);
 /* Resumes from a committed epoch. executor_chunk then reads the chunks of that epoch. */
 zero_status executor_resume(struct executor *executor, uint64_t epoch);
 
-/* The sum of squares of this rank's shards of the gradient, regions in the order of refresh. */
-double executor_norm_squared(const struct executor *executor);
 uint64_t executor_trace(const struct executor *executor);
 struct traffic executor_traffic(const struct executor *executor);
 double executor_update_seconds(const struct executor *executor);

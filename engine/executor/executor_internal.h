@@ -1,6 +1,6 @@
-/* The executor's own structs. Only the files of this folder include this header. */
-#ifndef ZERO_ENGINE_EXECUTOR_INTERNAL_H
-#define ZERO_ENGINE_EXECUTOR_INTERNAL_H
+/* The executor's own structs. Only the files of this folder include this header, and tests that look at streams. */
+#ifndef ZERO_ENGINE_EXECUTOR_EXECUTOR_INTERNAL_H
+#define ZERO_ENGINE_EXECUTOR_EXECUTOR_INTERNAL_H
 
 #include "engine/executor/executor.h"
 #include "kernels/tensor_norms.h"
@@ -50,14 +50,21 @@ enum awaits {
 /* The parts of a chunk that have a checksum: the parts of its record, its parameters, its gradient. */
 enum { SUM_PARAMS = RECORD_PARTS, SUM_GRADS, CHUNK_SUMS };
 
+struct item;
+
+/* A step of an item: it may start work, which the item awaits before its next step. */
+typedef zero_status (*step_fn)(struct executor *e, struct item *item);
+
 struct item { /* one point of an operation, from start to retirement */
     struct task *task;
-    uint32_t index; /* index in the operation */
+    const step_fn *steps; /* of its kind of operation (perform.c) */
+    uint32_t index;       /* index in the operation */
     bool done, posted;
+    bool leaves;          /* REDUCE: all but the copy of its shard to the host's memory is done */
     bool waits;           /* it is in flight, and waits for the points that it needs (progress.c) */
-    bool trails;          /* steps after its collective began before comm said that the collective is done */
+    bool awaits_comm;     /* steps after its collective began before comm said that the collective is done */
     uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */
-    uint8_t step, awaits; /* the next step (perform.c), and the condition before that step */
+    uint8_t step, awaits; /* the next step, and the condition before that step */
     uint64_t moved;       /* elements of each share of a lent region (lent.c) */
     struct comm_work *work;
     struct job *job;
@@ -67,6 +74,11 @@ struct item { /* one point of an operation, from start to retirement */
     struct tier_work *transfer[TRANSFERS_MAX];
     uint64_t sum[CHUNK_SUMS]; /* FETCH and STORE: checksums of the bytes that were read, or will be written */
 };
+
+/* The item's next step is `step` again, and those after it follow. */
+static inline void repeat_from(struct item *item, step_fn step) {
+    for (item->step = 0; item->steps[item->step] != step;) item->step++;
+}
 
 /* A part of each share; the shares cut a whole region, or this rank's shard. */
 struct part {
@@ -145,7 +157,7 @@ struct executor {
     const atomic_uchar *go;               /* executor_hold */
     struct operation_list list, expanded; /* scratch: list of one event; list of one operation, expanded */
     uint32_t *bound;      /* [2][regions]: buffer of the full parameters, of the full gradient */
-    bool *live;           /* per buffer: its interval is open */
+    bool *live;           /* per part of the gathered units' memory: a buffer there is in use */
     double *norm;         /* per region: sum of squares of this rank's shard; options.norms, if not NULL */
     bool *normed;         /* per region: `norm` belongs to the present gradient, or soon will */
     uint64_t parts_bytes; /* of the address space: in use */
@@ -153,12 +165,82 @@ struct executor {
     struct agreement *mine, *all;
     struct scalar_set scalars[SCALAR_SETS];
     uint32_t set;
-    bool settled; /* executor_settle has begun the step's set */
+    bool set_begun; /* of the step */
+    bool commits;   /* executor_commits */
     uint64_t trace;
     struct traffic traffic;
     _Atomic uint64_t update_ns; /* jobs add to it */
     struct jobs jobs;
     struct zero_error error;
 };
+
+/* ---- address.c: from symbolic buffers to planned ones, and to addresses. More addresses are in executor.h. ---- */
+/* The planned buffer that a reference means now (NO_BUFFER: it is not in memory), and the variable that holds it. */
+uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref);
+uint32_t *buffer_binding(const struct executor *e, struct buffer_ref ref);
+void *buffer_address(const struct executor *e, uint32_t buffer);
+/* The address of a buffer for an item: the item's own slot if the buffer is a ring, else the start of the buffer. */
+void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref, uint32_t buffer);
+/* A slot of the staging ring for chunks, and the slot after the ring. */
+uint8_t *slot_address(const struct executor *e, uint64_t slot);
+uint8_t *access_slot(const struct executor *e);
+/* The address of this rank's part under `placement`, in a buffer that holds either that part alone or the whole
+ * region. */
+void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
+                       struct placement placement, enum dtype dtype);
+/* The directions of this rank's part of a region, in a buffer that has those of the whole region. */
+float *part_of_directions(const struct executor *e, uint32_t region, uint32_t buffer,
+                          struct placement placement);
+/* True if the device is discrete and the address is in the host's memory. */
+bool crosses(const struct executor *e, const void *address);
+/* The memory that a part of the address space takes. */
+uint64_t part_bytes(const struct executor *e, uint32_t buffer);
+
+/* ---- region.c: what the executor knows of a region: its policy, types, optimizer and unit, and the sizes of its parts ---- */
+const struct region *policy_region(const struct executor *e, uint32_t region);
+/* The region behind a reference, if the host program's memory takes the buffer's place; else NULL. */
+const struct model_region *lent_region(const struct executor *e, struct buffer_ref ref);
+/* Which type is where in a region. */
+struct precision precision_of(const struct executor_shape *o, uint32_t region);
+/* The same for an operation: directions are fp32, also when sent. Norms of tensors are sent as words of the size of
+ * fp32. */
+struct precision moved_precision(const struct executor_shape *o, const struct operation *op);
+/* Elements of one part of a region under a placement, and of the part that this rank holds. */
+uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct placement placement);
+uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
+/* The gradient shard that a reduction writes: its placement, also where the step needs the whole gradient, and its
+ * size. */
+struct placement grad_shard_placement(const struct region *r);
+const struct optimizer *region_optimizer(const struct executor *e, uint32_t region);
+const char *unit_name(const struct executor *e, uint32_t region);
+
+/* ---- submit.c: work and copies on the device ---- */
+/* Lets streams of the device (a bit for each) wait for a ticket; 0: for nothing. */
+zero_status await_ticket(struct executor *e, uint8_t streams, uint64_t ticket);
+/* Start work or a copy; the item awaits it. */
+zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
+                   enum device_stream stream, const void *argument, struct device_work *work);
+zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
+                 const void *source, uint64_t bytes);
+
+/* ---- job.c: jobs of items. The threads that run jobs use executor.h. ---- */
+/* Gives the item a job that reads or writes `bytes` bytes; false: the work is too small for a job or not the host's, or there is
+ * no free job. */
+bool job_submit(struct executor *e, struct item *item, enum job_queue queue, const struct kernel *kernel,
+                const void *argument, uint64_t bytes);
+/* Tests the item's job, and removes a job that is done. */
+zero_status job_test(struct executor *e, struct item *item, bool *out_done);
+
+/* ---- collective.c: gathers and reductions post calls. Where comm has one order of calls, an item posts its first call once all
+ * gathers and reductions that were emitted before it, on the other streams, have posted their last one. ---- */
+bool posts_calls(const struct operation *op);
+bool has_posted(const struct item *item); /* its last call */
+bool collective_turn(const struct executor *e, const struct item *item);
+zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
+                      const struct comm_call *call);
+/* Posts a gather or a reduction, and adds comm's counters of that call to executor_traffic. `codes`: elements per
+ * share whose codes are sent; 0: elements are sent. */
+zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
+                         const struct comm_call *call, uint64_t codes);
 
 #endif

@@ -5,9 +5,9 @@
  *
  * A job touches the memory of its operation. Nothing else does before the operation is done: operations wait for each other's memory,
  * as if a GPU did the work. Besides, an update reads its scalar set, which is not written before its last update is done
- * (executor_settle), and adds to update_ns, which is atomic; a reduction writes its region's norm, which AGREE reads: it waits for all
+ * (take_settings), and adds to update_ns, which is atomic; a reduction writes its region's norm, which AGREE reads: it waits for all
  * reductions; checksums go to their item. All else that a job and the executor share is `state`. */
-#include "engine/executor/job.h"
+#include "engine/executor/executor_internal.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* What the executor knows of a region: its policy, types, optimizer and unit, and the sizes of its parts. */
-#include "engine/executor/region.h"
+#include "engine/executor/executor_internal.h"
 
 const struct region *policy_region(const struct executor *e, uint32_t region) {
     return &e->o.shape.policy->region[region];
@@ -13,7 +13,7 @@ const struct model_region *lent_region(const struct executor *e, struct buffer_r
 }
 
 struct precision precision_of(const struct executor_shape *o, uint32_t region) {
-    return region_precision(&o->model->region[region], &o->precision);
+    return region_precision(&o->model->region[region], &o->terms->precision);
 }
 
 struct precision moved_precision(const struct executor_shape *o, const struct operation *op) {

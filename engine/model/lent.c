@@ -121,11 +121,10 @@ static zero_status meet(struct model *m, enum lent_array array, const struct mod
     }
     if (p == q) return error_set(error, ZERO_E_ARGUMENT, "spans of parameter \"%s\" overlap", p->name);
     bool first = p < q;
-    return error_set(
-        error, ZERO_E_ARGUMENT,
-        "parameters \"%s\" and \"%s\" have spans in the same memory: give each its own, or declare "
-        "one as tied to the other",
-        first ? p->name : q->name, first ? q->name : p->name);
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "parameters \"%s\" and \"%s\" have spans in the same memory: give each its own, or "
+                     "declare one as tied to the other",
+                     first ? p->name : q->name, first ? q->name : p->name);
 }
 
 /* If an extent overlaps any that begins before it, it overlaps the one of these that ends last. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/base/integer.h"
 #include "engine/base/utf8.h"
 #include "engine/model/lent.h"
 #include "engine/model/tensor.h"
@@ -263,8 +264,6 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
 
 /* ---- layout ---- */
 
-static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
-
 /* What is not cut, or stays fp32 for its accuracy, is not coded. */
 static uint8_t class_of(const struct model *m, const struct model_param *p, uint64_t persistent_elements) {
     bool persistent = p->count <= persistent_elements,
@@ -300,12 +299,11 @@ static zero_status lay_out_unit(struct model *m, struct zero_unit *unit, uint32_
     for (uint8_t c = 0; c < REGION_CLASSES; c++) {
         if (!present[c]) continue;
         if (use->count == USE_REGIONS_MAX)
-            return error_set(
-                error, ZERO_E_UNSUPPORTED,
-                "unit \"%s\" has parameters of more than %d kinds (frozen, small, kept in fp32, updated by "
-                "another optimizer, counted on another model rank, gathered in other codes): declare it as "
-                "two units",
-                unit->name, USE_REGIONS_MAX);
+            return error_set(error, ZERO_E_UNSUPPORTED,
+                             "unit \"%s\" has parameters of more than %d kinds (frozen, small, kept in fp32, "
+                             "updated by another optimizer, counted on another model rank, gathered in other "
+                             "codes): declare it as two units",
+                             unit->name, USE_REGIONS_MAX);
         struct model_region *r = &m->region[m->regions];
         *r = (struct model_region){.unit = unit->index, .class_index = c, .param = *storage};
         for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
@@ -323,11 +321,10 @@ static zero_status add_region(struct use *use, uint32_t region, const char *unit
     for (uint8_t k = 0; k < use->count; k++)
         if (use->region[k] == region) return ZERO_OK;
     if (use->count == USE_REGIONS_MAX)
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "unit \"%s\" is tied to parameters of too many units, or too many units are held; %d "
-            "regions are possible in a use",
-            unit, USE_REGIONS_MAX);
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "unit \"%s\" is tied to parameters of too many units, or too many units are held; "
+                         "%d regions are possible in a use",
+                         unit, USE_REGIONS_MAX);
     use->region[use->count++] = (uint16_t)region;
     return ZERO_OK;
 }

@@ -9,11 +9,11 @@
 #ifndef ZERO_ENGINE_MODEL_MODEL_H
 #define ZERO_ENGINE_MODEL_MODEL_H
 
-#include "engine/base/dtype.h"
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
 #include "engine/base/name_index.h"
-#include "engine/model/precision.h"
+#include "engine/base/numbers/dtype.h"
+#include "engine/base/precision.h"
 #include "engine/zero.h"
 #include "kernels/quantize.h"
 #include "stages/policy.h"
@@ -55,9 +55,9 @@ struct model_param {
     uint32_t span_count;
     uint64_t copied;       /* the version of the weights that the borrowed memory holds */
     bool other;            /* the run's other optimizer updates it: set by the owner, before model_lay_out */
-    uint32_t copies;       /* model ranks that have it (engine/peers); 0: not replicated over model ranks */
+    uint32_t copies;       /* model ranks that have it (engine/ranks); 0: not replicated over model ranks */
     enum code_format code; /* codes of gathers from shards: set by the owner, before model_lay_out */
-    bool elsewhere;        /* it counts on an earlier model rank: set by engine/peers, before model_lay_out */
+    bool elsewhere;        /* it counts on an earlier model rank: set by engine/ranks, before model_lay_out */
     bool written;          /* its gradient holds this accumulation's sum so far (of the owner) */
     uint64_t name_hash;    /* of the tensor */
 };

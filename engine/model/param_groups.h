@@ -9,7 +9,7 @@
 
 struct param_groups {
     const struct config_groups *config;
-    struct optimizer_params params[GROUP_MAX]; /* lr and betas as given, before any schedule */
+    struct optimizer_params params[GROUP_MAX]; /* as given, before any schedule */
     /* The optimizer of the groups that name one in place of the run's; all these groups have the same. NULL: no group
      * names one. */
     const struct optimizer *other;

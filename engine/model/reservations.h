@@ -14,7 +14,7 @@ struct reservations {
         zero_tier tier;
         uint64_t bytes;
         char name[64];
-        /* For a scratch (engine/scratch): the bytes that a step moves, and the bytes that the drive has allocated. */
+        /* For a scratch (engine/state): the bytes that a step moves, and the bytes that the drive has allocated. */
         uint64_t read_bytes, written_bytes, allocated;
         bool scratch;
         /* For spare memory: the parts that the host program can use. `bytes` are the bytes of the granted parts. */
@@ -38,6 +38,9 @@ void reservations_fit(const struct reservations *reservations, uint64_t room, ui
 
 /* Grants so many parts, and tells the host program. Returns their bytes. */
 uint64_t reservations_grant(struct reservations *reservations, const uint64_t parts[SPARES_MAX]);
+
+/* The bytes of spare memory that are asked for and not granted yet. */
+uint64_t reservations_spare_bytes(const struct reservations *reservations);
 
 /* Bytes that the reservations move from and to the drive in a step. */
 uint64_t reservations_read_bytes(const struct reservations *reservations);

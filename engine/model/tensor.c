@@ -30,11 +30,10 @@ static zero_status check_alike(const struct model_param *first, const struct mod
                  p->tensor_rows == first->tensor_rows &&
                  memcmp(p->shape + 1, first->shape + 1, (p->dims - 1) * sizeof *p->shape) == 0;
     if (alike) return ZERO_OK;
-    return error_set(
-        error, ZERO_E_ARGUMENT,
-        "parameter \"%s\": the parts of tensor \"%s\" have the same dimensions but the first, and "
-        "the same flags, group and tensor_rows; those of \"%s\" differ",
-        p->name, p->tensor, first->name);
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "parameter \"%s\": the parts of tensor \"%s\" have the same dimensions but the first, "
+                     "and the same flags, group and tensor_rows; those of \"%s\" differ",
+                     p->name, p->tensor, first->name);
 }
 
 #define ELEMENTS_MAX ((uint64_t)1 << 56)
@@ -43,17 +42,17 @@ static zero_status check_alike(const struct model_param *first, const struct mod
 static zero_status check_rows(const struct model_param *p, uint64_t row, uint64_t rows,
                               struct zero_error *error) {
     if (p->tensor == p->name && (row || rows))
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "parameter \"%s\" has a tensor_row or tensor_rows, and tensor is NULL: give the "
-                         "tensor's name",
-                         p->name);
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "parameter \"%s\" has a tensor_row or tensor_rows, and tensor is NULL: give the tensor's name",
+            p->name);
     if (rows > ELEMENTS_MAX / (p->count / p->shape[0]))
         return error_set(error, ZERO_E_ARGUMENT,
                          "tensor \"%s\" of %" PRIu64 " rows has more than 2^56 elements", p->tensor, rows);
     if ((!rows && !row) || (p->shape[0] <= rows && row <= rows - p->shape[0])) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
-                     "parameter \"%s\" has the rows %" PRIu64 " to %" PRIu64 " of tensor \"%s\", and "
-                     "tensor_rows is %" PRIu64 ": give the rows of the whole tensor",
+                     "parameter \"%s\" has the rows %" PRIu64 " to %" PRIu64
+                     " of tensor \"%s\", and tensor_rows is %" PRIu64 ": give the rows of the whole tensor",
                      p->name, row, row + p->shape[0], p->tensor, rows);
 }
 
@@ -84,8 +83,7 @@ zero_status tensor_join(struct model *model, struct model_param *p, uint64_t row
     if (p->owner != model->params)
         return error_set(
             error, ZERO_E_ARGUMENT,
-            "parameter \"%s\" is tied and a part of tensor \"%s\": leave tensor NULL, the owner's "
-            "applies",
+            "parameter \"%s\" is tied and a part of tensor \"%s\": leave tensor NULL, the owner's applies",
             p->name, p->tensor);
     struct model_param *first = find_cut(model, p->tensor);
     if (!first) return begin_cut(model, p, error);

@@ -27,9 +27,12 @@ zero_status device_memory_measure(struct device_room *memory, struct device *dev
 /* The budget of a plan and its reservations, where memory.device gives none; 0: there is no bound. */
 uint64_t device_memory_budget(const struct device_room *memory);
 
-/* What `planned` bytes of the engine and the reservations leave for spare memory, where `sharers` ranks divide what is free. No plan knows
- * what kernels, graphs and communicators take once they work, so more than the margin stays free: a twentieth of the GPU, if
- * that is more. UINT64_MAX: there is no bound. */
+/* The most bytes of a plan and its reservations that need not be there, where `sharers` ranks divide what is free. No plan knows what
+ * kernels, graphs and communicators take once they work, so more than the margin stays free: a twentieth of the GPU, if that is
+ * more. UINT64_MAX: there is no bound. */
+uint64_t device_memory_room(const struct device_room *memory, uint32_t sharers);
+
+/* What `planned` bytes of the engine and the reservations leave of that for spare memory. UINT64_MAX: there is no bound. */
 uint64_t device_memory_spare(const struct device_room *memory, uint64_t planned, uint32_t sharers);
 
 /* Call it before the plan's memory is allocated. ZERO_E_BUDGET: the engine's `planned` bytes, the host program's reservations that

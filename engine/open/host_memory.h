@@ -1,5 +1,7 @@
-/* How much host memory the ranks of a machine may take: the least of what its control groups and the machine allow. A
- * process that takes more is killed by the kernel, without a word. Threads: any. */
+/* What the ranks of a machine may take of it. Host memory: the least of what its control groups and the machine allow. A
+ * process that takes more is killed by the kernel, without a word. CPU time: see below.
+ *
+ * Threads: any. */
 #ifndef ZERO_ENGINE_OPEN_HOST_MEMORY_H
 #define ZERO_ENGINE_OPEN_HOST_MEMORY_H
 
@@ -20,5 +22,15 @@ void host_memory_read(const char *root, struct host_memory *out);
 /* ZERO_E_BUDGET, with what is needed and what is allowed, where `ranks` ranks of `bytes` each take more. */
 zero_status host_memory_check(const struct host_memory *memory, uint64_t bytes, uint32_t ranks,
                               struct zero_error *error);
+
+/* The CPU time that the control groups of this process allow. More threads than that are stopped for a part of each period, and are
+ * slower than fewer threads. */
+struct cpu_quota {
+    uint32_t cpus;  /* whole ones, at least 1; UINT32_MAX: no quota */
+    uint64_t group; /* equal for processes of this host that share the quota */
+};
+
+/* `root`: as in host_memory_read. */
+void cpu_quota_read(const char *root, struct cpu_quota *out);
 
 #endif

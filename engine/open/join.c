@@ -7,9 +7,8 @@
 #include <unistd.h>
 
 #include "engine/base/hash.h"
+#include "engine/base/host_call.h"
 #include "engine/comm/launch.h"
-#include "engine/open/cpu_quota.h"
-#include "engine/open/seat.h"
 #include "engine/ranks/local_ranks.h"
 #include "engine/ranks/model_ranks.h"
 #include "engine/ranks/rank_agreement.h"
@@ -27,8 +26,10 @@ struct share {
 };
 
 enum { CPUS_MAX = 1 << 16 }; /* Linux builds end at 8192; it refuses sets smaller than its own */
+enum { DRIVING_CPUS = 2 };   /* of a rank with a GPU; of few CPUs at most half of them */
 
-/* Allocates nothing: the number of threads, and so the bits, may not depend on memory. One CPU where Linux does not tell. */
+/* Allocates nothing: the number of threads may not depend on memory. The engine's bits do not depend on that number, but those of a
+ * host program that computes on the CPU may, as tools/gpt's do from 9 threads on (gpt.h). One CPU where Linux does not tell. */
 static struct cpus find_cpus(void) {
     char host[256] = "";
     cpu_set_t set[CPUS_MAX / CPU_SETSIZE];
@@ -39,13 +40,17 @@ static struct cpus find_cpus(void) {
     return cpus;
 }
 
+static uint32_t least_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
 /* mpirun or taskset may have bound each rank to CPUs of its own, or to a socket that some share, or to none: those whose
- * sets are equal divide them. So do those that share a quota of CPU time, where that is less. */
+ * sets are equal divide them. So do those that share a quota of CPU time, where that is less. Where a rank drives a GPU, its update leaves
+ * CPUs to the threads that give the GPU work: the host's and the progress thread. */
 static void choose_threads(const struct joining *j, uint32_t asked, struct share cpus, struct share quota) {
     struct share least = (uint64_t)quota.cpus * cpus.ranks < (uint64_t)cpus.cpus * quota.ranks ? quota : cpus;
     j->host->threads = asked ? asked : (uint32_t)j->config->threads;
     if (j->host->threads) return;
     j->host->threads = least.cpus > least.ranks ? least.cpus / least.ranks : 1;
+    if (j->run->discrete) j->host->threads -= least_of(DRIVING_CPUS, j->host->threads / 2);
     j->host->cpus = least.cpus, j->host->sharers = least.ranks;
 }
 
@@ -62,34 +67,32 @@ static zero_status check_summands(const struct joining *j, struct zero_error *er
     uint64_t ranks = j->ranks->data_size, shards = j->config->shard_ranks, copies = ranks / shards;
     uint64_t most = j->config->reshard == RESHARD_GROUP ? ranks : shards > copies ? shards : copies;
     if (most <= ORDERED_INPUTS_MAX) return ZERO_OK;
-    return error_set(error, ZERO_E_UNSUPPORTED,
-                     "%" PRIu64 " ranks on one GPU, which adds the gradients of at most %d: start fewer "
-                     "ranks on each GPU",
-                     most, (int)ORDERED_INPUTS_MAX);
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "%" PRIu64 " ranks on one GPU, which adds the gradients of at most %d: start fewer ranks on each GPU",
+        most, (int)ORDERED_INPUTS_MAX);
 }
 
 /* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for the messages between
  * hosts. */
-static zero_status open_data(struct joining *j, const struct seat *seat, struct zero_error *error) {
+static zero_status open_data(struct joining *j, const struct membership *m, struct zero_error *error) {
     int asked = j->config->comm.transport;
-    bool several = comm_of_processes(seat->transport);
+    bool several = comm_of_processes(m->transport);
     zero_status status = ZERO_OK;
     if (j->host->plans_only) return ZERO_OK;
     if (!j->run->discrete && asked == CONFIG_TRANSPORT_NCCL)
-        return error_set(
-            error, ZERO_E_CONFIG,
-            "comm.transport: \"nccl\" moves the memory of GPUs, and this rank computes on the CPU: set "
-            "device.type to \"cuda\", or comm.transport to \"auto\"");
+        return error_set(error, ZERO_E_CONFIG,
+                         "comm.transport: \"nccl\" moves the memory of GPUs, and this rank computes on the "
+                         "CPU: set device.type to \"cuda\", or comm.transport to \"auto\"");
     if (!j->run->discrete || j->ranks->size == 1) return ZERO_OK;
     if (!several) status = find_gpus(j, &several, error);
     if (status) return status;
     if (several && asked == CONFIG_TRANSPORT_COPIES)
         return error_set(error, ZERO_E_CONFIG,
                          "comm.transport: \"copies\" are for ranks that are threads on one GPU, and these "
-                         "have several: set "
-                         "it to \"auto\", or device.index to one GPU");
+                         "have several: set it to \"auto\", or device.index to one GPU");
     if (!several && asked != CONFIG_TRANSPORT_NCCL) return check_summands(j, error);
-    struct comm_options options = seat->options;
+    struct comm_options options = m->options;
     options.rank = j->ranks->rank, options.size = j->ranks->size, options.beside = j->ranks->comm;
     if (comm_open(&comm_nccl_ops, &options, &j->ranks->data, error) == ZERO_OK) return ZERO_OK;
     j->ranks->data = j->ranks->comm;
@@ -98,8 +101,9 @@ static zero_status open_data(struct joining *j, const struct seat *seat, struct 
 }
 
 /* MPI has no sum of bf16, and hosts none of fp16. */
-static zero_status check_native(const struct joining *j, const struct seat *seat, struct zero_error *error) {
-    bool only_fp32 = comm_native_fp32(j->host->plans_only ? seat->options.mirrors : seat->transport);
+static zero_status check_native(const struct joining *j, const struct membership *m,
+                                struct zero_error *error) {
+    bool only_fp32 = comm_native_fp32(j->host->plans_only ? m->options.mirrors : m->transport);
     bool fp32 = j->config->compute_dtype == DTYPE_F32 && j->config->communication_dtype == DTYPE_F32;
     if (j->config->comm.reduction != CONFIG_REDUCTION_NATIVE || !only_fp32 || j->run->discrete || fp32)
         return ZERO_OK;
@@ -108,19 +112,30 @@ static zero_status check_native(const struct joining *j, const struct seat *seat
                      "compute and communicate in fp32");
 }
 
-static bool ask_host(void *user) {
-    const struct host *host = user;
-    return host->interrupted(host->interrupted_user) != 0;
+struct question {
+    const struct host *host;
+    bool yes; /* also if the function throws */
+};
+
+static void ask(void *call) {
+    struct question *q = call;
+    q->yes = q->host->interrupted(q->host->interrupted_user) != 0;
 }
 
-static zero_status open_comm(struct joining *j, struct seat *seat, struct zero_error *error) {
-    seat->options.timeout_s = j->config->comm.timeout_s;
-    seat->options.unchecked = !j->config->comm.checksum;
-    seat->options.log = j->ranks->log;
-    seat->options.device = j->run->device;
-    if (j->host->interrupted) seat->options.interrupted = ask_host, seat->options.interrupted_user = j->host;
-    j->host->plans_only = seat->options.mirrors != NULL;
-    zero_status status = comm_open(seat->transport, &seat->options, &j->ranks->comm, error);
+static bool ask_host(void *user) {
+    struct question question = {user, true};
+    host_call(NULL, "zero_runtime.interrupted", ask, &question);
+    return question.yes;
+}
+
+static zero_status open_comm(struct joining *j, struct membership *m, struct zero_error *error) {
+    m->options.timeout_s = j->config->comm.timeout_s;
+    m->options.unchecked = !j->config->comm.checksum;
+    m->options.log = j->ranks->log;
+    m->options.device = j->run->device;
+    if (j->host->interrupted) m->options.interrupted = ask_host, m->options.interrupted_user = j->host;
+    j->host->plans_only = m->options.mirrors != NULL;
+    zero_status status = comm_open(m->transport, &m->options, &j->ranks->comm, error);
     if (status) return status;
     j->ranks->data = j->ranks->comm;
     j->ranks->rank = comm_rank(j->ranks->comm);
@@ -234,11 +249,11 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota
                 "rank %" PRIu32 " has another configuration than rank 0; give all ranks the same file", r);
     for (uint32_t r = 0; r < j->ranks->size && !status; r++)
         if (all[r + 1].discrete != all[1].discrete)
-            status = error_set(error, ZERO_E_CONFIG,
-                               "rank %" PRIu32
-                               " computes on %s and rank 0 on %s: set device.type to \"cpu\", or give "
-                               "every rank a GPU",
-                               r, device_word(all[r + 1].discrete), device_word(all[1].discrete));
+            status = error_set(
+                error, ZERO_E_CONFIG,
+                "rank %" PRIu32
+                " computes on %s and rank 0 on %s: set device.type to \"cpu\", or give every rank a GPU",
+                r, device_word(all[r + 1].discrete), device_word(all[1].discrete));
     for (uint32_t r = 0; r < j->ranks->size && !status; r++) {
         out[0].ranks += all[r + 1].cpus == cpus;
         out[1].ranks += all[r + 1].quota == quota;
@@ -252,14 +267,15 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
                        struct zero_error *error) {
     struct zero_error mine;
     error_clear(&mine);
-    if (!config_read(json, j->config, &mine) && runtime->model)
+    if (!json) error_set(&mine, ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path");
+    if (!config_read(json ? json : "{}", j->config, &mine) && runtime->model)
         config_read_model(j->config, runtime->model, &mine);
-    struct seat seat;
-    zero_status seated = seat_find(runtime, &seat, error);
-    zero_status status = join_device(j, runtime, seat.local_rank, &mine);
+    struct membership membership;
+    zero_status found = membership_find(runtime, &membership, &mine, error);
+    zero_status status = join_device(j, runtime, membership.local_rank, &mine);
     if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &j->run->device, error);
-    if (!status) status = seated;
-    if (!status) status = open_comm(j, &seat, error);
+    if (!status) status = found;
+    if (!status) status = open_comm(j, &membership, error);
     if (status && mine.code) *error = mine; /* its message says more */
     if (!status) status = find_model_ranks(j, runtime, error);
     if (!status) status = find_nodes(j, error);
@@ -273,8 +289,8 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
     cpu_quota_read("", &quota);
     struct share shares[2] = {{cpus.count, 0}, {quota.cpus, 0}};
     status = agree_config(j, cpus.hash, quota.group, &mine, shares, error);
-    if (!status) status = check_native(j, &seat, error);
-    if (!status) status = open_data(j, &seat, error);
+    if (!status) status = check_native(j, &membership, error);
+    if (!status) status = open_data(j, &membership, error);
     if (!status) choose_threads(j, runtime->threads, shares[0], shares[1]);
     return status;
 }

@@ -7,8 +7,8 @@
 
 #include "engine/ranks/model_ranks.h"
 #include "engine/state/commit_page.h"
+#include "kernels/device_work.h"
 #include "kernels/ordered_sum.h"
-#include "kernels/work.h"
 
 /* ---- groups of ranks ---- */
 
@@ -52,9 +52,8 @@ enum { TRANSFER_ROWS = 3 };
 static void log_pinned(const struct running *run) {
     if (run->device->pinned_by_driver)
         log_line(&run->ranks->log, ZERO_LOG_INFO,
-                 "GPU %" PRId64
-                 ": the driver refuses to pin the engine's memory (cuMemHostRegister), and allocates pinned "
-                 "memory itself; io_uring does not register that",
+                 "GPU %" PRId64 ": the driver refuses to pin the engine's memory (cuMemHostRegister), and "
+                 "allocates pinned memory itself; io_uring does not register that",
                  run->device->index);
 }
 
@@ -71,10 +70,10 @@ static uint32_t transfer_buffers(const struct running *run, const struct plan *p
 }
 
 struct tier_options start_drive_options(const struct running *run, const struct config *c,
-                                        const struct config_paths *paths, struct faults *faults) {
+                                        const struct config_paths *paths) {
     return (struct tier_options){.device = run->device,
                                  .log = &run->ranks->log,
-                                 .faults = faults,
+                                 .hook = run->hook,
                                  .nvme = {.paths = (const char *const *)paths->items,
                                           .path_count = (uint32_t)paths->count,
                                           .block_bytes = (uint32_t)c->aio_block_bytes,
@@ -90,7 +89,7 @@ static zero_status open_drive(struct running *run, const struct start_options *o
     struct commit_file keep = commit_file(run->ranks->rank, run->ranks->size);
     struct commit kept = {0};
     if (c->nvme_shadow) commit_search(paths, run->ranks->size, true, &kept);
-    struct tier_options options = start_drive_options(run, c, paths, o->faults);
+    struct tier_options options = start_drive_options(run, c, paths);
     options.bytes = plan->tier_bytes[TIER_NVME];
     options.requests_max = executor_requests_max(plan);
     options.nvme.keep = c->nvme_shadow ? keep.name : NULL;
@@ -104,7 +103,7 @@ static zero_status open_drive(struct running *run, const struct start_options *o
 zero_status start_scratches(struct scratches *scratches, const struct running *run,
                             const struct start_options *o, struct zero_error *error) {
     const struct config *c = o->blueprint->o.config;
-    struct tier_options options = start_drive_options(run, c, config_scratch_paths(c), o->faults);
+    struct tier_options options = start_drive_options(run, c, config_scratch_paths(c));
     options.bytes = scratches_bytes(scratches);
     options.requests_max = (uint32_t)scratches_places(scratches);
     return scratches_open(scratches, config_tier(c, TIER_NVME), &options, error);

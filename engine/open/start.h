@@ -5,15 +5,12 @@
 #include "engine/blueprint/blueprint.h"
 #include "engine/open/host.h"
 #include "engine/run/run.h"
-#include "engine/scratch/scratch.h"
-
-struct faults;
+#include "engine/state/scratch.h"
 
 struct start_options {
     const struct host *host;
     const struct blueprint *blueprint;
     const struct executor_watch *watch; /* or NULL */
-    struct faults *faults;              /* of the drive; or NULL */
 };
 
 /* The groups that the mesh needs: gathers and reductions have groups of their own, so that neither waits for the other. */
@@ -29,7 +26,7 @@ zero_status start_scratches(struct scratches *scratches, const struct running *r
 
 /* What all drives of an engine have in common. */
 struct tier_options start_drive_options(const struct running *run, const struct config *config,
-                                        const struct config_paths *paths, struct faults *faults);
+                                        const struct config_paths *paths);
 
 /* Opens a tier in memory, as planned. */
 zero_status start_memory(struct running *run, const struct blueprint *blueprint, enum tier_kind kind,

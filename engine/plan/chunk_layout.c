@@ -2,9 +2,7 @@
 
 #include <stdlib.h>
 
-static uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
-
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+#include "engine/base/integer.h"
 
 /* ---- one chunk ---- */
 
@@ -23,23 +21,26 @@ static void place_part(const struct chunk_layout *layout, const struct chunk_for
     part->bytes = round_up(at + CHUNK_TAG_BYTES - part->at, layout->align_bytes);
 }
 
-/* The weights of a record's elements are in its masters; all of each. */
-static bool keeps_masters(const struct chunk_format *format) { return format->param_dtype != DTYPE_F32; }
+static enum weight_place place_of(const struct chunk_format *format) {
+    if (format->param_dtype == DTYPE_F32) return WEIGHT_IN_PARAM;
+    bool masters = format->arrays > format->states && format->array_bytes[format->states] == sizeof(float);
+    return masters ? WEIGHT_IN_MASTER : WEIGHT_SPLIT;
+}
 
-static bool keeps_weights(const struct chunk_format *format) {
-    bool masters = keeps_masters(format) && format->arrays > format->states;
-    return masters && format->array_bytes[format->states] == sizeof(float);
+uint8_t chunk_part_arrays(const struct chunk_format *format, int part) {
+    if (format->apart) return part == PART_STATES ? ARRAY_MOMENTS : ARRAY_WEIGHTS;
+    return part == PART_STATES ? ARRAY_MOMENTS | ARRAY_WEIGHTS : 0;
 }
 
 /* Sets the places in the record of a chunk of c->count elements. */
 static void place_arrays(const struct chunk_layout *layout, const struct chunk_format *format,
                          struct chunk *c) {
     struct record_part *states = &c->part[PART_STATES], *weights = &c->part[PART_WEIGHTS];
-    bool halves = format->halves && format->moments < format->arrays;
+    bool parts = format->apart && format->moments < format->arrays;
     c->states = format->states;
-    place_part(layout, format, 0, halves ? format->moments : format->arrays, c, states);
+    place_part(layout, format, 0, parts ? format->moments : format->arrays, c, states);
     weights->at = states->bytes;
-    if (halves) place_part(layout, format, format->moments, format->arrays, c, weights);
+    if (parts) place_part(layout, format, format->moments, format->arrays, c, weights);
 }
 
 static uint64_t record_bytes(const struct chunk_layout *layout, const struct chunk_format *format,
@@ -79,38 +80,22 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
     return c;
 }
 
-struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct operation *op,
-                                 uint32_t item) {
-    struct chunk c = chunk_layout_at(layout, op->region, op->first + item);
-    const struct offload_region *r = &layout->region[op->region];
-    bool before = offload_half(op) == HALF_BEFORE;
-    if (!r->halves) return c;
-    if (!r->measures) c.part[before ? PART_WEIGHTS : PART_STATES].bytes = 0;
-    c.params &= !before || (r->measures && r->reads);
-    c.grads &= before;
+/* A chunk of which only these arrays are in a slot, or move. */
+static struct chunk with_arrays(const struct chunk_layout *layout, uint32_t region, struct chunk c,
+                                uint8_t arrays) {
+    for (int part = 0; part < RECORD_PARTS; part++)
+        if (!(arrays & chunk_part_arrays(format_of(layout, region), part))) c.part[part].bytes = 0;
+    c.params &= (arrays & ARRAY_PARAMS) != 0;
+    c.grads &= (arrays & ARRAY_GRADIENT) != 0;
     return c;
-}
-
-/* Both halves read states and weights. The first half changes the states, the second half everything else. A repeated update finds
- * the weights in the record's copy; an update that is taken back reads the parts that it changed. */
-static void move_measured(const struct chunk_format *format, const struct operation *op, struct chunk *c) {
-    bool before = offload_half(op) == HALF_BEFORE, fetches = op->kind == OP_FETCH,
-         params = before && !keeps_masters(format) && op->outcome == OUTCOME_UPDATED;
-    if (fetches && params) c->part[PART_WEIGHTS].bytes = 0;
-    if (fetches && op->outcome != OUTCOME_SKIPPED) return;
-    c->part[before ? PART_WEIGHTS : PART_STATES].bytes = 0;
-    c->params &= !before;
 }
 
 struct chunk chunk_layout_moved(const struct chunk_layout *layout, const struct operation *op,
                                 uint32_t item) {
-    struct chunk c = chunk_layout_needed(layout, op, item);
-    bool fetches = op->kind == OP_FETCH;
-    if (layout->region[op->region].measures) move_measured(format_of(layout, op->region), op, &c);
-    if (!fetches || op->outcome == OUTCOME_SKIPPED) c.grads = false;
-    if (fetches && op->outcome != OUTCOME_UPDATED) c.params = false;
-    if (!fetches && op->outcome == OUTCOME_SKIPPED) c.state = false;
-    return c;
+    const struct offload_region *r = &layout->region[op->region];
+    const struct update_leg *leg = &update_rows[r->scope].leg[op->leg];
+    return with_arrays(layout, op->region, chunk_layout_at(layout, op->region, op->first + item),
+                       leg_moves(leg, r->place, (enum operation_kind)op->kind, (enum outcome)op->outcome));
 }
 
 uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t region) {
@@ -152,63 +137,63 @@ uint64_t chunk_layout_grad_bytes(const struct chunk_layout *layout, uint32_t reg
 static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
 
 /* Elements of one page, of the narrowest that is stored in its memory layout. */
-static uint64_t page_elements(const struct chunk_layout *layout, const struct chunk_layout_options *o,
-                              uint32_t region) {
+static uint64_t page_elements(const struct chunk_layout *layout, const struct terms *t, uint32_t region) {
     const struct chunk_format *format = format_of(layout, region);
     uint64_t param = dtype_bytes(format->param_dtype), grad = dtype_bytes(format->grad_dtype);
-    return layout->align_bytes / (o->grads && grad < param ? grad : param);
+    return layout->align_bytes / (terms_grads_staged(t) && grad < param ? grad : param);
 }
 
-static uint64_t piece_bytes(const struct chunk_layout_options *o) {
-    return o->piece_bytes ? o->piece_bytes : PIECE_BYTES_DEFAULT;
+static uint64_t piece_bytes(const struct terms *t) {
+    return t->piece_bytes ? t->piece_bytes : PIECE_BYTES_DEFAULT;
 }
 
 /* A chunk is at most as large as the largest shard, so that small models plan small slots. It has whole pages of the
  * narrowest parameters and gradients. If gradients are reduced chunk by chunk, it has whole blocks of the norm, too; only
  * simulations with smaller pages do without, since their norms need not have the bits of another tier. */
-static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_options *o,
-                         uint32_t regions) {
+static void choose_chunk(struct chunk_layout *layout, const struct terms *t, uint32_t regions) {
     uint64_t largest = 0, page = 0, most = 1;
     for (uint32_t i = 0; i < regions; i++) {
         const struct chunk_format *format = format_of(layout, i);
-        uint64_t per_page = page_elements(layout, o, i);
+        uint64_t per_page = page_elements(layout, t, i);
         if (layout->elements[i] > largest) largest = layout->elements[i];
         if (per_page > page) page = per_page;
         if (chunk_format_bytes(format) > most) most = chunk_format_bytes(format);
     }
-    if (o->grads && !o->align_bytes && page < NORM_BLOCK_ELEMENTS) page = NORM_BLOCK_ELEMENTS;
+    if (terms_grads_staged(t) && !t->chunk_align_bytes && page < NORM_BLOCK_ELEMENTS)
+        page = NORM_BLOCK_ELEMENTS;
     uint64_t elements = CHUNK_BYTES_DEFAULT / most;
-    if (o->chunk_elements_max && o->chunk_elements_max < elements) elements = o->chunk_elements_max;
-    if (o->params || o->grads) elements = min64(elements, piece_bytes(o) / sizeof(float));
+    if (t->chunk_elements_max && t->chunk_elements_max < elements) elements = t->chunk_elements_max;
+    if (terms_params_staged(t) || terms_grads_staged(t))
+        elements = min64(elements, piece_bytes(t) / sizeof(float));
     elements = min64(elements, round_up(largest, page)) / page * page;
     layout->chunk_elements = elements ? elements : page;
 }
 
 /* The drive moves whole pages. So each rank's part of the gathered region has to be whole pages, unless there is only one: behind it is
  * room. */
-static bool read_in_place(const struct chunk_layout *layout, const struct chunk_layout_options *o,
+static bool read_in_place(const struct chunk_layout *layout, const struct terms *t,
                           const struct policy *policy, uint32_t region) {
     const struct region *r = &policy->region[region];
     uint64_t bytes = layout->elements[region] * dtype_bytes(format_of(layout, region)->param_dtype);
     bool pages = bytes % layout->align_bytes == 0 || placement_parts(r->rest, policy->mesh) == 1;
-    return o->params && o->reads_in_place && rests_sharded(r) && pages;
+    return terms_params_staged(t) && !t->discrete && !policy->gather_stagings && rests_sharded(r) && pages;
 }
 
 /* An optimizer without state has no state to stage: its chunks count as resident. */
-static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_options *o,
-                        const struct policy *policy) {
+static void cut_regions(struct chunk_layout *layout, const struct terms *t, const struct policy *policy) {
     for (uint32_t i = 0; i < policy->regions; i++) {
         uint64_t chunks = round_up(layout->elements[i], layout->chunk_elements) / layout->chunk_elements;
         const struct chunk_format *format = format_of(layout, i);
-        layout->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
-                                                    .resident = (uint32_t)chunks,
-                                                    .params = o->params && rests_sharded(&policy->region[i]),
-                                                    .in_place = read_in_place(layout, o, policy, i),
-                                                    .halves = format->halves,
-                                                    .measures = policy->region[i].tensors,
-                                                    .weights = format->arrays > format->moments,
-                                                    .reads = !keeps_weights(format)};
-        if (o->state && format->arrays && !policy->region[i].frozen) layout->region[i].resident = 0;
+        layout->region[i] =
+            (struct offload_region){.chunks = (uint32_t)chunks,
+                                    .resident = (uint32_t)chunks,
+                                    .params = terms_params_staged(t) && rests_sharded(&policy->region[i]),
+                                    .in_place = read_in_place(layout, t, policy, i),
+                                    .scope = policy->region[i].scope,
+                                    .place = place_of(format),
+                                    .weights = format->arrays > format->moments};
+        if (terms_state_staged(t) && format->arrays && !policy->region[i].frozen)
+            layout->region[i].resident = 0;
         layout->reads_in_place |= layout->region[i].in_place;
         layout->first_chunk[i] = layout->chunks;
         layout->chunks += chunks;
@@ -231,19 +216,47 @@ static uint32_t whole_chunks(const struct chunk_layout *layout, uint32_t region,
     return (uint32_t)(chunk ? min64(left / chunk, most) : 0);
 }
 
-/* Puts state on the device, from the first region in the order of refresh on. */
-static void choose_device(struct chunk_layout *layout, const struct chunk_layout_options *o,
+/* The most memory of brief shards (fix_brief): two sets in which units take turns, with a buffer for each region of a unit. Those of
+ * held units have their own. */
+static uint64_t brief_bytes(const struct chunk_layout *layout, const struct model *model,
+                            const struct policy *policy) {
+    uint64_t bytes = 0;
+    bool more = true;
+    for (uint32_t place = 0; more; place++) {
+        uint64_t most = 0;
+        more = false;
+        for (uint32_t i = 0, at = 0; i < policy->regions; i++) {
+            at = i && model->region[i].unit == model->region[i - 1].unit ? at + 1 : 0;
+            more |= at > place;
+            if (at != place || !policy->region[i].grad_brief || policy->region[i].frozen) continue;
+            uint64_t shard = chunk_layout_grad_bytes(layout, i);
+            if (model->unit[model->region[i].unit]->held)
+                bytes += shard;
+            else if (shard > most)
+                most = shard;
+        }
+        bytes += 2 * most;
+    }
+    return bytes;
+}
+
+/* Puts state on the device, from the first region in the order of use on. The gradient of a shard whose whole state is there is there,
+ * too; with the first brief one comes the memory of all of them. */
+static void choose_device(struct chunk_layout *layout, const struct terms *t, const struct model *model,
                           const struct policy *policy) {
-    uint64_t left = o->device_bytes, share = 0;
+    const bool device_grads = t->discrete || t->grad_tier != TIER_DEVICE;
+    uint64_t left = t->device_bytes, share = 0, turns = device_grads ? brief_bytes(layout, model, policy) : 0;
     for (uint32_t k = 0; k < policy->refreshes; k++) share += shard_bytes(layout, policy->refresh[k]);
-    share = (uint64_t)((double)share * o->device_share);
+    share = (uint64_t)((double)share * t->device_share);
     for (uint32_t k = 0; k < policy->refreshes && share; k++) {
-        uint32_t region = policy->refresh[k];
+        uint32_t region = policy->region[k].kth_trained;
         struct offload_region *r = &layout->region[region];
+        bool brief = policy->region[region].grad_brief;
         uint64_t state = shard_bytes(layout, region),
-                 grads = o->device_grads && leaves_shard(&policy->region[region])
+                 shard = device_grads && leaves_shard(&policy->region[region])
                              ? chunk_layout_grad_bytes(layout, region)
-                             : 0;
+                             : 0,
+                 grads = brief ? turns : shard;
         bool whole = state <= share && state + grads <= left;
         r->device = whole ? r->chunks : r->chunks ? whole_chunks(layout, region, min64(share, left)) : 0;
         if (r->resident < r->device) r->resident = r->device;
@@ -252,13 +265,14 @@ static void choose_device(struct chunk_layout *layout, const struct chunk_layout
         if (!whole && state) break; /* a shard without state stops nothing */
         share -= state;
         left -= whole ? state + grads : 0;
+        if (whole && brief) turns = 0;
     }
 }
 
 /* Keeps other state in memory, from the first region in the order of refresh on, while it fits in resident_bytes. */
-static void choose_residents(struct chunk_layout *layout, const struct chunk_layout_options *o,
+static void choose_residents(struct chunk_layout *layout, const struct terms *t,
                              const struct policy *policy) {
-    uint64_t left = o->resident_bytes;
+    uint64_t left = t->resident_bytes;
     for (uint32_t k = 0; k < policy->refreshes; k++) {
         uint32_t region = policy->refresh[k];
         struct offload_region *r = &layout->region[region];
@@ -276,10 +290,10 @@ static void choose_residents(struct chunk_layout *layout, const struct chunk_lay
 }
 
 /* Keeps gradients in memory, from the first region in the order of refresh on, while whole shards fit. */
-static void choose_gradients(struct chunk_layout *layout, const struct chunk_layout_options *o,
+static void choose_gradients(struct chunk_layout *layout, const struct terms *t,
                              const struct policy *policy) {
-    uint64_t left = o->grad_resident_bytes;
-    for (uint32_t k = 0; k < policy->refreshes && o->grads; k++) {
+    uint64_t left = t->grad_resident_bytes;
+    for (uint32_t k = 0; k < policy->refreshes && terms_grads_staged(t); k++) {
         uint32_t region = policy->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
         if (!leaves_shard(&policy->region[region]) || chunk_layout_device_whole(layout, region)) continue;
@@ -289,12 +303,26 @@ static void choose_gradients(struct chunk_layout *layout, const struct chunk_lay
     }
 }
 
-/* The bytes that the first half of an update reads, in addition to the second half, which reads everything. */
-static uint64_t again_bytes(const struct chunk_layout *layout, uint32_t region, const struct chunk *c) {
+/* If the host updates for a device, the sums of a use's micro-batches wait on the device, wherever their shards rest. */
+static void choose_held(struct chunk_layout *layout, const struct terms *t, const struct policy *policy) {
+    for (uint32_t k = 0; k < policy->refreshes && t->discrete && t->state_tier != TIER_DEVICE; k++) {
+        uint32_t region = policy->refresh[k];
+        layout->region[region].held =
+            policy->region[region].grad_turns && !chunk_layout_device_whole(layout, region);
+    }
+}
+
+/* The bytes of state and parameters that all legs of an update fetch of a chunk. */
+static uint64_t fetched_bytes(const struct chunk_layout *layout, uint32_t region, const struct chunk *c,
+                              enum outcome outcome) {
     const struct offload_region *r = &layout->region[region];
-    uint64_t masters = keeps_masters(format_of(layout, region)) ? c->part[PART_WEIGHTS].bytes : 0,
-             state = c->state ? c->part[PART_STATES].bytes + masters : 0;
-    return r->measures ? state + (c->params && r->reads) * c->param_bytes : 0;
+    uint64_t bytes = 0;
+    for (uint8_t i = 0; i < update_rows[r->scope].legs; i++) {
+        uint8_t arrays = leg_moves(&update_rows[r->scope].leg[i], r->place, OP_FETCH, outcome);
+        struct chunk moved = with_arrays(layout, region, *c, arrays);
+        bytes += (c->state ? chunk_record_bytes(&moved) : 0) + moved.params * moved.param_bytes;
+    }
+    return bytes;
 }
 
 static void place_records(struct chunk_layout *layout, const struct policy *policy) {
@@ -306,23 +334,26 @@ static void place_records(struct chunk_layout *layout, const struct policy *poli
             struct chunk chunk = chunk_layout_at(layout, i, c);
             uint64_t record = chunk.state ? chunk_record_bytes(&chunk) : 0;
             layout->record_row_bytes += record;
-            layout->step_bytes += record + chunk.params * chunk.param_bytes;
+            uint64_t step = record + chunk.params * chunk.param_bytes;
+            layout->step_bytes += step;
             layout->grad_bytes += chunk.grads * chunk.grad_bytes;
-            layout->again_bytes += again_bytes(layout, i, &chunk);
-            layout->again_record_bytes += r->measures ? record : 0;
+            layout->again_bytes += fetched_bytes(layout, i, &chunk, OUTCOME_UPDATED) - step;
+            layout->again_record_bytes += fetched_bytes(layout, i, &chunk, OUTCOME_REPEATED) - record;
             staged++;
         }
     }
     layout->slots = (uint32_t)min64(layout->slots, staged);
 }
 
-static void size_slots(struct chunk_layout *layout, const struct chunk_layout_options *o, uint32_t regions) {
+static void size_slots(struct chunk_layout *layout, const struct terms *t, uint32_t regions) {
     for (uint32_t i = 0; i < regions; i++) {
         const struct chunk_format *format = format_of(layout, i);
-        uint64_t record =
-                     o->state && format->arrays ? record_bytes(layout, format, layout->chunk_elements) : 0,
-                 params = o->params ? layout->chunk_elements * dtype_bytes(format->param_dtype) : 0,
-                 grads = o->grads ? layout->chunk_elements * dtype_bytes(format->grad_dtype) : 0;
+        uint64_t record = terms_state_staged(t) && format->arrays
+                              ? record_bytes(layout, format, layout->chunk_elements)
+                              : 0,
+                 params =
+                     terms_params_staged(t) ? layout->chunk_elements * dtype_bytes(format->param_dtype) : 0,
+                 grads = terms_grads_staged(t) ? layout->chunk_elements * dtype_bytes(format->grad_dtype) : 0;
         layout->slot_param[layout->kind[i]] = record;
         layout->slot_grad[layout->kind[i]] = record + params;
         if (record + params + grads > layout->slot_bytes) layout->slot_bytes = record + params + grads;
@@ -338,29 +369,30 @@ static void size_ring(struct chunk_ring *ring, uint64_t slot_bytes, uint32_t chu
     ring->slot_bytes = slot_bytes;
 }
 
-static void size_rings(struct chunk_layout *layout, const struct chunk_layout_options *o, uint32_t regions) {
-    uint64_t piece = piece_bytes(o), params = 0, grads = 0;
+static void size_rings(struct chunk_layout *layout, const struct terms *t, uint32_t regions) {
+    uint64_t piece = piece_bytes(t), params = 0, grads = 0;
     uint32_t param_chunks = 0, grad_chunks = 0;
     for (uint32_t i = 0; i < regions; i++) {
         const struct offload_region *r = &layout->region[i];
         struct chunk c = chunk_layout_at(layout, i, 0); /* no other is larger */
-        bool staged = r->params && !r->in_place;
+        bool staged = r->params && !r->in_place, ring = r->grads && (!r->held || t->discrete);
         if (staged && c.param_bytes > params) params = c.param_bytes;
-        if (r->grads && !r->held && c.grad_bytes > grads) grads = c.grad_bytes;
+        if (ring && c.grad_bytes > grads) grads = c.grad_bytes;
         if (staged && r->chunks > param_chunks) param_chunks = r->chunks;
-        if (r->grads && !r->held && r->chunks > grad_chunks) grad_chunks = r->chunks;
+        if (ring && r->chunks > grad_chunks) grad_chunks = r->chunks;
     }
     if (params) size_ring(&layout->params, params, param_chunks, piece);
     if (grads) size_ring(&layout->grads, grads, grad_chunks, piece);
 }
 
-zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_layout_options *o,
-                              const struct model *model, const struct policy *policy,
-                              struct zero_error *error) {
+zero_status chunk_layout_make(struct chunk_layout *layout, const struct terms *t,
+                              const struct chunk_format format[CHUNK_FORMATS], const struct model *model,
+                              const struct policy *policy, struct zero_error *error) {
     uint32_t regions = policy->regions;
-    *layout = (struct chunk_layout){.align_bytes = o->align_bytes ? o->align_bytes : CHUNK_ALIGN_BYTES,
-                                    .slots = o->slots ? o->slots : SLOTS_DEFAULT};
-    for (int f = 0; f < CHUNK_FORMATS; f++) layout->format[f] = o->format[f];
+    *layout =
+        (struct chunk_layout){.align_bytes = t->chunk_align_bytes ? t->chunk_align_bytes : CHUNK_ALIGN_BYTES,
+                              .slots = t->slots ? t->slots : SLOTS_DEFAULT};
+    for (int f = 0; f < CHUNK_FORMATS; f++) layout->format[f] = format[f];
     layout->region = calloc(regions, sizeof *layout->region);
     layout->kind = calloc(regions, sizeof *layout->kind);
     layout->elements = calloc(regions, sizeof *layout->elements);
@@ -373,18 +405,19 @@ zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_la
         const struct region *r = &policy->region[i];
         layout->kind[i] = (uint8_t)chunk_format_index(region_keeps_fp32(&model->region[i]),
                                                       region_other(&model->region[i]));
-        layout->format[layout->kind[i]].halves |= r->matrices || r->tensors;
+        layout->format[layout->kind[i]].apart |= update_rows[r->scope].legs > 1;
         layout->elements[i] =
             model->region[i].padded / placement_parts(r->frozen ? r->rest : r->state, policy->mesh);
     }
-    choose_chunk(layout, o, regions);
-    cut_regions(layout, o, policy);
-    choose_device(layout, o, policy);
-    choose_gradients(layout, o, policy);
-    choose_residents(layout, o, policy);
+    choose_chunk(layout, t, regions);
+    cut_regions(layout, t, policy);
+    choose_device(layout, t, model, policy);
+    choose_gradients(layout, t, policy);
+    choose_held(layout, t, policy);
+    choose_residents(layout, t, policy);
     place_records(layout, policy);
-    size_slots(layout, o, regions);
-    size_rings(layout, o, regions);
+    size_slots(layout, t, regions);
+    size_rings(layout, t, regions);
     return ZERO_OK;
 }
 

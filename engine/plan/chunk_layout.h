@@ -2,21 +2,21 @@
  *
  * A shard is cut every `chunk_elements`. A staged chunk of n elements moves as one record: the arrays of the states,
  * then the array of the masters if there are masters, each array on a cache line; then the tag; rounded up to whole
- * pages. Where an update has two halves (offload/expand.h), the moments change in the first one, averages and masters in the second one:
+ * pages. Where an update has two legs (engine/base/update.h), the moments change in the first one, averages and masters in the second one:
  * they are two parts of the record, each with a tag, in whole pages. Parameters that rest on the drive are stored apart from the records,
  * in their memory layout, chunk by chunk: so a gather can read them without state. So are gradients, which a reduction writes without
  * state.
  *
- * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
- * on the drive. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.
+ * In the order of use, the first chunks of state may be on the device. In the order of refresh, the first of the others may be in the
+ * host's memory, and the rest is on the drive. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.
  *
  * A slot of the staging ring holds one record, one chunk of parameters and one of gradients. The struct owns its tables.
  * All chunks have the same number of elements; their bytes depend on the region's types. */
 #ifndef ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
 #define ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
 
+#include "engine/config/terms.h"
 #include "engine/model/model.h"
-#include "engine/model/precision.h"
 #include "kernels/optimizer.h"
 #include "offload/expand.h"
 
@@ -37,32 +37,13 @@ struct chunk_format {
     uint32_t states;                                    /* the first of these arrays */
     /* The first of the states: the optimizer's own; the averaged weights follow, if there are any. */
     uint32_t moments;
-    bool halves; /* its update has two halves: chunk_layout_make sets it */
+    bool apart; /* moments move apart from weights: chunk_layout_make sets it */
     enum dtype param_dtype, grad_dtype;
 };
 
 /* By region_keeps_fp32 and region_other. */
 enum { CHUNK_FORMATS = 4 };
 static inline uint32_t chunk_format_index(bool keeps_fp32, bool other) { return keeps_fp32 + 2u * other; }
-
-struct chunk_layout_options {
-    bool state, params, grads; /* whether each of them is on the drive */
-    struct chunk_format format[CHUNK_FORMATS];
-    uint64_t chunk_elements_max; /* 0: only the default bound, CHUNK_BYTES_DEFAULT */
-    /* The page of a drive's requests. Chunks, records and slots are multiples of it. 0: CHUNK_ALIGN_BYTES. */
-    uint32_t align_bytes;
-    uint32_t slots; /* of the staging ring; 0: SLOTS_DEFAULT */
-    /* The part on the device while other state is elsewhere: at most this share of all state (0 to 1), and at most this number
-     * of bytes of state and, with device_grads, of the gradients that then also rest on the device. */
-    double device_share;
-    uint64_t device_bytes;
-    bool device_grads;
-    /* Of other state that may stay in memory, from the first region to be refreshed on. */
-    uint64_t resident_bytes;
-    uint64_t grad_resident_bytes; /* the same of gradients, whole shards */
-    uint64_t piece_bytes;         /* 0: PIECE_BYTES_DEFAULT */
-    bool reads_in_place; /* a drive may read into gathered regions, and shards are gathered as they rest */
-};
 
 struct chunk_layout {
     uint64_t align_bytes; /* a page */
@@ -86,8 +67,8 @@ struct chunk_layout {
     /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
      * bytes, and read the gradients that are there, too. */
     uint64_t step_bytes, grad_bytes;
-    /* If norms of whole tensors come between the halves of an update: the bytes that the first half reads in addition, and those
-     * for updates that are repeated. */
+    /* If a leg of an update reads what another one changes: the bytes that are read in addition, and those for updates that are
+     * repeated. */
     uint64_t again_bytes, again_record_bytes;
 };
 
@@ -118,9 +99,9 @@ struct chunk {
 /* The bytes of an element in all arrays. */
 uint32_t chunk_format_bytes(const struct chunk_format *format);
 
-zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_layout_options *options,
-                              const struct model *model, const struct policy *policy,
-                              struct zero_error *error);
+zero_status chunk_layout_make(struct chunk_layout *layout, const struct terms *terms,
+                              const struct chunk_format format[CHUNK_FORMATS], const struct model *model,
+                              const struct policy *policy, struct zero_error *error);
 void chunk_layout_free(struct chunk_layout *layout);
 
 struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region, uint32_t chunk);
@@ -130,12 +111,10 @@ static inline uint64_t chunk_record_bytes(const struct chunk *c) {
     return c->part[PART_STATES].bytes + c->part[PART_WEIGHTS].bytes;
 }
 
-/* The same, with those parts alone that an item of an UPDATE needs, or of a FETCH or STORE of state. */
-struct chunk chunk_layout_needed(const struct chunk_layout *layout, const struct operation *op,
-                                 uint32_t item);
-/* Of these, what the FETCH or STORE moves. Where an update is made again or taken back, the parameters come from the masters in the
- * record. */
+/* The same, with those parts alone that an item of an UPDATE has in its slot, or that an item of a FETCH or STORE of state moves. */
 struct chunk chunk_layout_moved(const struct chunk_layout *layout, const struct operation *op, uint32_t item);
+/* The arrays of a part of the record. */
+uint8_t chunk_part_arrays(const struct chunk_format *format, int part);
 
 /* The elements of the shard whose state is in memory; and, of these, the first whose state is on the device. */
 uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t region);

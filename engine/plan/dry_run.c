@@ -1,9 +1,7 @@
-#include "engine/plan/dry_run.h"
+#include "engine/plan/plan_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "engine/plan/fixed.h"
 
 uint32_t dry_run_slots(const struct policy *policy) {
     return 4 * policy->uses * USE_REGIONS_MAX * PLAN_SLOT_KINDS;
@@ -101,15 +99,14 @@ static void note(struct plan *plan, struct intervals *intervals, const struct po
  * begins these buffers at this use, and needs their place. */
 static void note_use(struct plan *plan, const struct intervals *intervals, const struct policy *policy,
                      uint32_t position) {
+    static const uint16_t kinds[PLAN_SLOT_KINDS] = {BUFFER_PARAM_FULL, BUFFER_GRAD_FULL, BUFFER_GRAD_SECOND};
     const struct use *use = policy_use(policy, position);
-    for (uint32_t i = 0; i < intervals->count; i++) {
-        const struct interval *v = &intervals->item[i];
-        for (uint8_t k = 0; k < use->count && v->open; k++) {
-            if (v->ref.region != use->region[k]) continue;
-            uint32_t *slot = dry_run_slot(plan, policy->evaluating, position, v->ref);
-            if (*slot == NO_BUFFER) *slot = i;
+    for (uint8_t k = 0; k < use->count; k++)
+        for (int kind = 0; kind < PLAN_SLOT_KINDS; kind++) {
+            const struct buffer_ref ref = {kinds[kind], use->region[k]};
+            uint32_t *slot = dry_run_slot(plan, policy->evaluating, position, ref);
+            if (*slot == NO_BUFFER) *slot = interval_open(intervals, ref);
         }
-    }
 }
 
 /* Runs the policy for the segment that may be recomputed before the backward at `position`. A segment of one unit
@@ -123,12 +120,12 @@ static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, st
     uint64_t fetched = 0;
     for (uint32_t use = first; use <= last && first < last; use++) {
         list->count = 0, ++*tick;
-        policy_recompute(policy, use, position, list);
+        policy_recompute(policy, &(struct event){.unit = use, .position = position}, list);
         fetched += fetched_bytes(plan, list);
         note(plan, intervals, policy, list, *tick);
         note_use(plan, intervals, policy, policy_recompute_position(policy, use, position));
         list->count = 0, ++*tick;
-        policy_recomputed(policy, use, list);
+        policy_recomputed(policy, &(struct event){.unit = use}, list);
         note(plan, intervals, policy, list, *tick);
     }
     return fetched;
@@ -137,11 +134,12 @@ static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, st
 /* The use's other micro-batches. */
 static void dry_micros(struct plan *plan, struct intervals *intervals, struct policy *policy,
                        struct operation_list *list, uint32_t position, uint32_t *tick) {
+    struct event use = {.position = position};
     uint32_t count = policy_backward(policy, position) ? policy_use_micros(policy) : 1;
     for (uint32_t micro = 1; micro < count; micro++) {
         list->count = 0, ++*tick;
-        policy_step_aside(policy, list);
-        policy_go_on(policy, position, list);
+        policy_step_aside(policy, &use, list);
+        policy_go_on(policy, &use, list);
         note(plan, intervals, policy, list, *tick);
     }
 }
@@ -149,25 +147,26 @@ static void dry_micros(struct plan *plan, struct intervals *intervals, struct po
 /* Returns the bytes that the pass fetches. */
 static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct policy *policy,
                          struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
+    const struct event pass = {.evaluating = evaluating, .last = last};
     uint64_t fetched = 0;
     list->count = 0;
-    policy_pass(policy, evaluating, last, list);
+    policy_pass(policy, &pass, list);
     note(plan, intervals, policy, list, *tick);
     for (uint32_t q = 0; q < (evaluating ? 1 : 2) * policy->uses; q++) {
         if (policy_backward(policy, q) && !policy->free_order)
             fetched += dry_recompute(plan, intervals, policy, list, q, tick);
         list->count = 0, ++*tick;
-        policy_begin(policy, q, list);
+        policy_begin(policy, &(struct event){.position = q}, list);
         fetched += fetched_bytes(plan, list);
         note(plan, intervals, policy, list, *tick);
         note_use(plan, intervals, policy, q);
         dry_micros(plan, intervals, policy, list, q, tick);
         list->count = 0, ++*tick;
-        policy_end(policy, list);
+        policy_end(policy, &pass, list);
         note(plan, intervals, policy, list, *tick);
     }
     list->count = 0;
-    policy_pass(policy, evaluating, last, list);
+    policy_pass(policy, &pass, list);
     note(plan, intervals, policy, list, *tick);
     return fetched;
 }

@@ -1,10 +1,9 @@
-#include "engine/plan/fixed.h"
+#include "engine/plan/plan_internal.h"
 
+#include "engine/base/integer.h"
 #include "kernels/tensor_norms.h"
 
 _Static_assert((int)PRECISION_STATES_MAX == (int)OPTIMIZER_STATES_MAX + 1, "the average is a state more");
-
-static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 static uint32_t add_buffer(struct plan *plan, enum memory_row row, uint64_t bytes) {
     plan->buffer[plan->buffers] =
@@ -29,22 +28,32 @@ static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum m
     plan->fixed[kind * plan->fixed_width + index] = buffer;
 }
 
-/* Buffers that live for one use of their unit. Units take turns on two sets of memory, so that one buffer is read while the next is
- * written. Each region of a unit has its own buffer. The buffers of held units live in the last use of the pass, beside those of
- * the unit in use. */
+/* Buffers that live for one use of their unit. The units that have one take turns on some sets of memory: with two sets, one buffer is
+ * read while the next is written. Each region of a unit has its own buffer. The buffers of held units live in the last use of the pass,
+ * beside those of the unit in use. */
 static bool take_same_turn(const struct plan *plan, uint32_t a, uint32_t b) {
     const struct model_region *all = plan->model->region;
     uint32_t units[2] = {all[a].unit, all[b].unit}, first[2] = {a, b};
     if (plan->model->unit[units[0]]->held || plan->model->unit[units[1]]->held) return false;
     for (int k = 0; k < 2; k++)
         while (first[k] > 0 && all[first[k] - 1].unit == units[k]) first[k]--;
-    return units[0] % 2 == units[1] % 2 && a - first[0] == b - first[1];
+    return plan->turn[a] == plan->turn[b] && a - first[0] == b - first[1];
+}
+
+static void find_turns(struct plan *plan, uint32_t sets, const uint64_t *bytes) {
+    uint32_t units = 0, last = UINT32_MAX;
+    for (uint32_t i = 0; i < plan->policy->regions; i++) {
+        uint32_t unit = plan->model->region[i].unit;
+        if (bytes[i] && unit != last) units++, last = unit;
+        plan->turn[i] = units % sets;
+    }
 }
 
 /* bytes[i]: of region i; 0: it has no such buffer. */
-static void fix_in_turn(struct plan *plan, enum buffer_kind kind, enum memory_row row,
+static void fix_in_turn(struct plan *plan, enum buffer_kind kind, enum memory_row row, uint32_t sets,
                         const uint64_t *bytes) {
     uint32_t *fixed = plan->fixed + kind * plan->fixed_width;
+    find_turns(plan, sets, bytes);
     for (uint32_t i = 0; i < plan->policy->regions; i++) {
         uint64_t most = bytes[i];
         for (uint32_t k = i + 1; k < plan->policy->regions && bytes[i]; k++)
@@ -62,7 +71,7 @@ uint64_t plan_part_bytes(const struct plan *plan, uint32_t region, struct placem
 }
 
 struct precision plan_precision(const struct plan *plan, uint32_t region) {
-    return region_precision(&plan->model->region[region], &plan->precision);
+    return region_precision(&plan->model->region[region], &plan->terms->precision);
 }
 
 /* The number of states per element in the plan, and the number that a region's optimizer uses. */
@@ -107,7 +116,7 @@ static void fix_state(struct plan *plan, uint32_t i, struct states states) {
 
 static bool grad_on_host(const struct plan *plan, uint32_t i) {
     return !chunk_layout_device_whole(&plan->layout, i) &&
-           (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
+           (plan_host_updates(plan) || plan->terms->grad_tier != TIER_DEVICE);
 }
 
 /* Plans the reduced shards that live for one use: of the regions whose shards are on the host, or of the others. */
@@ -118,7 +127,7 @@ static void fix_brief(struct plan *plan, bool host) {
         bool brief = r->grad_brief && !r->frozen && grad_on_host(plan, i) == host;
         bytes[i] = brief ? plan_part_bytes(plan, i, r->grad_step, plan_precision(plan, i).reduced) : 0;
     }
-    fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, bytes);
+    fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, 2, bytes);
 }
 
 /* The placement that a reduction writes, also if the step gathers the shard back. */
@@ -131,7 +140,7 @@ static struct placement reduced_shard(const struct region *r) {
 static void fix_norms(struct plan *plan, uint32_t i) {
     const struct region *r = &plan->policy->region[i];
     uint64_t parts = placement_parts(reduced_shard(r), plan->policy->mesh);
-    if (!r->tensors) return;
+    if (!update_makes(r->scope, BUFFER_TENSOR_NORMS)) return;
     fix(plan, BUFFER_TENSOR_NORMS, i, MEMORY_TENSOR_NORMS,
         parts * plan->model->region[i].params * sizeof(struct tensor_norms));
 }
@@ -158,7 +167,7 @@ static void fix_region(struct plan *plan, uint32_t i, struct states states) {
     if (placement_equal(r->rest, whole))
         fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS,
             r->lent ? 0 : plan_part_bytes(plan, i, whole, p.compute));
-    else if (plan->param_tier == TIER_DEVICE)
+    else if (plan->terms->param_tier == TIER_DEVICE)
         fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, plan_part_bytes(plan, i, r->rest, p.compute));
     else
         fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_OFFLOADED_PARAMETERS,
@@ -187,17 +196,19 @@ static uint64_t update_bytes(const struct plan *plan, uint32_t region) {
     uint64_t count = layout->elements[region] - chunk_layout_device(layout, region);
     bool rests_whole = placement_is(r->rest, REPLICATE, REPLICATE);
     if (plan_updates_by_chunk(plan) && layout->chunk_elements < count) count = layout->chunk_elements;
-    uint64_t params = rests_whole || plan->param_tier == TIER_DEVICE
+    uint64_t params = rests_whole || plan->terms->param_tier == TIER_DEVICE
                           ? count * dtype_bytes(plan_precision(plan, region).compute)
                           : 0;
-    return r->matrices ? round_up(params, ALIGN_BYTES) + count * sizeof(float) : params;
+    return update_makes(r->scope, BUFFER_DIRECTION) ? round_up(params, ALIGN_BYTES) + count * sizeof(float)
+                                                    : params;
 }
 
 /* Plans the directions of whole regions, in fp32. */
 static void fix_directions(struct plan *plan, uint64_t scratch_bytes) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < plan->policy->regions; i++)
-        if (plan->policy->region[i].matrices && plan->model->region[i].padded > most)
+        if (update_makes(plan->policy->region[i].scope, BUFFER_DIRECTION) &&
+            plan->model->region[i].padded > most)
             most = plan->model->region[i].padded;
     for (uint32_t k = 0; k < plan->policy->directions; k++)
         fix(plan, BUFFER_DIRECTION, k, MEMORY_DIRECTIONS, most * sizeof(float));
@@ -210,13 +221,13 @@ static uint64_t measured_blocks(const struct plan *plan, uint32_t region) {
     uint64_t part =
         plan->model->region[region].padded / placement_parts(reduced_shard(r), plan->policy->mesh);
     bool takes = !plan_host_updates(plan) || chunk_layout_device(&plan->layout, region);
-    return r->tensors && takes ? tensor_norms_blocks(0, part) : 0;
+    return takes && update_makes(r->scope, BUFFER_TENSOR_NORMS) ? tensor_norms_blocks(0, part) : 0;
 }
 
 /* Plans the additional buffers of a discrete device and its host. */
 static void fix_discrete(struct plan *plan) {
     uint64_t updated = 0, blocks = 0, measured = 0;
-    for (uint32_t i = 0; i < plan->policy->regions && plan->discrete; i++) {
+    for (uint32_t i = 0; i < plan->policy->regions && plan->terms->discrete; i++) {
         const struct region *r = &plan->policy->region[i];
         if (r->frozen) continue;
         uint64_t bytes = update_bytes(plan, i),
@@ -234,25 +245,29 @@ static void fix_discrete(struct plan *plan) {
         fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING, updated);
 }
 
-/* The sums of micro-batches on their way to the drive, in whole pages. */
+/* The sums of micro-batches, in whole pages. On a discrete device one set is enough: the next unit's sum begins a backward later. */
 static void fix_held(struct plan *plan) {
+    const bool discrete = plan->terms->discrete;
     uint64_t *bytes = plan->turn_bytes;
     for (uint32_t i = 0; i < plan->policy->regions; i++)
         bytes[i] = plan->layout.region[i].held ? chunk_layout_grad_bytes(&plan->layout, i) : 0;
-    fix_in_turn(plan, BUFFER_GRAD_HELD, MEMORY_GRAD_STAGING, bytes);
+    fix_in_turn(plan, BUFFER_GRAD_HELD, discrete ? MEMORY_STAGING : MEMORY_GRAD_STAGING, discrete ? 1 : 2,
+                bytes);
 }
 
 /* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and the rings of parameters and gradients. */
 static void fix_staging(struct plan *plan) {
     const struct chunk_layout *layout = &plan->layout;
-    plan->row_bytes[MEMORY_RECORDS] = layout->record_row_bytes * (1 + plan->shadow);
-    plan->row_bytes[MEMORY_COMMITS] = plan->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
-    if (!layout->record_row_bytes && !layout->grad_bytes && plan->param_tier != TIER_NVME && !plan->shadow)
+    plan->row_bytes[MEMORY_RECORDS] = layout->record_row_bytes * (1 + plan->terms->shadow);
+    plan->row_bytes[MEMORY_COMMITS] = plan->terms->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
+    if (!layout->record_row_bytes && !layout->grad_bytes && plan->terms->param_tier != TIER_NVME &&
+        !plan->terms->shadow)
         return;
-    uint64_t page = plan->shadow ? CHUNK_ALIGN_BYTES : 0; /* a commit goes through the slot for access */
+    uint64_t page =
+        plan->terms->shadow ? CHUNK_ALIGN_BYTES : 0; /* a commit goes through the slot for access */
     plan->row_bytes[MEMORY_SLOTS] =
         layout->slots * layout->slot_bytes + (layout->slot_bytes > page ? layout->slot_bytes : page);
-    fix_held(plan);
+    if (!plan->terms->discrete) fix_held(plan);
     if (layout->grads.slots)
         fix(plan, BUFFER_GRAD_STAGED, 0, MEMORY_GRAD_STAGING, layout->grads.slots * layout->grads.slot_bytes);
     if (layout->params.slots)
@@ -271,11 +286,14 @@ void fixed_make(struct plan *plan, const struct plan_options *o) {
         fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
     for (uint32_t k = 0; k < o->policy->lent_stagings; k++)
         fix(plan, BUFFER_LENT_STAGING, k, MEMORY_STAGING, o->lent_staging_bytes);
+    if (plan->terms->discrete) fix_held(plan);
     fix_staging(plan); /* first: a drive needs whole pages */
     for (uint32_t k = 0; k < o->policy->stagings && o->round_staging_bytes; k++)
         fix(plan, BUFFER_ROUND_STAGING, k, MEMORY_GRAD_STAGING, o->round_staging_bytes);
     fix_discrete(plan);
     fix_directions(plan, o->matrix_scratch_bytes);
-    if (o->policy->tensors)
-        fix(plan, BUFFER_TENSOR_CUT, 0, MEMORY_TENSOR_NORMS, TENSOR_CUTS * sizeof(struct tensor_cut));
+    bool cuts = false;
+    for (uint32_t i = 0; i < o->policy->regions; i++)
+        cuts |= update_makes(o->policy->region[i].scope, BUFFER_TENSOR_NORMS);
+    if (cuts) fix(plan, BUFFER_TENSOR_CUT, 0, MEMORY_TENSOR_NORMS, TENSOR_CUTS * sizeof(struct tensor_cut));
 }

@@ -1,85 +1,97 @@
 #include "engine/plan/interval.h"
 
-#include <stdlib.h>
+#include "engine/base/integer.h"
 
-zero_status intervals_open(struct intervals *s, uint32_t capacity, uint32_t align_bytes,
+#include <stdlib.h>
+#include <string.h>
+
+zero_status intervals_open(struct intervals *s, uint32_t capacity, uint32_t regions, uint32_t align_bytes,
                            struct zero_error *error) {
+    const size_t buffers = (size_t)BUFFER_KINDS * regions;
     *s = (struct intervals){.item = calloc(capacity, sizeof *s->item),
                             .order = calloc(capacity, sizeof *s->order),
-                            .capacity = capacity,
+                            .latest = malloc(buffers * sizeof *s->latest),
                             .align_bytes = align_bytes};
-    return s->item && s->order ? ZERO_OK
-                               : error_set(error, ZERO_E_MEMORY, "no memory for the plan's intervals");
+    if (!s->item || !s->order || !s->latest)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the plan's intervals");
+    memset(s->latest, 0xff, buffers * sizeof *s->latest);
+    return ZERO_OK;
 }
 
 void intervals_close(struct intervals *s) {
     free(s->item);
     free(s->order);
+    free(s->latest);
+}
+
+static uint32_t *latest(const struct intervals *s, struct buffer_ref ref) {
+    return &s->latest[BUFFER_KINDS * ref.region + ref.kind];
 }
 
 uint32_t interval_begin(struct intervals *s, struct buffer_ref ref, uint32_t known, uint64_t bytes,
                         uint32_t tick) {
-    if (known != UINT32_MAX) return known;
-    uint64_t whole = (bytes + s->align_bytes - 1) / s->align_bytes * s->align_bytes;
-    s->item[s->count] = (struct interval){.ref = ref, .bytes = whole, .begin = tick, .open = true};
-    return s->count++;
+    uint32_t *last = latest(s, ref), before = *last;
+    if (known != UINT32_MAX) return *last = known;
+    uint64_t whole = round_up(bytes, s->align_bytes);
+    *last = s->count++;
+    s->item[*last] =
+        (struct interval){.ref = ref, .bytes = whole, .begin = tick, .same = *last, .open = true};
+    if (before == UINT32_MAX) return *last;
+    s->item[*last].same = s->item[before].same;
+    s->item[before].same = *last;
+    return *last;
+}
+
+uint32_t interval_open(const struct intervals *s, struct buffer_ref ref) {
+    uint32_t last = *latest(s, ref);
+    return last != UINT32_MAX && s->item[last].open ? last : UINT32_MAX;
 }
 
 void interval_end(struct intervals *s, struct buffer_ref ref, uint32_t tick) {
-    for (uint32_t i = s->count; i-- > 0;) {
-        struct interval *v = &s->item[i];
-        if (!v->open || v->ref.kind != ref.kind || v->ref.region != ref.region) continue;
-        v->end = tick > v->begin ? tick : v->begin + 1;
-        v->open = false;
-        return;
-    }
+    uint32_t last = interval_open(s, ref);
+    if (last == UINT32_MAX) return;
+    struct interval *v = &s->item[last];
+    v->end = tick > v->begin ? tick : v->begin + 1;
+    v->open = false;
 }
 
-static bool share_time(const struct interval *a, const struct interval *b) {
-    return a->begin < b->end && b->begin < a->end;
+/* ---- a search tree: the middle of each part of the list is its root ---- */
+
+static uint32_t later(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+static uint32_t find_ends(struct intervals *s, uint32_t first, uint32_t end) {
+    uint32_t middle = first + (end - first) / 2;
+    if (first == end) return 0;
+    uint32_t sides = later(find_ends(s, first, middle), find_ends(s, middle + 1, end));
+    return s->item[middle].latest_end = later(s->item[middle].end, sides);
 }
 
-static bool share_bytes(const struct interval *a, const struct interval *b) {
-    return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+/* Raises the offset above each placed interval from `first` to `end` with which `v` would overlap in time and bytes. */
+static bool raise_above(const struct intervals *s, uint32_t first, uint32_t end, const struct interval *v,
+                        uint64_t *offset) {
+    uint32_t middle = first + (end - first) / 2;
+    const struct interval *m = &s->item[middle];
+    if (first == end || m->latest_end <= v->begin) return false;
+    bool raised = raise_above(s, first, middle, v, offset);
+    if (m->begin >= v->end) return raised;
+    if (m->placed && v->begin < m->end && m->offset < *offset + v->bytes && *offset < m->offset + m->bytes)
+        *offset = m->offset + m->bytes, raised = true;
+    return raise_above(s, middle + 1, end, v, offset) || raised;
 }
 
-static bool same_buffer(const struct interval *a, const struct interval *b) {
-    return a->ref.kind == b->ref.kind && a->ref.region == b->ref.region;
-}
-
-/* The end of a placed interval with which `v` at this offset would overlap in time and bytes; 0: there is none. */
-static uint64_t end_of_conflict(const struct intervals *s, const struct interval *v, uint64_t offset) {
-    struct interval at = *v;
-    at.offset = offset;
-    for (uint32_t k = 0; k < s->count; k++) {
-        const struct interval *other = &s->item[k];
-        if (other->placed && share_time(&at, other) && share_bytes(&at, other))
-            return other->offset + other->bytes;
-    }
-    return 0;
-}
-
-/* The lowest offset where no interval of the buffer has a conflict. `alone`: only this interval counts. */
-static uint64_t first_fit(const struct intervals *s, uint32_t item, bool alone) {
-    uint64_t offset = 0, end;
-    do {
-        end = 0;
-        for (uint32_t k = 0; k < s->count && !end; k++)
-            if (k == item || (!alone && same_buffer(&s->item[k], &s->item[item])))
-                end = end_of_conflict(s, &s->item[k], offset);
-        if (end) offset = end;
-    } while (end);
-    return offset;
-}
-
-/* Places the interval, and all others of its buffer. Returns the end. */
+/* Places the interval, and all others of its buffer, at the lowest offset where none of them has a conflict. `alone`: only this
+ * interval counts. Returns the end. */
 static uint64_t place(struct intervals *s, uint32_t item, bool alone) {
-    uint64_t offset = first_fit(s, item, alone);
-    for (uint32_t k = 0; k < s->count; k++) {
-        if (k != item && (alone || !same_buffer(&s->item[k], &s->item[item]))) continue;
-        s->item[k].offset = offset;
-        s->item[k].placed = true;
-    }
+    uint64_t offset = 0;
+    uint32_t k = item;
+    bool raised;
+    do {
+        raised = false;
+        do raised |= raise_above(s, 0, s->count, &s->item[k], &offset);
+        while (!alone && (k = s->item[k].same) != item);
+    } while (raised);
+    do s->item[k].offset = offset, s->item[k].placed = true;
+    while (!alone && (k = s->item[k].same) != item);
     return offset + s->item[item].bytes;
 }
 
@@ -104,22 +116,22 @@ static before_fn *const orders[] = {is_larger, is_larger_or_later, takes_more,
                                     is_longer, is_earlier,         is_later};
 
 /* Intervals that are alike stay in the order in which they begin. */
-static void sort(struct intervals *s, before_fn *before) {
-    for (uint32_t i = 0; i < s->count; i++) {
-        uint32_t at = i;
-        for (; at > 0 && before(&s->item[i], &s->item[s->order[at - 1]]); at--)
-            s->order[at] = s->order[at - 1];
-        s->order[at] = i;
-    }
+static int compare(const void *a, const void *b, void *user) {
+    const struct interval *x = *(struct interval *const *)a, *y = *(struct interval *const *)b;
+    before_fn *before = *(before_fn *const *)user;
+    return before(x, y) ? -1 : before(y, x) ? 1 : (x > y) - (x < y);
 }
 
 static uint64_t lay_out(struct intervals *s, before_fn *before, bool alone) {
     uint64_t top = 0;
-    sort(s, before);
-    for (uint32_t i = 0; i < s->count; i++) s->item[i].placed = false;
     for (uint32_t i = 0; i < s->count; i++) {
-        if (s->item[s->order[i]].placed) continue;
-        uint64_t end = place(s, s->order[i], alone);
+        s->order[i] = &s->item[i];
+        s->item[i].placed = false;
+    }
+    qsort_r(s->order, s->count, sizeof *s->order, compare, &before);
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->order[i]->placed) continue;
+        uint64_t end = place(s, (uint32_t)(s->order[i] - s->item), alone);
         if (top < end) top = end;
     }
     return top;
@@ -127,6 +139,7 @@ static uint64_t lay_out(struct intervals *s, before_fn *before, bool alone) {
 
 uint64_t intervals_lay_out(struct intervals *s, uint64_t *out_more) {
     const uint32_t count = sizeof orders / sizeof *orders;
+    find_ends(s, 0, s->count);
     uint64_t least = lay_out(s, is_larger, true), best = UINT64_MAX;
     uint32_t chosen = 0;
     for (uint32_t k = 0; k < count && best > least; k++) {
@@ -137,8 +150,4 @@ uint64_t intervals_lay_out(struct intervals *s, uint64_t *out_more) {
     lay_out(s, orders[chosen], false);
     *out_more = best > least ? best - least : 0;
     return best;
-}
-
-bool intervals_share(const struct intervals *s, uint32_t a, uint32_t b) {
-    return share_bytes(&s->item[a], &s->item[b]);
 }

@@ -1,10 +1,9 @@
-#include "engine/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/plan/dry_run.h"
-#include "engine/plan/fixed.h"
+#include "engine/base/integer.h"
+#include "engine/plan/plan_internal.h"
 
 enum { ALIAS_BYTES = 4096, STAGGER_BYTES = 5 * ALIGN_BYTES };
 
@@ -39,11 +38,9 @@ const char *memory_row_name(enum memory_row row) {
     return names[row];
 }
 
-static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 /* Gives each interval a place of its own. Returns the bytes that are in use at most. */
 static uint64_t lay_out_apart(struct plan *plan, struct intervals *intervals) {
-    const uint64_t unit = plan->discrete ? ALIGN_BYTES : DEVICE_PART_BYTES;
+    const uint64_t unit = plan->terms->discrete ? ALIGN_BYTES : DEVICE_PART_BYTES;
     uint64_t end = 0, sums[ROOMS] = {0}, most = 0;
     for (uint32_t i = 0; i < intervals->count; i++) {
         struct interval *v = &intervals->item[i];
@@ -53,34 +50,53 @@ static uint64_t lay_out_apart(struct plan *plan, struct intervals *intervals) {
     }
     for (int object = 0; object < ROOMS; object++)
         most += sums[object] < plan->policy->room[object] ? sums[object] : plan->policy->room[object];
-    plan->space_bytes = plan->discrete ? 0 : end;
-    return plan->discrete ? end : most;
+    plan->space_bytes = plan->terms->discrete ? 0 : end;
+    return plan->terms->discrete ? end : most;
 }
 
-/* Makes each interval a buffer of the row of gathered units, and lists the pairs of buffers that share bytes. */
+static int compare(const void *a, const void *b) {
+    const uint64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static uint32_t find(const uint64_t *bound, uint32_t count, uint64_t offset) {
+    return (uint32_t)((const uint64_t *)bsearch(&offset, bound, count, sizeof *bound, compare) - bound);
+}
+
+/* Cuts the row of gathered units where any of its buffers begins or ends. */
+static zero_status cut_parts(struct plan *plan, uint32_t first, struct zero_error *error) {
+    uint32_t bounds = 0, unique = 0;
+    uint64_t *bound = malloc((2 * (plan->buffers - first) + 1) * sizeof *bound);
+    if (!bound) return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
+    for (uint32_t i = first; i < plan->buffers; i++) {
+        bound[bounds++] = plan->buffer[i].offset;
+        bound[bounds++] = plan->buffer[i].offset + plan->buffer[i].bytes;
+    }
+    qsort(bound, bounds, sizeof *bound, compare);
+    for (uint32_t i = 0; i < bounds; i++)
+        if (!i || bound[i] != bound[unique - 1]) bound[unique++] = bound[i];
+    for (uint32_t i = first; i < plan->buffers; i++) {
+        const struct plan_buffer *b = &plan->buffer[i];
+        plan->span[i] =
+            (struct hazard_span){find(bound, unique, b->offset), find(bound, unique, b->offset + b->bytes)};
+    }
+    plan->parts = unique;
+    free(bound);
+    return ZERO_OK;
+}
+
+/* Makes each interval a buffer of the row of gathered units. */
 static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
-    uint32_t first = plan->buffers, count = intervals->count;
-    uint64_t pairs = 0;
+    uint32_t first = plan->buffers;
     plan->row_bytes[MEMORY_GATHERED] = plan->policy->bound
                                            ? lay_out_apart(plan, intervals)
                                            : intervals_lay_out(intervals, &plan->lasting_bytes);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < intervals->count; i++)
         plan->buffer[plan->buffers++] = (struct plan_buffer){
             .offset = intervals->item[i].offset, .bytes = intervals->item[i].bytes, .row = MEMORY_GATHERED};
     for (uint32_t i = 0; i < dry_run_slots(plan->policy); i++)
         if (plan->slot[i] != NO_BUFFER) plan->slot[i] += first;
-    for (uint32_t i = 0; i < count; i++)
-        for (uint32_t k = 0; k < count; k++) pairs += i != k && intervals_share(intervals, i, k);
-    plan->overlap = malloc((pairs + 1) * sizeof *plan->overlap);
-    plan->overlap_first = calloc(plan->buffers + 1, sizeof *plan->overlap_first);
-    if (!plan->overlap || !plan->overlap_first)
-        return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
-    for (uint32_t i = 0, n = 0; i < count; i++) {
-        for (uint32_t k = 0; k < count; k++)
-            if (i != k && intervals_share(intervals, i, k)) plan->overlap[n++] = first + k;
-        plan->overlap_first[first + i + 1] = n;
-    }
-    return ZERO_OK;
+    return cut_parts(plan, first, error);
 }
 
 /* Places the rows of a tier one after another in its extent. The starts of the rows are staggered by distinct cache
@@ -119,7 +135,9 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
     plan->slot = malloc(slots * sizeof *plan->slot);
     plan->turn_bytes = calloc(p->regions, sizeof *plan->turn_bytes);
-    if (!plan->buffer || !plan->fixed || !plan->slot || !plan->turn_bytes)
+    plan->turn = calloc(p->regions, sizeof *plan->turn);
+    plan->span = calloc(plan->capacity, sizeof *plan->span);
+    if (!plan->buffer || !plan->fixed || !plan->slot || !plan->turn_bytes || !plan->turn || !plan->span)
         return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
     memset(plan->fixed, 0xff, BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
     memset(plan->slot, 0xff, slots * sizeof *plan->slot);
@@ -127,8 +145,9 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
 }
 
 static struct chunk_format format_of(const struct plan_options *o, bool keeps_fp32, bool other) {
-    const struct precision kept = precision_kept_fp32(&o->precision), *p = keeps_fp32 ? &kept : &o->precision;
-    struct chunk_format format = {.states = o->states[other] + o->precision.average,
+    const struct precision kept = precision_kept_fp32(&o->terms->precision),
+                           *p = keeps_fp32 ? &kept : &o->terms->precision;
+    struct chunk_format format = {.states = o->states[other] + o->terms->precision.average,
                                   .moments = o->states[other],
                                   .param_dtype = p->compute,
                                   .grad_dtype = p->reduced};
@@ -137,51 +156,34 @@ static struct chunk_format format_of(const struct plan_options *o, bool keeps_fp
 }
 
 static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
-    struct chunk_layout_options options = {.state = o->state_tier == TIER_NVME,
-                                           .params = o->param_tier == TIER_NVME,
-                                           .grads = o->state_tier == TIER_NVME && o->grad_tier == TIER_NVME,
-                                           .grad_resident_bytes = o->grad_resident_bytes,
-                                           .piece_bytes = o->piece_bytes,
-                                           .chunk_elements_max = o->chunk_elements_max,
-                                           .align_bytes = o->chunk_align_bytes,
-                                           .slots = o->slots,
-                                           .device_share = o->device_share,
-                                           .device_bytes = o->device_bytes,
-                                           .reads_in_place = !o->discrete && !o->policy->gather_stagings,
-                                           .device_grads = o->discrete || o->grad_tier != TIER_DEVICE,
-                                           .resident_bytes = o->resident_bytes};
+    struct chunk_format format[CHUNK_FORMATS];
     for (int other = 0; other < 2; other++)
         for (int kept = 0; kept < 2; kept++)
-            options.format[chunk_format_index(kept, other)] = format_of(o, kept, other);
-    return chunk_layout_make(&plan->layout, &options, o->model, o->policy, error);
+            format[chunk_format_index(kept, other)] = format_of(o, kept, other);
+    return chunk_layout_make(&plan->layout, o->terms, format, o->model, o->policy, error);
 }
 
 static void place_tiers(struct plan *plan, const struct plan_options *o) {
-    enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
+    enum tier_kind resident = o->terms->state_tier == TIER_NVME ? TIER_CPU : o->terms->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
     plan->row_tier[MEMORY_AVERAGES] = resident;
-    plan->row_tier[MEMORY_TENSOR_NORMS] = o->discrete ? TIER_CPU : resident;  /* the host reads them */
-    plan->row_tier[MEMORY_DIRECTIONS] = o->discrete ? TIER_DEVICE : resident; /* where they are gathered */
+    plan->row_tier[MEMORY_TENSOR_NORMS] = o->terms->discrete ? TIER_CPU : resident; /* the host reads them */
+    plan->row_tier[MEMORY_DIRECTIONS] =
+        o->terms->discrete ? TIER_DEVICE : resident; /* where they are gathered */
     plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
     plan->row_tier[MEMORY_DEVICE_MASTERS] = plan->row_tier[MEMORY_DEVICE_AVERAGES] = TIER_DEVICE;
-    plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
+    plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->terms->param_tier;
     plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
     plan->row_tier[MEMORY_OFFLOADED_GRADIENTS] = TIER_NVME;
     plan->row_tier[MEMORY_GRAD_STAGING] = TIER_CPU;
     plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
     plan->row_tier[MEMORY_CHECKPOINT] = TIER_CPU;
     plan->row_tier[MEMORY_HOST_GRADIENTS] = plan->row_tier[MEMORY_UPDATE_STAGING] = TIER_CPU;
-    plan->row_tier[MEMORY_MESSAGES] = o->discrete ? TIER_CPU : TIER_DEVICE;
+    plan->row_tier[MEMORY_MESSAGES] = o->terms->discrete ? TIER_CPU : TIER_DEVICE;
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
-    *plan = (struct plan){.model = o->model,
-                          .policy = o->policy,
-                          .precision = o->precision,
-                          .param_tier = o->param_tier,
-                          .grad_tier = o->grad_tier,
-                          .shadow = o->shadow,
-                          .discrete = o->discrete};
+    *plan = (struct plan){.terms = o->terms, .model = o->model, .policy = o->policy};
     struct intervals intervals = {0};
     zero_status status = allocate_tables(plan, o, error);
     if (!status) status = cut_chunks(plan, o, error);
@@ -189,8 +191,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     place_tiers(plan, o);
     fixed_make(plan, o);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
-    plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
-    status = intervals_open(&intervals, dry_run_slots(o->policy),
+    plan->row_bytes[MEMORY_CHECKPOINT] = o->terms->checkpoint_bytes;
+    status = intervals_open(&intervals, dry_run_slots(o->policy), o->policy->regions,
                             plan->layout.reads_in_place ? plan->layout.align_bytes : ALIGN_BYTES, error);
     if (!status) dry_run_begin_apart(plan, &intervals);
     if (!status) status = dry_run(plan, &intervals, error);
@@ -209,8 +211,8 @@ void plan_free(struct plan *plan) {
     free(plan->fixed);
     free(plan->slot);
     free(plan->turn_bytes);
-    free(plan->overlap);
-    free(plan->overlap_first);
+    free(plan->turn);
+    free(plan->span);
     chunk_layout_free(&plan->layout);
 }
 
@@ -259,8 +261,4 @@ uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_ran
         }
     }
     return count;
-}
-
-struct hazard_overlaps plan_overlaps(const struct plan *plan) {
-    return (struct hazard_overlaps){plan->overlap_first, plan->overlap};
 }

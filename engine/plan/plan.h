@@ -14,9 +14,10 @@
 #define ZERO_ENGINE_PLAN_PLAN_H
 
 #include "engine/base/hazard.h"
+#include "engine/base/integer.h"
+#include "engine/config/terms.h"
 #include "engine/device/device.h"
 #include "engine/model/model.h"
-#include "engine/model/precision.h"
 #include "engine/plan/chunk_layout.h"
 #include "kernels/optimizer.h"
 #include "offload/tier.h"
@@ -73,36 +74,23 @@ struct plan_buffer {
 };
 
 struct plan_options {
+    const struct terms *terms;
     const struct model *model;
-    const struct policy *policy;           /* must be open; the dry run works on a copy */
-    uint32_t state_count;                  /* states per element, the average included (struct precision), */
-    uint32_t states[2];                    /* the number of these that each optimizer uses: by region_other */
-    uint64_t matrix_scratch_bytes;         /* of the largest matrix; there are policy->directions */
-    enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */
-    /* For reduced shards. TIER_DEVICE: where they are updated. TIER_NVME: the state must be there, too. */
-    enum tier_kind grad_tier;
-    uint64_t chunk_elements_max; /* see struct chunk_layout_options; used with a drive */
-    uint32_t chunk_align_bytes;
-    uint32_t slots;
-    uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
-    double device_share;   /* with state elsewhere: see struct chunk_layout_options */
-    uint64_t device_bytes; /* the same */
-    bool shadow;
-    /* The host cannot touch the device's memory. All data that the host reads and writes is in the cpu tier. */
-    bool discrete;
+    const struct policy *policy;   /* must be open; the dry run works on a copy */
+    uint32_t state_count;          /* states per element, the average included (struct precision), */
+    uint32_t states[2];            /* the number of these that each optimizer uses: by region_other */
+    uint64_t matrix_scratch_bytes; /* of the largest matrix; there are policy->directions */
     uint64_t staging_bytes;        /* of one staging buffer; there are policy->stagings */
     uint64_t round_staging_bytes;  /* in host memory, for each of these: the part that the host adds */
     uint64_t gather_staging_bytes; /* the same for coded gathers: policy->gather_stagings */
     uint64_t lent_staging_bytes;   /* and for gathers to lent regions: policy->lent_stagings */
     uint64_t message_bytes;
-    uint64_t checkpoint_bytes; /* 0: no saves in the background */
-    struct precision precision;
 };
 
 struct plan {
+    const struct terms *terms;
     const struct model *model;
     const struct policy *policy;
-    struct precision precision;
     struct chunk_layout layout;
     struct plan_buffer *buffer;
     uint32_t buffers, capacity;
@@ -111,18 +99,18 @@ struct plan {
     /* Index of a buffer, or NO_BUFFER, by position (training, recomputation, evaluation), index of the region in the
      * use, and kind: [position][region][plan_slot_kind]. */
     uint32_t *slot;
-    uint32_t *overlap_first, *overlap; /* struct hazard_overlaps */
-    uint64_t *turn_bytes;              /* per region: scratch, while buffers that take turns are planned */
+    struct hazard_span *span; /* per buffer: its parts of MEMORY_GATHERED, */
+    uint32_t parts;           /* which is cut where one of its buffers begins or ends */
+    uint64_t *turn_bytes;     /* per region: scratch, while buffers that take turns are planned; and so is */
+    uint32_t *turn;           /* which set of memory its unit takes */
     uint64_t row_bytes[MEMORY_ROWS];
     uint64_t row_offset[MEMORY_ROWS]; /* offset in the extent of its tier */
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS]; /* MEMORY_GATHERED included, wherever it is */
-    enum tier_kind param_tier, grad_tier;
     /* Address space of MEMORY_GATHERED, apart from the tier's extent: each of its buffers is a part of it (DEVICE_PART_BYTES), and not
      * more than the row's bytes are in use at once. 0: its buffers are in the extent. */
     uint64_t space_bytes;
-    uint64_t lasting_bytes; /* part of MEMORY_GATHERED: what one address per gathered buffer costs */
-    bool shadow, discrete;
+    uint64_t lasting_bytes;     /* part of MEMORY_GATHERED: what one address per gathered buffer costs */
     uint64_t live, live_most;   /* elements gathered at once: now in the dry run, and the maximum */
     uint64_t param_fetch_bytes; /* bytes that the gathers of one step's passes read from the drive */
     uint64_t sum_fetch_bytes, grad_store_bytes; /* bytes that its reductions read from the drive, and write */
@@ -151,13 +139,12 @@ static inline uint64_t plan_repeat_write_bytes(const struct plan *plan) {
 /* True if a step ends its refresh before it returns: a refresh in memory has nothing to overlap with. A refresh from
  * a drive, or with a discrete device, continues under the next forward. */
 static inline bool plan_settles(const struct plan *plan) {
-    return !plan->discrete && !plan->tier_bytes[TIER_NVME];
+    return !plan->terms->discrete && !plan->tier_bytes[TIER_NVME];
 }
 
 /* The bytes of a gathered region, and of its whole gradient, where they take memory by the page: struct region. */
 static inline uint64_t plan_room_bytes(uint64_t elements, enum dtype dtype) {
-    uint64_t bytes = elements * dtype_bytes(dtype);
-    return (bytes + DEVICE_PAGE_BYTES - 1) / DEVICE_PAGE_BYTES * DEVICE_PAGE_BYTES;
+    return round_up(elements * dtype_bytes(dtype), DEVICE_PAGE_BYTES);
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *options, struct zero_error *error);
@@ -190,15 +177,14 @@ uint32_t plan_rest(const struct plan *plan, enum tier_kind tier, struct plan_ran
 /* True if the host updates for a discrete device: the state is in the host's memory or on a drive, and the parameters
  * are on the device. The device updates the state that it has. */
 static inline bool plan_host_updates(const struct plan *plan) {
-    return plan->discrete && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
+    return plan->terms->discrete && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
 }
 /* True if the host updates state in memory chunk by chunk, because its results pass through staging. Parameters in host
  * memory need no staging, but directions do. */
 static inline bool plan_updates_by_chunk(const struct plan *plan) {
-    return plan_host_updates(plan) && (plan->param_tier == TIER_DEVICE || plan->policy->directions);
+    return plan_host_updates(plan) && (plan->terms->param_tier == TIER_DEVICE || plan->policy->directions);
 }
 
-struct hazard_overlaps plan_overlaps(const struct plan *plan);
 const char *memory_row_name(enum memory_row row);
 
 #endif

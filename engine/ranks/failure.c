@@ -10,6 +10,8 @@ const char *zero_last_error(void) { return last.error.message; }
 
 const struct failure *failure_last(void) { return &last; }
 
+const struct failure *failure_present(void) { return &present; }
+
 void failure_call(const char *name, const char *unit) {
     present.call = name;
     utf8_copy(present.unit, sizeof present.unit, unit ? unit : "");

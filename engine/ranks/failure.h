@@ -14,6 +14,9 @@ struct failure {
 
 const struct failure *failure_last(void);
 
+/* The call of the interface that this thread makes; its error is unused. */
+const struct failure *failure_present(void);
+
 /* A function of the interface begins: the next failures of this thread are its own. `name` lives for ever; `unit` may be NULL. */
 void failure_call(const char *name, const char *unit);
 

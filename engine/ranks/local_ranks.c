@@ -82,8 +82,6 @@ struct outliving *outliving_create(void) {
     return calloc(1, sizeof(struct outliving));
 }
 
-void outliving_destroy(struct outliving *outliving) { free(outliving); }
-
 void outliving_take(struct outliving *outliving, void *message) {
     free(outliving->message);
     outliving->message = message;

@@ -17,7 +17,6 @@ struct local_world *local_world_of(const zero_local *local);
 
 /* Made when the engine opens, because its destruction must not fail. NULL: no memory. */
 struct outliving *outliving_create(void);
-void outliving_destroy(struct outliving *outliving); /* nothing is in it; NULL is allowed */
 
 /* Zeroed; replaces the message before it, whose call has ended. NULL: no memory. */
 void *outliving_message(struct outliving *outliving, uint64_t bytes);

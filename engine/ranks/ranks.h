@@ -9,10 +9,11 @@
 
 #include <sys/types.h>
 
+#include "engine/base/host_call.h"
 #include "engine/base/log.h"
 #include "engine/comm/comm.h"
 #include "engine/ranks/failure.h"
-#include "engine/ranks/turn.h"
+#include "engine/ranks/fair_lock.h"
 
 /* Called under the lock while this rank waits for a collective, so that other work goes on. */
 struct background {
@@ -35,12 +36,15 @@ struct ranks {
     struct comm_group *world; /* all ranks, of comm */
     /* The ranks with this model rank, of comm; if the model is whole, `world`. */
     struct comm_group *data_world;
-    struct turn lock;
+    struct fair_lock lock;
     struct log log;
     struct zero_error error;      /* sticky; code 0: none */
+    struct host_fault fault;      /* of the functions of the host that the engine calls */
     const uint64_t *step;         /* updates done: the step that a failure names */
     struct outliving *outliving;  /* memory that peers may read after this rank has left */
     struct background background; /* poll is NULL before commit */
+    uint64_t stood_ns;            /* how long this rank's call has waited for others alone */
+    uint64_t stood_at_ns;         /* when it last did; 0: it does not */
     /* In the plan's memory, from commit on: ranks_message_bytes, and the sentence of one failure. */
     uint8_t *message, *text;
 };
@@ -53,6 +57,13 @@ zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error
 
 /* ZERO_OK; the sticky failure with its sentence; or ZERO_E_ORDER in a forked child. The public functions call it first: the calling thread is now the rank's. */
 zero_status ranks_check(struct ranks *ranks);
+
+/* Where a function of the host has thrown or jumped: a failure of the engine, by ranks_fail. `inside`: as in host_call_jumped. */
+zero_status ranks_check_host(struct ranks *ranks, bool inside);
+
+/* The call in progress waits, and only other ranks can end that: once per poll. ranks_go_on: something moved, or the wait is over. */
+void ranks_stand(struct ranks *ranks);
+void ranks_go_on(struct ranks *ranks);
 
 /* Posts a collective on the world and waits for it, while the executor's work goes on. */
 zero_status ranks_call(struct ranks *ranks, const struct comm_call *call);

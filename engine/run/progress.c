@@ -1,4 +1,4 @@
-#include "engine/run/progress.h"
+#include "engine/run/run.h"
 
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/numa.h"
-#include "engine/base/thread.h"
+#include "engine/base/system/numa.h"
+#include "engine/base/system/thread.h"
 
 /* Between two polls that found nothing to do: short against a unit's compute, long against a poll. On a GPU a unit takes a
  * tenth of that, and each step of an operation there waits for a poll. */
@@ -26,7 +26,7 @@ struct worker { /* does the jobs of a queue */
 struct progress {
     pthread_t thread;
     struct worker worker[JOB_QUEUES];
-    struct turn *lock;
+    struct fair_lock *lock;
     struct executor *executor;
     struct comm *comm;
     int node; /* of the device, where updates are done */
@@ -78,7 +78,7 @@ static void *run(void *argument) {
             comm_idle(p->comm, 0); /* the host may be in no call */
         if (moved && p->spin_ns) p->moved_ns = clock_now_ns();
         if (!moved) pause_polling(p);
-        turn_yield(p->lock);
+        fair_lock_yield(p->lock);
     }
     pthread_mutex_unlock(&p->lock->mutex);
     return NULL;
@@ -94,19 +94,19 @@ static void *work(void *argument) {
     const struct worker *worker = argument;
     struct progress *p = worker->progress;
     numa_bind_thread(p->node, executor_threads(p->executor));
-    turn_take(p->lock);
+    fair_lock_take(p->lock);
     while (!p->stop) {
         struct job *job = executor_take_job(p->executor, worker->queue);
         if (!job) {
             pthread_cond_wait(&p->queued, &p->lock->mutex);
             continue;
         }
-        turn_give(p->lock);
+        fair_lock_give(p->lock);
         executor_run_job(job);
         pthread_cond_broadcast(&p->changed); /* the host may wait, too */
-        turn_take(p->lock);
+        fair_lock_take(p->lock);
     }
-    turn_give(p->lock);
+    fair_lock_give(p->lock);
     return NULL;
 }
 
@@ -134,7 +134,7 @@ static void start_workers(struct progress *p) {
     }
 }
 
-struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
+struct progress *progress_start(struct fair_lock *lock, struct executor *executor, struct comm *comm,
                                 const struct device *device, uint64_t detached_bytes) {
     struct progress *p = calloc(1, sizeof *p);
     if (!p) return NULL;
@@ -148,19 +148,19 @@ struct progress *progress_start(struct turn *lock, struct executor *executor, st
     open_condition(&p->queued);
     if (thread_start(&p->thread, run, p)) return close_all(p), NULL;
     start_workers(p);
-    turn_take(lock);
+    fair_lock_take(lock);
     if (p->workers == JOB_QUEUES) executor_detach(executor, detached_bytes, wake_workers, p);
-    turn_give(lock);
+    fair_lock_give(lock);
     return p;
 }
 
 void progress_stop(struct progress *p) {
     if (!p) return;
-    turn_take(p->lock);
+    fair_lock_take(p->lock);
     p->stop = true;
     pthread_cond_signal(&p->changed);
     pthread_cond_broadcast(&p->queued);
-    turn_give(p->lock);
+    fair_lock_give(p->lock);
     pthread_join(p->thread, NULL);
     while (p->workers) pthread_join(p->worker[--p->workers].thread, NULL);
     close_all(p);
@@ -175,8 +175,8 @@ void progress_await_job(struct progress *p, long at_most_ns) { nap(p, at_most_ns
 
 void progress_wake(struct progress *p) {
     if (!p) return;
-    turn_take(p->lock);
+    fair_lock_take(p->lock);
     bool moves = !executor_waits_for_host(p->executor);
-    turn_give(p->lock); /* first: the thread would wake up only to wait for the lock */
+    fair_lock_give(p->lock); /* first: the thread would wake up only to wait for the lock */
     if (moves) pthread_cond_signal(&p->changed);
 }

@@ -1,7 +1,6 @@
 #include "engine/run/run.h"
 
 #include "engine/base/clock.h"
-#include "engine/run/progress.h"
 
 /* A smaller update holds the lock for less than a millisecond. */
 enum { DETACHED_BYTES = 1 << 20 };
@@ -17,16 +16,20 @@ static void idle(void *user) {
     const struct running *run = user;
     struct tier *drive = run->tier[TIER_NVME];
     if (executor_works(run->executor)) {
+        ranks_go_on(run->ranks);
         comm_idle(run->ranks->data, 0);
         progress_await_job(run->progress, run->discrete ? DEVICE_IDLE_NS : JOB_IDLE_NS);
         return;
     }
     if (run->discrete) comm_idle(run->ranks->data, DEVICE_IDLE_NS);
     if (run->discrete) return;
-    if (executor_transferring(run->executor))
+    if (executor_transferring(run->executor)) {
+        ranks_go_on(run->ranks);
         drive->ops->wait(drive, IDLE_NS);
-    else
+    } else {
+        ranks_stand(run->ranks);
         comm_idle(run->ranks->data, IDLE_NS);
+    }
 }
 
 static zero_status poll(void *user, bool *out_moved, const struct zero_error **out_error) {
@@ -35,10 +38,7 @@ static zero_status poll(void *user, bool *out_moved, const struct zero_error **o
     return executor_poll(run->executor, out_moved);
 }
 
-void run_begin(struct running *run) {
-    run->moves.executor = run->executor;
-    run->ranks->background = (struct background){run, poll, idle};
-}
+void run_begin(struct running *run) { run->ranks->background = (struct background){run, poll, idle}; }
 
 void run_start_progress(struct running *run) {
     struct ranks *ranks = run->ranks;
@@ -50,30 +50,30 @@ void run_start_progress(struct running *run) {
                  "calls");
 }
 
-zero_status run_wait(struct running *run, bool (*holds)(const void *), const void *what) {
-    struct turn *lock = &run->ranks->lock;
+zero_status run_wait(struct running *run, bool (*holds)(const struct executor *)) {
+    struct fair_lock *lock = &run->ranks->lock;
     uint64_t began = clock_now_ns();
     zero_status status = ZERO_OK;
-    turn_take(lock);
+    fair_lock_take(lock);
     double update_s = executor_update_seconds(run->executor);
     bool waits = false;
-    while (!status && !holds(what)) {
+    while (!status && !holds(run->executor)) {
         bool moved;
         if (!waits) progress_rest(run->progress, waits = true);
         status = executor_poll(run->executor, &moved);
-        if (!status && !moved && !holds(what)) idle(run), turn_yield(lock);
+        if (moved) ranks_go_on(run->ranks);
+        if (!status && !moved && !holds(run->executor)) idle(run), fair_lock_yield(lock);
     }
+    if (waits) ranks_go_on(run->ranks);
     update_s = executor_update_seconds(run->executor) - update_s;
     if (waits) progress_rest(run->progress, false);
-    turn_give(lock);
+    fair_lock_give(lock);
     if (waits) progress_wake(run->progress);
     double waited_s = (double)(clock_now_ns() - began) * 1e-9;
     run->wait_s += waited_s > update_s ? waited_s - update_s : 0; /* updates may have begun before */
-    return status ? ranks_fail(run->ranks, executor_error(run->executor)) : ZERO_OK;
+    return status ? ranks_fail(run->ranks, executor_error(run->executor))
+                  : ranks_check_host(run->ranks, true);
 }
-
-static bool is_idle(const void *executor) { return executor_idle(executor); }
-zero_status run_wait_idle(struct running *run) { return run_wait(run, is_idle, run->executor); }
 
 static const char *what_moves(const struct executor *executor) {
     if (executor_transferring(executor)) return "a transfer of the drive has";
@@ -81,8 +81,8 @@ static const char *what_moves(const struct executor *executor) {
 }
 
 void run_leave(struct running *run, double most_s) {
-    struct turn *lock = &run->ranks->lock;
-    turn_take(lock);
+    struct fair_lock *lock = &run->ranks->lock;
+    fair_lock_take(lock);
     progress_rest(run->progress, true);
     uint64_t began_ns = clock_now_ns(), polled_ns = began_ns, still_ns = 0;
     zero_status status = ZERO_OK;
@@ -91,7 +91,8 @@ void run_leave(struct running *run, double most_s) {
         bool moved;
         status = executor_poll(run->executor, &moved);
         if (status) break;
-        if (!moved) idle(run), turn_yield(lock);
+        if (!moved) idle(run), fair_lock_yield(lock);
+        ranks_go_on(run->ranks); /* it leaves */
         uint64_t now_ns = clock_now_ns(), passed_ns = now_ns - polled_ns;
         polled_ns = now_ns;
         still_ns += passed_ns < PASS_NS ? passed_ns : PASS_NS;
@@ -100,7 +101,7 @@ void run_leave(struct running *run, double most_s) {
     }
     const char *owes = late && executor_owes(run->executor) ? what_moves(run->executor) : NULL;
     progress_rest(run->progress, false);
-    turn_give(lock);
+    fair_lock_give(lock);
     if (owes)
         log_line(&run->ranks->log, ZERO_LOG_WARN,
                  "zero_engine_destroy: %s not ended after %g s (10 x comm.timeout_s): this rank leaves, and "
@@ -109,54 +110,18 @@ void run_leave(struct running *run, double most_s) {
     if (status) ranks_fail(run->ranks, executor_error(run->executor)); /* the other ranks are told */
 }
 
-static bool has_room(const void *executor) { return executor_has_room(executor); }
-static zero_status wait_room(struct running *run) { return run_wait(run, has_room, run->executor); }
-
-/* ---- moves of the training loop ---- */
-
-struct moving {
-    struct running *run;
-    zero_status (*work)(void *user, struct host_moves *moves, enum host_move move);
-    void *user;
-    enum host_move move;
-};
-
-static bool is_ready(const void *what) {
-    const struct moving *m = what;
-    return host_move_ready(&m->run->moves, m->move);
-}
-
-static zero_status wait_move(void *user, const struct host_moves *moves, enum host_move move) {
-    struct moving *m = user;
-    m->move = move;
-    return run_wait(m->run, is_ready, m);
-}
-
-static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
-    struct moving *m = user;
-    return m->work ? m->work(m->user, moves, move) : ZERO_OK;
-}
-
-static zero_status make_event(void *user, struct host_moves *moves, enum host_move move) {
-    struct moving *m = user;
-    return RUN_EVENT(m->run, host_move_event(moves, move));
-}
-
-zero_status run_moves(struct running *run, enum host_move first, enum host_move last,
-                      zero_status (*work)(void *, struct host_moves *, enum host_move), void *user) {
-    struct moving moving = {run, work, user, first};
-    struct host_calls host = {wait_move, work_move, make_event, &moving};
-    return host_make_moves(&host, &run->moves, first, last);
+zero_status run_event(struct running *run, struct event event) {
+    zero_status status = run_wait(run, executor_has_room);
+    return status ? status : RUN_EVENT(run, executor_emit(run->executor, &event));
 }
 
 zero_status run_settle(struct running *run) {
-    zero_status status = wait_room(run);
-    if (!status) status = RUN_EVENT(run, executor_flush(run->executor));
-    return status ? status : run_wait_idle(run);
+    zero_status status = run_event(run, (struct event){.kind = EVENT_FLUSH});
+    return status ? status : run_wait(run, executor_idle);
 }
 
 zero_status run_weights_written(struct running *run) {
     run->weights_version++;
-    zero_status status = RUN_EVENT(run, executor_written(run->executor));
+    zero_status status = run_event(run, (struct event){.kind = EVENT_WRITTEN});
     return status ? status : run_settle(run);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/thread.h"
+#include "engine/base/system/thread.h"
 #include "engine/state/save.h"
 
 enum file_state { NOTHING, WRITING, WRITTEN, FAILED }; /* of this rank's file */
@@ -32,9 +32,9 @@ static void let_go(struct background_save *s, uint32_t region) {
 
 /* The chunk in the slot is about to be updated. */
 static void forget_chunk(struct state *state) {
-    turn_take(&state->ranks->lock);
+    fair_lock_take(&state->ranks->lock);
     executor_chunk_forget(state->run->executor);
-    turn_give(&state->ranks->lock);
+    fair_lock_give(&state->ranks->lock);
 }
 
 static bool ends_region(const struct save *s, const struct piece *piece, uint64_t end) {
@@ -88,9 +88,9 @@ static uint8_t *memory(const struct state *state) {
 }
 
 static void hold(struct state *state, const atomic_uchar *go) {
-    turn_take(&state->ranks->lock);
+    fair_lock_take(&state->ranks->lock);
     executor_hold(state->run->executor, go);
-    turn_give(&state->ranks->lock);
+    fair_lock_give(&state->ranks->lock);
 }
 
 static void release(struct state *state) {
@@ -107,8 +107,7 @@ static void release(struct state *state) {
 static bool open_save(struct state *state, const struct save *save, struct background_save *s) {
     *s = (struct background_save){.save = *save};
     s->staging = (struct storage_staging){.memory = memory(state),
-                                          .bytes = blueprint_checkpoint_bytes(state->blueprint->o.config) -
-                                                   BLOCK_BYTES};
+                                          .bytes = state->blueprint->terms.checkpoint_bytes - BLOCK_BYTES};
     s->save.view = &state->background;
     s->save.block = (float *)(void *)(memory(state) + s->staging.bytes);
     s->save.staging = &s->staging;

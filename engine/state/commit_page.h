@@ -6,7 +6,7 @@
 #include "engine/base/limits.h"
 #include "engine/config/config.h"
 #include "engine/state/notes.h"
-#include "engine/training/training.h"
+#include "engine/state/training.h"
 
 enum { COMMIT_OPTIMIZER_BYTES = 32 };
 

@@ -3,11 +3,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/run/device_copy.h"
+#include "engine/run/run.h"
 #include "kernels/cast.h"
 
 struct range range_own(const struct state *state, const struct model_param *p, zero_kind kind) {
-    struct part part = stored_part(state->blueprint, state->ranks->data_rank, p->region, kind);
+    struct stored_range part = stored_range(state->blueprint, state->ranks->data_rank, p->region, kind);
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     return begin < end ? (struct range){p, kind, begin, end - begin} : (struct range){p, kind, p->offset, 0};
 }
@@ -47,6 +47,19 @@ static zero_status take_from_spans(struct state *state, const struct model_param
     return ZERO_OK;
 }
 
+struct filling {
+    zero_fill_fn fill;
+    void *user;
+    const char *param;
+    uint64_t first, count;
+    float *out;
+};
+
+static void call_fill(void *call) {
+    const struct filling *f = call;
+    f->fill(f->user, f->param, f->first, f->count, f->out);
+}
+
 static zero_status fill_param(struct state *state, const struct model_param *p, zero_fill_fn fill,
                               void *user) {
     struct range own = range_own(state, p, ZERO_PARAM);
@@ -54,9 +67,14 @@ static zero_status fill_param(struct state *state, const struct model_param *p, 
     for (uint64_t at = own.first, end = at + own.count; at < end;) {
         uint64_t count = min64(end - at, PIECE_BYTES / sizeof(float));
         zero_status status = ZERO_OK;
+        struct filling filling = {.fill = fill,
+                                  .user = p->handle->user ? p->handle->user : user,
+                                  .param = p->tensor,
+                                  .first = p->tensor_first + at - p->offset,
+                                  .count = count,
+                                  .out = piece};
         if (fill)
-            fill(p->handle->user ? p->handle->user : user, p->tensor, p->tensor_first + at - p->offset, count,
-                 piece);
+            host_call(&state->ranks->fault, "zero_engine_fill", call_fill, &filling);
         else if (p->values)
             memcpy(piece, p->values + (at - p->offset), count * sizeof *piece);
         else
@@ -94,7 +112,7 @@ zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
 
 /* ---- broadcast ---- */
 
-zero_status state_broadcast(struct state *state, void *data, uint64_t bytes) {
+zero_status state_broadcast(struct state *state, uint32_t root, void *data, uint64_t bytes) {
     zero_status status = ZERO_OK;
     uint64_t piece;
     for (uint8_t *at = data; bytes && !status; at += piece, bytes -= piece) {
@@ -104,6 +122,7 @@ zero_status state_broadcast(struct state *state, void *data, uint64_t bytes) {
                                  .dtype = DTYPE_U8,
                                  .target_dtype = DTYPE_U8,
                                  .count = piece,
+                                 .root = root,
                                  .what = "bytes of the host's",
                                  .target = state->piece};
         if (state->ranks->size > 1) status = ranks_call(state->ranks, &call);
@@ -138,8 +157,8 @@ zero_status range_check(const struct state *state, const char *what, const struc
 }
 
 zero_status range_get(struct state *state, const struct range *range, float *out) {
-    struct part part =
-        stored_part(state->blueprint, state->ranks->data_rank, range->param->region, range->kind);
+    struct stored_range part =
+        stored_range(state->blueprint, state->ranks->data_rank, range->param->region, range->kind);
     for (uint64_t at = range->first, end = at + range->count; at < end;) {
         uint32_t owner = (uint32_t)(at / part.count);
         uint64_t piece = min64(min64(end, (owner + 1) * part.count) - at, PIECE_BYTES / sizeof(float));
@@ -164,8 +183,8 @@ zero_status range_get(struct state *state, const struct range *range, float *out
 }
 
 zero_status range_put(struct state *state, const struct range *range, const float *in) {
-    struct part part =
-        stored_part(state->blueprint, state->ranks->data_rank, range->param->region, range->kind);
+    struct stored_range part =
+        stored_range(state->blueprint, state->ranks->data_rank, range->param->region, range->kind);
     uint64_t begin = max64(range->first, part.first),
              end = min64(range->first + range->count, part.first + part.count);
     if (begin >= end) begin = end = range->first; /* another rank stores it */

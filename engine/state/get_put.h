@@ -32,7 +32,7 @@ struct range range_own(const struct state *state, const struct model_param *para
 zero_status range_get(struct state *state, const struct range *range, float *out);
 zero_status range_put(struct state *state, const struct range *range, const float *in);
 
-/* Rank 0's bytes to all ranks. */
-zero_status state_broadcast(struct state *state, void *data, uint64_t bytes);
+/* The bytes of rank `root` to all ranks. */
+zero_status state_broadcast(struct state *state, uint32_t root, void *data, uint64_t bytes);
 
 #endif

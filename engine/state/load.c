@@ -10,7 +10,7 @@
 #include "engine/state/notes.h"
 #include "engine/state/saved.h"
 #include "engine/state/shadow.h"
-#include "engine/training/step_settings.h"
+#include "engine/state/step_settings.h"
 
 struct load {
     struct state *state;
@@ -161,7 +161,7 @@ static zero_status write_state(void *user, const struct piece *piece, uint64_t f
 
 /* The part of one parameter that a piece has: the piece's tensor or a range of it. */
 static zero_status take_piece(struct load *l, struct shard *shard, uint32_t index,
-                              const struct model_param *p, const struct part *window,
+                              const struct model_param *p, const struct stored_range *window,
                               struct zero_error *error) {
     const struct piece *piece = &shard->piece[index];
     uint64_t begin = max64(piece->first, p->tensor_first),
@@ -177,7 +177,7 @@ static zero_status take_piece(struct load *l, struct shard *shard, uint32_t inde
 
 /* Elements of a region, in all kinds. */
 static zero_status take_window(struct load *l, struct shard *shard, uint32_t region,
-                               const struct part *window, struct zero_error *error) {
+                               const struct stored_range *window, struct zero_error *error) {
     const struct model *m = l->state->model;
     const struct model_region *r = &m->region[region];
     zero_status status = ZERO_OK;
@@ -214,11 +214,12 @@ static zero_status take_file(void *user, struct shard *shard, struct zero_error 
     const struct state *state = l->state;
     zero_status status = list_file(l, shard, error);
     for (uint32_t region = 0; region < state->model->regions && !status; region++) {
-        struct part part = stored_part(state->blueprint, state->ranks->data_rank, region, ZERO_PARAM);
+        struct stored_range part =
+            stored_range(state->blueprint, state->ranks->data_rank, region, ZERO_PARAM);
         for (uint64_t at = 0, to; at < part.count && !status; at = to) {
             to = min64(part.count, stored_chunk_end(state->blueprint, region, at));
-            status = take_window(l, shard, region, &(struct part){.first = part.first + at, .count = to - at},
-                                 error);
+            status = take_window(l, shard, region,
+                                 &(struct stored_range){.first = part.first + at, .count = to - at}, error);
         }
     }
     return status;
@@ -328,9 +329,9 @@ static zero_status fail_for_good(struct state *state, zero_status status) {
     error_clear(&error);
     error_set(&error, status, "%s", zero_last_error());
     struct comm_call call = {.kind = COMM_BARRIER, .what = "a checkpoint"};
-    turn_take(&state->ranks->lock);
+    fair_lock_take(&state->ranks->lock);
     comm_run(state->ranks->world, &call); /* all ranks know the failure before one of them stops */
-    turn_give(&state->ranks->lock);
+    fair_lock_give(&state->ranks->lock);
     return ranks_fail(state->ranks, &error);
 }
 

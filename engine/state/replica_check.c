@@ -1,4 +1,5 @@
-#include "engine/state/replica_check.h"
+/* Debugging (debug.compare_every): what several ranks store must be the same bits on all of them. */
+#include "engine/state/state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,9 +8,8 @@
 #include "engine/base/hash.h"
 #include "engine/model/lent.h"
 #include "engine/ranks/model_ranks.h"
-#include "engine/run/device_copy.h"
+#include "engine/run/run.h"
 #include "engine/state/background_save.h"
-#include "engine/state/weights_hash.h"
 #include "kernels/checksum.h"
 
 /* In the order in which a difference spreads: the first kind that differs is the nearest to the cause. */
@@ -112,8 +112,8 @@ static void hash_lent(struct state *state, uint32_t region, enum lent_array arra
 
 static zero_status hash_item(struct state *state, const struct item *item, uint64_t *hash) {
     const struct model_param *p = item->param;
-    struct part part =
-        part_of_rank(state->blueprint, state->ranks->data_rank, p->region, placement_of(state, item));
+    struct stored_range part =
+        range_of_rank(state->blueprint, state->ranks->data_rank, p->region, placement_of(state, item));
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     struct precision precision = blueprint_precision_of(state->blueprint, p->region);
     if (begin >= end) return ZERO_OK;

@@ -15,12 +15,11 @@
 #include "engine/state/notes.h"
 #include "engine/state/save.h"
 #include "engine/state/saved.h"
-#include "engine/training/step_settings.h"
+#include "engine/state/step_settings.h"
 
 _Static_assert((int)BLOCK_BYTES == (int)PIECE_BYTES, "a checkpoint's block passes through the plan's piece");
 
 #define TOKEN_NAME "token"
-#define PROGRAM_NAME "program.bin"
 
 /* ---- what there is to save ---- */
 
@@ -108,16 +107,16 @@ static void fill_counters(struct save *s) {
 
 /* The part of a region that this rank saves: its shard, also if it stores more. Of equal shards only one rank saves
  * its own. */
-static struct part saved_part(const struct state *state, uint32_t region) {
+static struct stored_range saved_part(const struct state *state, uint32_t region) {
     uint8_t replicate = state->blueprint->regions[region].state.axis[AXIS_REPLICATE];
-    struct part part = part_of_rank(state->blueprint, state->ranks->data_rank, region,
-                                    (struct placement){{SHARD, replicate}});
+    struct stored_range part = range_of_rank(state->blueprint, state->ranks->data_rank, region,
+                                             (struct placement){{SHARD, replicate}});
     if (replicate != SHARD && state->ranks->data_rank >= state->blueprint->policy.mesh[AXIS_SHARD])
         part.count = 0;
     return part;
 }
 
-static void add_piece(struct save *s, const struct part *part, uint32_t index, uint32_t kind) {
+static void add_piece(struct save *s, const struct stored_range *part, uint32_t index, uint32_t kind) {
     const struct model_param *p = &s->state->model->param[index];
     const struct manifest_param *param = &s->manifest.param[s->manifest_param[index]];
     uint64_t begin = max64(p->offset, part->first),
@@ -130,7 +129,7 @@ static void add_piece(struct save *s, const struct part *part, uint32_t index, u
 static void add_region(struct save *s, uint32_t index) {
     const struct manifest *m = &s->manifest;
     const struct model_region *region = &s->state->model->region[index];
-    struct part part = saved_part(s->state, index);
+    struct stored_range part = saved_part(s->state, index);
     for (uint32_t kind = 0; kind <= m->states && !region_elsewhere(region); kind++)
         for (uint32_t i = 0; i < region->params; i++) add_piece(s, &part, region->param[i], kind);
 }
@@ -158,11 +157,11 @@ static zero_status print_token(struct save *s, uint64_t nonce, struct zero_error
     return status ? status : storage_write_text(s->storage, path, text, CHECKSUM_DIGITS, error);
 }
 
-static zero_status write_program(struct save *s, struct zero_error *error) {
-    const struct program *program = &s->state->program;
+static zero_status write_program(struct save *s, const struct program *program, const char *name,
+                                 struct zero_error *error) {
     char path[STORAGE_PATH_BYTES];
     if (!program->data) return ZERO_OK;
-    zero_status status = storage_join(s->written, PROGRAM_NAME, path, error);
+    zero_status status = storage_join(s->written, name, path, error);
     return status ? status : storage_write_text(s->storage, path, program->data, program->bytes, error);
 }
 
@@ -199,7 +198,7 @@ static zero_status save_prepare(struct save *s, struct zero_error *error) {
     status = steps_begin(s->storage, s->root, state->training->steps, s->written, &s->left, error);
     warn_of_left(s);
     if (!status) status = print_token(s, s->word[0], error);
-    return status ? status : write_program(s, error);
+    return status ? status : write_program(s, &state->program[0], "program.bin", error);
 }
 
 static zero_status find_token(struct save *s, uint64_t nonce, struct zero_error *error) {
@@ -234,7 +233,10 @@ static zero_status check_space(struct save *s, struct zero_error *error) {
 
 static zero_status save_look(struct save *s, struct zero_error *error) {
     zero_status status = s->state->ranks->rank ? find_token(s, s->all[0].word[0], error) : ZERO_OK;
-    return status ? status : check_space(s, error);
+    char name[40];
+    snprintf(name, sizeof name, "program-%05" PRIu32 ".bin", s->state->ranks->rank);
+    if (!status) status = check_space(s, error);
+    return status ? status : write_program(s, &s->state->program[1], name, error);
 }
 
 static const struct model_param *param_of(const struct save *s, const struct piece *piece) {
@@ -366,8 +368,9 @@ zero_status save_begin(struct save *s, struct state *state, struct storage *stor
     snprintf(s->root, sizeof s->root, "%s", dir);
     zero_status status = ranks_meet(state->ranks, "a checkpoint");
     if (!status) status = together(s, save_prepare);
-    state->program = (struct program){0};
-    return status ? status : together(s, save_look);
+    if (!status) status = together(s, save_look);
+    memset(state->program, 0, sizeof state->program);
+    return status;
 }
 
 void save_end(struct save *s, zero_status status) {

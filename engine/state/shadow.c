@@ -10,7 +10,7 @@
 #include "engine/state/commit_page.h"
 #include "engine/state/get_put.h"
 #include "engine/state/notes.h"
-#include "engine/training/step_settings.h"
+#include "engine/state/step_settings.h"
 
 /* A hash of the settings that give chunks their meaning. Runs with equal hashes can read each other's chunks. */
 static uint64_t layout_of(const struct state *state) {
@@ -41,26 +41,25 @@ static uint64_t layout_of(const struct state *state) {
 }
 
 void shadow_written(struct state *state) {
-    state->run->moves.commits |= state->blueprint->plan.shadow && state->blueprint->policy.update_in_backward;
+    if (state->blueprint->plan.terms->shadow && state->blueprint->policy.update_in_backward)
+        executor_set_commits(state->run->executor, true);
 }
 
-static bool stored(const void *executor) { return executor_stored(executor); }
-
 zero_status shadow_sync(struct state *state) {
-    if (!state->run->moves.commits) return ZERO_OK;
-    zero_status status = run_wait(state->run, stored, state->run->executor);
+    if (!executor_commits(state->run->executor)) return ZERO_OK;
+    zero_status status = run_wait(state->run, executor_stored);
     if (!status) status = RUN_EVENT(state->run, executor_complete_epoch(state->run->executor));
     if (status) return status;
     struct zero_error error;
     error_clear(&error);
-    turn_take(&state->ranks->lock);
+    fair_lock_take(&state->ranks->lock);
     status = state->run->tier[TIER_NVME]->ops->sync(state->run->tier[TIER_NVME], &error);
-    turn_give(&state->ranks->lock);
+    fair_lock_give(&state->ranks->lock);
     return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
 }
 
 zero_status shadow_commit(struct state *state) {
-    if (!state->run->moves.commits) return ZERO_OK;
+    if (!executor_commits(state->run->executor)) return ZERO_OK;
     uint8_t page[CHUNK_ALIGN_BYTES];
     struct commit c;
     memset(&c, 0, sizeof c);
@@ -76,7 +75,6 @@ zero_status shadow_commit(struct state *state) {
     snprintf(c.optimizer, sizeof c.optimizer, "%s", training_optimizer_name(state->training, name));
     notes_pack(&state->notes, c.notes);
     commit_write(&c, page);
-    state->run->moves.commits = false;
     return RUN_EVENT(state->run, executor_commit(state->run->executor, page));
 }
 
@@ -90,7 +88,7 @@ zero_status shadow_commit_now(struct state *state) {
 
 zero_status shadow_forget(struct state *state) {
     if (!state->blueprint->o.config->nvme_shadow) return ZERO_OK;
-    state->run->moves.commits = state->shadow.guarded = false;
+    state->shadow.guarded = false;
     return RUN_EVENT(state->run, executor_forget_commits(state->run->executor));
 }
 
@@ -135,7 +133,7 @@ static zero_status look(struct state *state, struct finding *out) {
 }
 
 /* The commit that all ranks have. A rank commits only what every rank had synced, so the latest commit counts. */
-struct verdict {
+struct judgement {
     zero_shadow kind;
     struct commit commit; /* epoch 0: none can be read */
     struct commit own;    /* of another layout, on this rank's drive; epoch 0: none */
@@ -143,10 +141,10 @@ struct verdict {
     int missing;          /* a rank whose files are not there, while those of others are; -1: none */
 };
 
-static void judge(const struct finding *all, uint32_t ranks, struct verdict *out) {
+static void judge(const struct finding *all, uint32_t ranks, struct judgement *out) {
     bool damaged = false, differs = false;
     const struct commit *usable = NULL, *other = NULL, *beside = NULL;
-    *out = (struct verdict){.kind = ZERO_SHADOW_NONE, .missing = -1};
+    *out = (struct judgement){.kind = ZERO_SHADOW_NONE, .missing = -1};
     for (uint32_t r = 0; r < ranks; r++) {
         const struct finding *f = &all[r];
         const struct commit **last = f->beside ? &beside : &other;
@@ -168,7 +166,7 @@ static void judge(const struct finding *all, uint32_t ranks, struct verdict *out
     if (found) out->commit = *found;
 }
 
-static zero_status find(struct state *state, struct verdict *out) {
+static zero_status find(struct state *state, struct judgement *out) {
     struct zero_error error;
     error_clear(&error);
     struct finding *all = outliving_message(state->ranks->outliving, (state->ranks->size + 1) * sizeof *all);
@@ -202,7 +200,7 @@ static void say_difference(const struct state *state, const struct commit *c, ch
         snprintf(out, size, "its types, mesh, chunks or parameter groups are others, or its averages (ema)");
 }
 
-static void say(const struct state *state, const struct verdict *v, char *out, size_t size) {
+static void say(const struct state *state, const struct judgement *v, char *out, size_t size) {
     char difference[160];
     if (v->elsewhere)
         snprintf(difference, sizeof difference, "it differs on another model rank");
@@ -241,7 +239,7 @@ static void say(const struct state *state, const struct verdict *v, char *out, s
 }
 
 zero_status shadow_open(struct state *state) {
-    struct verdict v;
+    struct judgement v;
     struct shadow *shadow = &state->shadow;
     if (!state->blueprint->o.config->nvme_shadow) return ZERO_OK;
     zero_status status = find(state, &v);
@@ -281,7 +279,7 @@ static zero_status restore(struct state *state, const struct commit *c) {
 }
 
 zero_status shadow_recover(struct state *state, zero_fill_fn fill, void *user) {
-    struct verdict v;
+    struct judgement v;
     if (state->shadow.kind != ZERO_SHADOW_USABLE)
         return refuse(ZERO_E_IO, "zero_engine_recover: %s", state->shadow.text);
     zero_status status = find(state, &v);

@@ -7,11 +7,11 @@
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/peers/peers.h"
+#include "engine/ranks/peers.h"
 #include "engine/ranks/rank_agreement.h"
 #include "engine/run/run.h"
 #include "engine/state/stored_state.h"
-#include "engine/training/training.h"
+#include "engine/state/training.h"
 
 /* Bytes of the host's that the next save keeps. */
 struct program {
@@ -26,14 +26,14 @@ struct state {
     const struct model *model;
     const struct peers *peers;
     struct training *training;
-    uint8_t *piece;                /* PIECE_BYTES of the plan, through which the host's calls move state */
-    struct stored_view host;       /* the host's thread reads and writes through it */
-    struct stored_view background; /* a save in the background reads through it */
-    bool filled;                   /* the weights have values */
-    bool averaged;                 /* the weights are the averages (state_exchange_averages) */
-    bool unseen;                   /* zero_param_put_owned wrote values that other ranks do not know of */
-    struct manifest_entries notes; /* the host's, for checkpoints */
-    struct program program;
+    uint8_t *piece;                 /* PIECE_BYTES of the plan, through which the host's calls move state */
+    struct stored_view host;        /* the host's thread reads and writes through it */
+    struct stored_view background;  /* a save in the background reads through it */
+    bool filled;                    /* the weights have values */
+    bool averaged;                  /* the weights are the averages (state_exchange_averages) */
+    bool unseen;                    /* zero_param_put_owned wrote values that other ranks do not know of */
+    struct manifest_entries notes;  /* the host's, for checkpoints */
+    struct program program[2];      /* for all, and of this rank */
     struct background_save *saving; /* NULL: none */
     struct zero_error saved;        /* how the last save ended */
     bool warned_of_left_over;       /* a save has warned of a left-over that it could not remove */
@@ -68,5 +68,16 @@ zero_status state_begin_average(struct state *state, uint32_t region, uint64_t f
 zero_status state_exchange_averages(struct state *state, bool averages);
 /* Ends stored_sweep of the host's view. Returns `status`, if it is a failure. */
 zero_status state_end_sweep(struct state *state, zero_status status);
+
+/* The hash of all weights, a sum over elements: 32 hexadecimal digits and a final zero. Collective, after a settle. */
+zero_status weights_hash(struct state *state, char out[33]);
+
+/* Adds the words of the elements of a parameter that this rank counts. The sums of all data ranks make two hashes of its weights. */
+zero_status weights_hash_param(struct state *state, const struct model_param *param, uint64_t sum[2]);
+
+/* For debug.compare_every, after a step that was applied: waits for the refresh, hashes everything that is replicated (parameters,
+ * and by the stage the reduced gradients, states and masters), and compares the ranks that store the same part. ZERO_E_DIVERGED, on
+ * all ranks: names the parameter, its unit and the rank that differs. Collective. */
+zero_status replica_check(struct state *state);
 
 #endif

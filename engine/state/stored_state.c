@@ -4,20 +4,20 @@
 #include <time.h>
 
 #include "engine/model/lent.h"
-#include "engine/run/device_copy.h"
+#include "engine/run/run.h"
 #include "kernels/cast.h"
 #include "kernels/state_format.h"
 
 enum { CHUNK_WAIT_NS = 20 * 1000 };
 
-struct part stored_part(const struct blueprint *b, uint32_t rank, uint32_t region, zero_kind kind) {
+struct stored_range stored_range(const struct blueprint *b, uint32_t rank, uint32_t region, zero_kind kind) {
     const struct region *r = &b->regions[region];
     struct placement shard = {{SHARD, r->grad_step.axis[AXIS_REPLICATE]}};
-    return part_of_rank(b, rank, region, kind == ZERO_GRAD ? shard : r->state);
+    return range_of_rank(b, rank, region, kind == ZERO_GRAD ? shard : r->state);
 }
 
-static struct part own_part(const struct stored_view *v, uint32_t region, zero_kind kind) {
-    return stored_part(v->blueprint, v->run->ranks->data_rank, region, kind);
+static struct stored_range own_part(const struct stored_view *v, uint32_t region, zero_kind kind) {
+    return stored_range(v->blueprint, v->run->ranks->data_rank, region, kind);
 }
 
 uint64_t stored_chunk_end(const struct blueprint *b, uint32_t region, uint64_t at) {
@@ -28,7 +28,7 @@ uint64_t stored_chunk_end(const struct blueprint *b, uint32_t region, uint64_t a
     return (at / layout->chunk_elements + 1) * layout->chunk_elements;
 }
 
-void *stored_params(const struct stored_view *v, uint32_t region, const struct part *part) {
+void *stored_params(const struct stored_view *v, uint32_t region, const struct stored_range *part) {
     struct buffer_ref full = {BUFFER_PARAM_FULL, (uint16_t)region},
                       shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
     const struct executor *executor = v->run->executor;
@@ -78,7 +78,7 @@ static struct piece piece_at(void *data, enum dtype dtype, uint64_t first, uint6
 
 /* The address of the shard's element `at`, which is in memory. */
 static void *address(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at) {
-    struct part part = own_part(v, region, ZERO_PARAM);
+    struct stored_range part = own_part(v, region, ZERO_PARAM);
     if (array == v->blueprint->o.state_count) return executor_master(v->run->executor, region, at);
     if (array < v->blueprint->o.state_count) return executor_state(v->run->executor, region, array, at);
     uint8_t *begin = array == STORED_PARAMS ? stored_params(v, region, &part)
@@ -101,12 +101,12 @@ static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t
 static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint32_t index, uint8_t parts,
                               uint8_t **out, struct zero_error *error) {
     for (bool there = false;;) {
-        turn_take(&v->run->ranks->lock);
+        fair_lock_take(&v->run->ranks->lock);
         zero_status status = parts == CHUNK_GRADS
                                  ? executor_gradient_poll(v->run->executor, region, index, out, &there)
                                  : executor_chunk_poll(v->run->executor, region, index, parts, out, &there);
         if (status) *error = *executor_error(v->run->executor);
-        turn_give(&v->run->ranks->lock);
+        fair_lock_give(&v->run->ranks->lock);
         if (status || there) return status;
         nanosleep(&(struct timespec){.tv_nsec = CHUNK_WAIT_NS}, NULL);
     }
@@ -333,9 +333,9 @@ static zero_status write_in_chunk(const struct stored_view *v, uint32_t region, 
 
 zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t first,
                          uint64_t count, const float *in, struct zero_error *error) {
-    turn_take(&v->run->ranks->lock);
+    fair_lock_take(&v->run->ranks->lock);
     executor_refetch(v->run->executor);
-    turn_give(&v->run->ranks->lock);
+    fair_lock_give(&v->run->ranks->lock);
     uint64_t at = first - own_part(v, region, kind).first, end = at + count;
     zero_status status = ZERO_OK;
     for (uint64_t some; at < end && !status; at += some, in += some) {
@@ -410,9 +410,9 @@ static zero_status exchange_region(const struct stored_view *v, uint32_t region,
 
 zero_status stored_exchange_averages(const struct stored_view *v, bool averages, struct zero_error *error) {
     const struct policy *policy = &v->blueprint->policy;
-    turn_take(&v->run->ranks->lock);
+    fair_lock_take(&v->run->ranks->lock);
     executor_refetch(v->run->executor);
-    turn_give(&v->run->ranks->lock);
+    fair_lock_give(&v->run->ranks->lock);
     stored_sweep(v, policy->refresh, policy->refreshes, CHUNK_ALL);
     zero_status status = ZERO_OK;
     for (uint32_t k = 0; k < policy->refreshes && !status; k++)
@@ -423,16 +423,16 @@ zero_status stored_exchange_averages(const struct stored_view *v, bool averages,
 /* ---- all of it ---- */
 
 void stored_sweep(const struct stored_view *v, const uint16_t *order, uint32_t regions, uint8_t parts) {
-    turn_take(&v->run->ranks->lock);
+    fair_lock_take(&v->run->ranks->lock);
     executor_sweep(v->run->executor, order, regions, parts);
-    turn_give(&v->run->ranks->lock);
+    fair_lock_give(&v->run->ranks->lock);
 }
 
 zero_status stored_end_sweep(const struct stored_view *v, zero_status status, struct zero_error *error) {
     if (status) return status;
-    turn_take(&v->run->ranks->lock);
+    fair_lock_take(&v->run->ranks->lock);
     status = executor_end_sweep(v->run->executor);
-    turn_give(&v->run->ranks->lock);
+    fair_lock_give(&v->run->ranks->lock);
     if (status) *error = *executor_error(v->run->executor);
     return status;
 }
@@ -462,9 +462,9 @@ zero_status stored_clear(const struct stored_view *v, struct zero_error *error) 
              k++)
             status = clear_state(v, i, k, error);
     if (status) return status;
-    turn_take(&v->run->ranks->lock);
+    fair_lock_take(&v->run->ranks->lock);
     status = executor_clear_chunks(v->run->executor);
-    turn_give(&v->run->ranks->lock);
+    fair_lock_give(&v->run->ranks->lock);
     if (status) *error = *executor_error(v->run->executor);
     return status;
 }

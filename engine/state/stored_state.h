@@ -3,9 +3,24 @@
 #ifndef ZERO_ENGINE_STATE_STORED_STATE_H
 #define ZERO_ENGINE_STATE_STORED_STATE_H
 
+#include "engine/base/integer.h"
+#include "engine/base/placement.h"
 #include "engine/blueprint/blueprint.h"
 #include "engine/run/run.h"
-#include "engine/state/part.h"
+
+/* A range of a region's elements: the part that one rank has of it. */
+struct stored_range {
+    uint64_t first, count; /* elements of the region */
+    uint32_t index, parts;
+};
+
+static inline struct stored_range range_of_rank(const struct blueprint *b, uint32_t rank, uint32_t region,
+                                                struct placement placement) {
+    uint32_t parts = placement_parts(placement, b->policy.mesh);
+    uint32_t index = placement_part(placement, b->policy.mesh, rank);
+    uint64_t count = b->o.model->region[region].padded / parts;
+    return (struct stored_range){index * count, count, index, parts};
+}
 
 /* A thread's access. The bounce buffer carries data to and from a discrete device. */
 struct stored_view {
@@ -16,7 +31,8 @@ struct stored_view {
 };
 
 /* The part of `kind` that this rank stores: elements of the region. */
-struct part stored_part(const struct blueprint *blueprint, uint32_t rank, uint32_t region, zero_kind kind);
+struct stored_range stored_range(const struct blueprint *blueprint, uint32_t rank, uint32_t region,
+                                 zero_kind kind);
 
 /* The end, in elements of the shard, of the chunk that holds element `at`, or of the part in memory that holds it;
  * UINT64_MAX: all of the shard is in memory. */
@@ -24,9 +40,9 @@ uint64_t stored_chunk_end(const struct blueprint *blueprint, uint32_t region, ui
 
 /* The address of element `part->first` of the parameters, in the buffer where they rest, never in the gathered buffer, which a
  * save in the background must not read. NULL: on a drive. */
-void *stored_params(const struct stored_view *view, uint32_t region, const struct part *part);
+void *stored_params(const struct stored_view *view, uint32_t region, const struct stored_range *part);
 
-/* Elements [first, first + count) of the region, within stored_part. Masters, states and the reduced sum of the gradient are
+/* Elements [first, first + count) of the region, within stored_range. Masters, states and the reduced sum of the gradient are
  * fp32 here, in whatever format they are kept. */
 zero_status stored_read(const struct stored_view *view, uint32_t region, zero_kind kind, uint64_t first,
                         uint64_t count, float *out, struct zero_error *error);

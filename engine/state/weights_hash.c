@@ -1,29 +1,26 @@
-#include "engine/state/weights_hash.h"
+/* The hash of all weights: a sum over elements, so that no rank needs more than its shard. */
+#include "engine/state/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-static uint64_t mix(uint64_t x) { /* Stafford's variant 13 of the finalizer of MurmurHash3 */
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
+#include "engine/base/hash.h"
 
 /* Every element contributes a mixed word of its tensor's name, its index in the tensor and its bits. The words are
  * added, so the sum does not depend on which rank holds which element. Two sums with different seeds make 128 bits. */
 static void hash_element(const struct model_param *p, uint64_t index, const float *element, uint64_t sum[2]) {
     uint32_t bits;
     memcpy(&bits, element, sizeof bits);
-    uint64_t word = mix(p->name_hash + index) + bits;
-    sum[0] += mix(word);
-    sum[1] += mix(word ^ 0x9e3779b97f4a7c15u);
+    uint64_t word = hash_mix(p->name_hash + index) + bits;
+    sum[0] += hash_mix(word);
+    sum[1] += hash_mix(word ^ HASH_STEP);
 }
 
 zero_status weights_hash_param(struct state *state, const struct model_param *p, uint64_t sum[2]) {
     uint8_t replicate = state->blueprint->regions[p->region].state.axis[AXIS_REPLICATE];
-    struct part part = part_of_rank(state->blueprint, state->ranks->data_rank, p->region,
-                                    (struct placement){{SHARD, replicate}});
+    struct stored_range part = range_of_rank(state->blueprint, state->ranks->data_rank, p->region,
+                                             (struct placement){{SHARD, replicate}});
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     float *piece = (float *)(void *)state->piece;
     zero_status status = ZERO_OK;

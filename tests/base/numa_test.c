@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "engine/base/numa.h"
+#include "engine/base/system/numa.h"
 #include "tests/check.h"
 
 enum { BYTES = 64 << 20, PAGE = 4096, MANY = 1 << 20 };

@@ -35,7 +35,7 @@ static struct {
 struct shape {
     const char *title;
     enum dtype gradient;
-    bool out, norm; /* norm: a separate pass of norm_span over the gradient before the update, as peers do */
+    bool out, norm; /* norm: a separate pass of norm_more over the gradient before the update, as peers do */
 };
 
 static const struct shape shapes[] = {
@@ -90,7 +90,7 @@ static double norm_pass(uint32_t threads) {
         uint64_t parts = (uint64_t)omp_get_num_threads(), me = (uint64_t)omp_get_thread_num();
         uint64_t blocks = bench.count / 4096, first = blocks * me / parts * 4096;
         uint64_t end = me + 1 == parts ? bench.count : blocks * (me + 1) / parts * 4096;
-        sum += norm_span(bench.gradient + first, DTYPE_F32, end - first);
+        sum += norm_more(0, bench.gradient + first, DTYPE_F32, end - first);
     }
     return sum;
 }

@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "engine/base/limits.h"
+#include "kernels/device_work.h"
 #include "kernels/matrix_step.h"
 #include "kernels/ordered_sum.h"
 #include "kernels/quantize.h"
-#include "kernels/work.h"
 #include "tests/cuda/gpu.h"
 #include "tests/kernels/random.h"
 

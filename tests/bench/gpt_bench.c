@@ -14,7 +14,7 @@
 #include "engine/base/clock.h"
 #include "tests/gpt/fake_engine.h"
 #include "tools/gpt/gpt.h"
-#include "tools/gpt/parallel.h"
+#include "tools/gpt/math/parallel.h"
 
 enum { SHAPES_MAX = 32, ROUNDS_MAX = 1000 };
 enum clock { WALL, PROCESSOR, CLOCKS };
@@ -209,8 +209,8 @@ int main(int argc, char **argv) {
     run(&x, gpt, engine, tokens);
     report(&x, WALL);
     report(&x, PROCESSOR);
-    printf("activations %.0f MiB, %u threads, %u rounds\n", (double)fake_engine_reserved(engine, ZERO_DEVICE) / (1 << 20),
-           x.threads, x.rounds);
+    printf("activations %.0f MiB, %u threads, %u rounds\n",
+           (double)fake_engine_reserved(engine, ZERO_DEVICE) / (1 << 20), x.threads, x.rounds);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);
     free(x.a), free(x.b), free(x.c), free(tokens);

@@ -131,13 +131,15 @@ static void run_rotary(void) {
     cuda_launch_blocks(&c, KERNEL_rotary, (uint32_t)b.rows, &a);
 }
 static void run_embedding_forward(void) {
-    struct embedding_forward_argument a = {b.array[1],          b.array[0],         b.array[2],      b.tokens,
-                                           (uint32_t)b.columns, (uint32_t)b.length, (uint32_t)b.rows};
+    struct embedding_forward_argument a = {b.array[1],       b.array[0],          b.array[2],
+                                           b.tokens,         (uint32_t)b.columns, (uint32_t)b.length,
+                                           (uint32_t)b.rows, .count = UINT32_MAX};
     cuda_launch_rows(&c, KERNEL_embedding_forward, a.rows, &a);
 }
 static void run_embedding_backward(void) {
-    struct embedding_backward_argument a = {b.array[0], b.array[1],          b.order, b.first, b.group,
-                                            b.groups,   (uint32_t)b.columns, 0};
+    struct embedding_backward_argument a = {
+        b.array[0], b.array[1],         b.order, b.first, b.group, b.groups, (uint32_t)b.columns,
+        0,          .count = UINT32_MAX};
     cuda_launch_blocks(&c, KERNEL_embedding_backward, (uint32_t)b.rows, &a);
 }
 static void run_cross_entropy(void) {
@@ -173,9 +175,9 @@ static void run_backward_80(void) { attend(80, 96, true); }
 static void run_forward_128(void) { attend(128, 128, false); }
 static void run_backward_128(void) { attend(128, 128, true); }
 static void by_warpgroups(uint32_t width, bool back) {
-    c.warpgroups[ATTENTION_FORWARD] = c.warpgroups[ATTENTION_BACKWARD] = true;
+    c.warpgroups = true;
     attend(width, width, back);
-    c.warpgroups[ATTENTION_FORWARD] = c.warpgroups[ATTENTION_BACKWARD] = false;
+    c.warpgroups = false;
 }
 static void run_warpgroups_64(void) { by_warpgroups(64, false); }
 static void run_warpgroups_128(void) { by_warpgroups(128, false); }

@@ -64,7 +64,8 @@ static void *run_rank(void *user) {
 int main(int argc, char **argv) {
     struct rank ranks[RANKS_AT_MOST] = {{.transport = &comm_mpi_ops}};
     uint32_t count = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
-    if (count < 1 || count > RANKS_AT_MOST) return fprintf(stderr, "usage: comm_bench local|mpi|tcp|tcp-unchecked RANKS\n"), 2;
+    if (count < 1 || count > RANKS_AT_MOST)
+        return fprintf(stderr, "usage: comm_bench local|mpi|tcp|tcp-unchecked RANKS\n"), 2;
     if (strcmp(argv[1], "mpi") == 0) {
         run_rank(&ranks[0]);
         return check_end();

@@ -54,7 +54,7 @@ static void nap(double seconds) {
 /* Until the others gave up: they tell every rank, also one whose process they take for stuck. */
 static void stay_away(const struct conformance *c, double at_most_s) {
     uint64_t begin_ns = clock_now_ns();
-    while (!failure_raised(c->comm->failure) && (double)(clock_now_ns() - begin_ns) < at_most_s * 1e9)
+    while (!comm_failure_raised(c->comm->failure) && (double)(clock_now_ns() - begin_ns) < at_most_s * 1e9)
         nap(0.01);
 }
 

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "engine/comm/comm.h"
-#include "engine/comm/sim.h"
-#include "engine/comm/socket.h"
+#include "engine/comm/local/sim.h"
+#include "engine/comm/tcp/socket.h"
 #include "tests/check.h"
 #include "tests/comm/conformance.h"
 

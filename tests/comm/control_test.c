@@ -14,7 +14,7 @@ struct letter {
 
 struct rank {
     struct comm comm;
-    struct failure failure;
+    struct comm_failure failure;
     struct comm_group world;
     struct control *control;
     struct control_group *group;
@@ -53,7 +53,7 @@ static void open_all(uint64_t opening) {
     for (uint32_t i = 0; i < RANKS; i++) members[i] = i;
     for (uint32_t i = 0; i < RANKS; i++) {
         struct rank *rank = &ranks[i];
-        failure_init(&rank->failure);
+        comm_failure_init(&rank->failure);
         rank->comm.ops = &no_ops;
         rank->comm.rank = i, rank->comm.size = RANKS, rank->comm.timeout_s = TIMEOUT_S;
         rank->comm.failure = &rank->failure;
@@ -68,7 +68,7 @@ static void open_all(uint64_t opening) {
 
 static void close_all(void) {
     for (uint32_t i = 0; i < RANKS; i++)
-        control_destroy(ranks[i].control), failure_destroy(&ranks[i].failure);
+        control_destroy(ranks[i].control), comm_failure_destroy(&ranks[i].failure);
 }
 
 static void start(void) {
@@ -349,6 +349,7 @@ struct calls_record {
     uint32_t type, from;
     uint64_t opening, key, posted, left, first;
     struct comm_record records[16];
+    struct comm_block block;
 };
 
 /* Each is a record whose text or types no sentence can hold. */
@@ -376,6 +377,39 @@ static void unknown_type(struct comm_record *record) { record->dtype = 200; }
 static void unknown_target(struct comm_record *record) { record->target_dtype = DTYPES; }
 static void unknown_kind(struct comm_record *record) { record->kind = COMM_KINDS; }
 
+/* ---- ranks that wait for each other in different calls ---- */
+
+static void block(uint32_t rank, const char *what, uint64_t key) {
+    struct comm_block block = {.calls = 1, .call = {{key, 0}}};
+    snprintf(block.what, sizeof block.what, "%s", what);
+    control_block(ranks[rank].control, &block);
+}
+
+/* Rank 9 is blocked in a call of the first group that rank 8 has not posted, and rank 8 in one of another group, which rank 9 has
+ * posted or not. */
+static void names_both_calls(bool posted) {
+    struct control_group *other[2];
+    struct comm_call call = {.kind = COMM_BARRIER};
+    struct comm_record record;
+    start();
+    for (uint32_t i = 0; i < 2; i++) {
+        struct comm_group group = ranks[8 + i].world;
+        group.key = 78, group.ordinal = 1;
+        other[i] = control_group_open(ranks[8 + i].control, &group);
+    }
+    post(9, 0, "h.1");
+    record_make(&call, 0, 0, &record);
+    control_posted(other[0], &record, now_ns);
+    if (posted) control_posted(other[1], &record, now_ns);
+    block(9, "zero_engine_step", 77), block(8, "zero_engine_save", 78);
+    pass(0.9);
+    CHECK_INT(failed(ZERO_E_DIVERGED, ""), 0);
+    pass(2);
+    CHECK_INT(failed(ZERO_E_DIVERGED, "rank 9 waits in zero_engine_step and rank 8 in zero_engine_save"),
+              posted ? 0 : RANKS);
+    end();
+}
+
 /* The rank next to the failed one takes no messages; the other ranks still receive the failure. */
 static void tells_around_the_deaf(void) {
     start();
@@ -388,6 +422,8 @@ static void tells_around_the_deaf(void) {
 }
 
 int main(void) {
+    names_both_calls(false);
+    names_both_calls(true);
     refuses_what_is_no_failure(ZERO_OK, sizeof(struct failure_record));
     refuses_what_is_no_failure(4711, sizeof(struct failure_record));
     refuses_what_is_no_failure(ZERO_E_IO, sizeof(struct failure_record) - 8);

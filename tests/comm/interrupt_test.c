@@ -7,7 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/comm/comm.h"
-#include "engine/comm/socket.h"
+#include "engine/comm/tcp/socket.h"
 #include "engine/comm/transport.h"
 #include "tests/check.h"
 
@@ -59,7 +59,7 @@ static void *run(void *user) {
     struct comm_call call = {.kind = COMM_BARRIER, .what = "h.3"};
     pthread_barrier_wait(&world->together);
     /* rank 1 comes late: when rank 0 has given up, and has told it so */
-    for (int ms = 0; ms < SOON_S * 1000 && rank->index == 1 && !failure_raised(comm->failure); ms++)
+    for (int ms = 0; ms < SOON_S * 1000 && rank->index == 1 && !comm_failure_raised(comm->failure); ms++)
         usleep(1000);
     if (!world->closing || rank->index == 1) rank->status = comm_run(group, &call);
     rank->error = *comm_error(comm);

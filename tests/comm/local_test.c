@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/thread.h"
+#include "engine/base/system/thread.h"
 #include "engine/comm/comm.h"
 #include "tests/check.h"
 

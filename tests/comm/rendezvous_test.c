@@ -1,5 +1,5 @@
 /* Ranks as threads that meet or fail to meet, while strangers connect in between. */
-#include "engine/comm/rendezvous.h"
+#include "engine/comm/tcp/rendezvous.h"
 
 #include <errno.h>
 #include <net/if.h>
@@ -18,8 +18,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/utf8.h"
-#include "engine/comm/socket.h"
-#include "engine/comm/verdict.h"
+#include "engine/comm/tcp/socket.h"
+#include "engine/comm/tcp/verdict.h"
 #include "tests/check.h"
 #include "tests/sanitized.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "engine/comm/tcp.h"
+#include "engine/comm/tcp/tcp.h"
 #include "tests/check.h"
 
 enum { RANKS = 2, GROUPS = 2, FIRST_SOCKET = 1000, LINE_BYTES = 1 << 22, KEY = 7, MANY = 4 };
@@ -99,7 +99,7 @@ static void open_rank(struct rank *rank, uint32_t number) {
     *rank = (struct rank){.tcp = {.peers = rank->peers, .wires = rank->wires, .polls = rank->polls}};
     comm->ops = &comm_tcp_ops, comm->rank = number, comm->size = RANKS, comm->timeout_s = 60;
     comm->failure = &rank->tcp.failure;
-    failure_init(comm->failure);
+    comm_failure_init(comm->failure);
     for (uint32_t q = 0; q < RANKS; q++) {
         rank->peers[q] = (struct lanes){.socket = {-1, -1}, .seals = {seals, seals}};
         rank->polls[q].fd = q == number ? -1 : FIRST_SOCKET + (int)number;
@@ -122,7 +122,7 @@ static void close_rank(struct rank *rank) {
     free(rank->tcp.link.polls);
     free(rank->tcp.room);
     for (uint32_t q = 0; q < RANKS; q++) free(rank->wires[q].queue);
-    failure_destroy(comm->failure);
+    comm_failure_destroy(comm->failure);
 }
 
 static struct rank ranks[RANKS];

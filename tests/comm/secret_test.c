@@ -1,5 +1,5 @@
 /* The job's secret, where it comes from, and what its keys and tags prove. */
-#include "engine/comm/secret.h"
+#include "engine/comm/tcp/secret.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Tests that are specific to transport sim: poison, buffers that are touched too early, calls without data, many ranks
  * in this thread. */
-#include "engine/comm/sim.h"
+#include "engine/comm/local/sim.h"
 
 #include <math.h>
 #include <stdlib.h>

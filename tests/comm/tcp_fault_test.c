@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/comm/socket.h"
-#include "engine/comm/tcp.h"
+#include "engine/comm/tcp/socket.h"
+#include "engine/comm/tcp/tcp.h"
 #include "tests/check.h"
 
 enum { RANKS_AT_MOST = 3, COUNT = 3000, HANGS_AFTER_S = 120, TIMEOUT_S = 60, SOON_S = 40 };
@@ -301,7 +301,7 @@ static void never_comes(struct rank *rank) {
     }
     for (double s = 0; s < SOON_S && !atomic_load(&rank->run->left); s += 0.001) nap(0.001);
     CHECK(atomic_load(&rank->run->left));
-    for (double s = 0; s < SOON_S && !failure_raised(rank->comm->failure); s += 0.001) nap(0.001);
+    for (double s = 0; s < SOON_S && !comm_failure_raised(rank->comm->failure); s += 0.001) nap(0.001);
     call = call_of(rank, COMM_ALL_GATHER);
     rank->status = comm_run(rank->group, &call);
     note_failure(rank);
@@ -371,7 +371,7 @@ static void leaves_starved(struct rank *rank) {
         rank->status = comm_post(rank->group, &call, &work);
         return;
     }
-    while (atomic_load(&looks) < 2 && !failure_raised(rank->comm->failure)) nap(0.001);
+    while (atomic_load(&looks) < 2 && !comm_failure_raised(rank->comm->failure)) nap(0.001);
     rank->status = comm_post(rank->group, &call, &work);
     while (!rank->status && !done) {
         rank->status = comm_test(work, &done);

@@ -49,6 +49,25 @@ static const struct {
      "fp16.min_loss_scale", "1e30"},
     {"\"fp16\": {\"hysteresis\": 0}", NULL, NULL},
     {"\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"loss_scale_window\": 0}", NULL, NULL},
+    {"\"aio\": {\"block_size\": 100, \"queue_depth\": 0}, \"zero_optimization\": {\"offload_optimizer\": "
+     "{\"device\": \"none\", \"ratio\": 2, \"buffer_count\": 5000}}",
+     "aio.block_size", "100"},
+    /* numbers and booleans in quotes, in blocks that pydantic reads */
+    {"\"fp16\": {\"enabled\": \"True\", \"loss_scale\": \"0\", \"initial_scale_power\": \"8\"}",
+     "fp16.initial_scale_power", "8"},
+    {"\"bf16\": {\"enabled\": \"yes\"}", "bf16.enabled", "true"},
+    {"\"zero_optimization\": {\"stage\": \"2\", \"overlap_comm\": \"off\", \"reduce_bucket_size\": \"500\", "
+     "\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": \"1\", \"ratio\": \"0.5\"}}",
+     "zero_optimization.offload_optimizer.ratio", "0.5"},
+    {"\"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": \"true\"}",
+     "zero_optimization.zero_quantized_weights", "true"},
+    /* ranks that share with no other; blocks of blocks that are off */
+    {"\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 0}, \"tensor_parallel\": "
+     "{\"autotp_size\": 1}",
+     "zero_optimization.zero_hpz_partition_size", "0"},
+    {"\"compression_training\": {\"weight_quantization\": {\"shared_parameters\": {\"enabled\": false}, "
+     "\"different_groups\": {}}}",
+     NULL, NULL},
     /* names without a prefix */
     {"\"zero_optimization\": {\"prefetch_bucket_size\": 9}", "zero_optimization.stage3_prefetch_bucket_size",
      "9"},
@@ -63,6 +82,7 @@ static const struct {
     {"\"steps_per_print\": 2147483647", "steps_per_print", "2147483647"},
     {"\"steps_per_print\": 1e999", NULL, NULL},
     {"\"steps_per_print\": null", "steps_per_print", "null"},
+    {"\"steps_per_print\": \"auto\"", "steps_per_print", "10"},
     {"\"zero_optimization\": {\"sub_group_size\": 1000000000000000000000}", NULL, NULL},
     {"\"zero_optimization\": {\"sub_group_size\": 0, \"offload_optimizer\": {\"device\": \"cpu\", "
      "\"buffer_count\": 0}}",
@@ -76,6 +96,8 @@ static const struct {
     {"\"activation_checkpointing\": {\"number_checkpoints\": null}", "activation_checkpointing.interval",
      "0"},
     {"\"activation_checkpointing\": {\"number_checkpoints\": 0}", "activation_checkpointing.interval", "0"},
+    {"\"activation_checkpointing\": {\"number_checkpoints\": \"auto\"}", "activation_checkpointing.interval",
+     "0"},
     /* the type of sums chooses the mode */
     {"\"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}, \"data_types\": "
      "{\"grad_accum_dtype\": \"fp32\"}",
@@ -95,7 +117,12 @@ static const struct {
      "[{\"optimizer\": \"AdamW\", \"lr\": 0.5, \"weight_decay\": 0}]"},
     {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"adam_lr\": 0.5, \"muon_lr\": 0.125}}",
      "optimizer.params.lr", "0.125"},
-    /* keys at the top that DeepSpeed does not read */
+    {"\"optimizer\": {\"type\": \"Muon\"}", "optimizer.params.weight_decay", "0"},
+    /* keys that DeepSpeed does not read */
+    {"\"optimizer\": {\"type\": \"Adam\", \"adam_w_mode\": false}, \"logging_batch_size_per_gpu\": \"auto\", "
+     "\"$schema\": \"x\", \"nebula\": {\"enabled\": false, \"persistent_time_interval\": 100}, "
+     "\"num_processes\": 8",
+     "optimizer.params.adam_w_mode", "true"},
     {"\"_optimizer\": {\"type\": \"SGD\"}, \"//\": \"a note\", \"#stage\": 3, \"comms_config\": {}, "
      "\"monitor_config\": [], "
      "\"dataloader_settings\": 1, \"zero3_init_flag\": true, \"description\": \"a note\"",
@@ -131,7 +158,7 @@ static void limits(void) {
         struct zero_error error;
         CHECK_INT(resolved(rows[i].members, &config, &error), ZERO_OK);
         CHECK_INT(config.steps_per_print, rows[i].steps);
-        CHECK_INT(config.chunk_elements_max, rows[i].elements);
+        CHECK_INT(config.terms.chunk_elements_max, rows[i].elements);
         config_free(&config);
     }
 }
@@ -157,6 +184,16 @@ static const struct {
      "fp16.initial_scale_power: 999 is outside its range: give an integer from 0 to 127"},
     {"\"fp16\": {\"enabled\": true, \"loss_scale\": -1}",
      "fp16.loss_scale: -1 is outside its range: give a number from 0 to 1e+30"},
+    {"\"aio\": {\"queue_depth\": 0}, \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\", "
+     "\"nvme_path\": \"/a\"}}",
+     "aio.queue_depth: 0 is outside its range: give an integer from 1 to 4096"},
+    {"\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 2}}",
+     "zero_optimization.offload_optimizer.ratio: 2 is outside its range: give a number from 0 to 1"},
+    /* quotes that DeepSpeed does not take either */
+    {"\"fp16\": {\"loss_scale\": \"true\"}",
+     "fp16.loss_scale: \"true\" is a string where a number or \"auto\" is expected: remove the quotes"},
+    {"\"optimizer\": {\"params\": {\"lr\": \"1e-4\"}}",
+     "optimizer.params.lr: \"1e-4\" is a string where a number or \"auto\" is expected: remove the quotes"},
     /* both spellings, in either order */
     {"\"zero_optimization\": {\"prefetch_bucket_size\": 1, \"stage3_prefetch_bucket_size\": 2}",
      "zero_optimization.stage3_prefetch_bucket_size: it is written with and without \"stage3_\", as 1 and as "
@@ -167,6 +204,7 @@ static const struct {
      "and as 2: remove one "
      "of them"},
     /* a key that DeepSpeed does not read, and that means one that is read */
+    {"\"checkpoint_engine\": 1", "checkpoint_engine: unknown key: zero config --help lists all keys"},
     {"\"gradient_cliping\": 1", "gradient_cliping: unknown key: did you mean \"gradient_clipping\"?"},
     {"\"max_grad_norm\": 1", "max_grad_norm: unknown key: its name here is gradient_clipping"},
     {"\"learning_rate\": 1", "learning_rate: unknown key: its name here is optimizer.params.lr"},

@@ -44,9 +44,10 @@ static const struct {
      "zero_optimization.stage: unknown key: a key may not contain a point: write nested objects"},
     {"{\"zero_optimization\": {\"stage\": 4}}", ZERO_E_CONFIG,
      "zero_optimization.stage: 4 is outside its range: give an integer from 0 to 3"},
-    {"{\"zero_optimization\": {\"stage\": \"3\"}}", ZERO_E_CONFIG,
-     "zero_optimization.stage: \"3\" is a string where an integer or \"auto\" is expected: remove the "
-     "quotes"},
+    {"{\"zero_optimization\": {\"stage\": \"three\"}}", ZERO_E_CONFIG,
+     "zero_optimization.stage: \"three\" is a string where an integer or \"auto\" is expected"},
+    {"{\"zero_optimization\": {\"aio\": {\"queue_depth\": 8}}}", ZERO_E_CONFIG,
+     "zero_optimization.aio: unknown key: it belongs elsewhere: aio, at the top"},
     {"{\"zero_optimization\": {\"stage\": 1.5}}", ZERO_E_CONFIG,
      "zero_optimization.stage: 1.5 is a number where an integer or \"auto\" is expected"},
     {"{\"zero_optimization\": {\"stage\": null}}", ZERO_E_CONFIG,
@@ -72,17 +73,18 @@ static const struct {
      "aio: \"auto\" stands where an object is expected: see zero config --help"},
     {"{\"zero_optimization\": 2}", ZERO_E_CONFIG,
      "zero_optimization: 2 stands where an object, true or false is expected: see zero config --help"},
-    {"{\"fp16\": {\"enabled\": \"true\"}}", ZERO_E_CONFIG,
-     "fp16.enabled: \"true\" is a string where true or false or \"auto\" is expected: remove the quotes"},
+    {"{\"wall_clock_breakdown\": \"true\"}", ZERO_E_CONFIG,
+     "wall_clock_breakdown: \"true\" is a string where true or false or \"auto\" is expected: remove the "
+     "quotes"},
     {"{\"zero_optimization\": {\"zero_quantized_weights\": \"fp8\"}}", ZERO_E_CONFIG,
      "zero_optimization.zero_quantized_weights: \"fp8\" is none of false, \"int4\", \"int8\", \"fp8_e4m3\", "
      "true, \"auto\""},
     {"{\"zero_optimization\": {\"zero_quantized_weights\": \"fp8_e5m2\"}}", ZERO_E_CONFIG,
      "zero_optimization.zero_quantized_weights: \"fp8_e5m2\" is none of false, \"int4\", \"int8\", "
      "\"fp8_e4m3\", true, \"auto\"; did you mean \"fp8_e4m3\"?"},
-    {"{\"zero_optimization\": {\"zero_quantized_weights\": \"true\"}}", ZERO_E_CONFIG,
-     "zero_optimization.zero_quantized_weights: \"true\" is a string where true, false or a string or "
-     "\"auto\" is expected: remove the quotes"},
+    {"{\"device\": {\"keep_outputs\": \"true\"}}", ZERO_E_CONFIG,
+     "device.keep_outputs: \"true\" is a string where true, false or a string is expected: remove the "
+     "quotes"},
     {"{\"zero_optimization\": {\"zero_quantized_weights\": 8}}", ZERO_E_CONFIG,
      "zero_optimization.zero_quantized_weights: 8 is an integer where true, false or a string or \"auto\" is "
      "expected"},
@@ -125,7 +127,8 @@ static const struct {
      "scheduler.type: \"WarmupDecay\" is none of \"WarmupLR\", \"WarmupDecayLR\", \"WarmupCosineLR\", "
      "\"OneCycle\", \"LRRangeTest\", \"StepLR\", \"MultiStepLR\", \"ConstantLR\", \"LinearLR\", "
      "\"ExponentialLR\", \"PolynomialLR\", \"CosineAnnealingLR\", \"CosineAnnealingWarmRestarts\", "
-     "\"CyclicLR\", \"OneCycleLR\"; did you mean \"WarmupDecayLR\"?"},
+     "\"CyclicLR\", \"OneCycleLR\", \"cosine_with_min_lr\", \"warmup_stable_decay\"; did you mean "
+     "\"WarmupDecayLR\"?"},
     {"{\"scheduler\": {\"params\": {\"cycle_min_lr\": [0.1, -1]}}}", ZERO_E_CONFIG,
      "scheduler.params.cycle_min_lr: [ 0.1, -1 ] is a list where a number of at least 0, or a list of one "
      "for "
@@ -150,6 +153,13 @@ static const struct {
      "their own type: remove it; parameters stay fp32 in a group of param_groups with \"dtype\": \"fp32\""},
     {"{\"seed\": 1,\n\"seed\": 2}", ZERO_E_CONFIG,
      "configuration:2:1: key \"seed\" stands twice in one object: remove one"},
+    {"{\"device\": {\"products\": \"timed\"}}", ZERO_E_UNSUPPORTED,
+     "device.products: \"timed\" is not supported here: the choice by time is gone, and each shape uses the "
+     "algorithm that cuBLASLt "
+     "proposes first: remove the key"},
+    {"{\"device\": {\"attention\": \"timed\"}}", ZERO_E_UNSUPPORTED,
+     "device.attention: \"timed\" is not supported here: the choice by time is gone: write \"auto\", or "
+     "\"mma\""},
     {"{\"model\": {\"hidden_size\": 4, \"model_type\": \"bert\"}}", ZERO_E_UNSUPPORTED,
      "model.model_type: \"bert\" is not supported here: only gpt2, llama, mistral, qwen2 and qwen3 are here: "
      "choose one of them"},

@@ -401,8 +401,17 @@ static void conflicts(void) {
          "paths as "
          "zero_optimization.offload_optimizer.nvme_path"},
         {"{\"train_batch_size\": 2, \"nvme\": {\"masters\": \"split\"}, \"bf16\": {\"enabled\": true}}",
-         "nvme.masters: \"split\" needs bf16.enabled and offload_optimizer.device \"nvme\": set them, or use "
-         "\"auto\""},
+         "nvme.masters: \"split\" needs bf16.enabled and offload_optimizer.device \"cpu\" or \"nvme\": set "
+         "them, "
+         "or use \"auto\""},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", "
+         "\"masters\": \"split\"}}}",
+         "zero_optimization.offload_optimizer.masters: \"split\" needs bf16.enabled and "
+         "offload_optimizer.device "
+         "\"cpu\" or \"nvme\": set them, or use \"auto\""},
+        {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": true}, \"nvme\": {\"masters\": \"fp32\"}, "
+         "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", \"masters\": \"split\"}}}",
+         "nvme.masters: contradicts zero_optimization.offload_optimizer.masters: remove nvme.masters"},
         {"{\"train_batch_size\": 2, \"bf16\": {\"bf16_optimizer_states\": true}}",
          "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, or remove "
          "it"},
@@ -502,7 +511,10 @@ static void conflicts(void) {
 #define OF_BIASES(optimizer) ", \"param_groups\": [{\"match\": \"*.bias\", \"optimizer\": \"" optimizer "\"}]"
 
 /* PyTorch's schedules cycle the momentum of an optimizer that has no betas; DeepSpeed's OneCycle leaves it. */
-static void momentum_is_not_cycled_in_silence(void) {
+#define FLOOR(params) SCHEDULED("AdamW", "", "cosine_with_min_lr", "\"num_training_steps\": 9" params)
+#define STABLE(params) SCHEDULED("AdamW", "", "warmup_stable_decay", "\"num_decay_steps\": 9" params)
+
+static void a_schedule_that_is_unclear_is_refused(void) {
     static const struct {
         const char *json, *message;
     } cases[] = {
@@ -521,6 +533,15 @@ static void momentum_is_not_cycled_in_silence(void) {
         {SCHEDULED("SGD", "", "OneCycleLR", ONE_CYCLE_LR ", \"cycle_momentum\": false"), ""},
         {SCHEDULED("SGD", "", "OneCycle", ONE_CYCLE), ""},
         {SCHEDULED("AdamW", OF_BIASES("Lion"), "OneCycleLR", ONE_CYCLE_LR), ""},
+        {FLOOR(""),
+         "scheduler.params.min_lr and min_lr_rate: cosine_with_min_lr needs one of them: write it"},
+        {FLOOR(", \"min_lr\": 0, \"min_lr_rate\": 0.1"),
+         "scheduler.params.min_lr and min_lr_rate: cosine_with_min_lr needs one of them: remove the other"},
+        {FLOOR(", \"min_lr_rate\": 0.1"), ""},
+        {STABLE(""),
+         "scheduler.params.num_stable_steps and num_training_steps: warmup_stable_decay needs one of "
+         "them: write it"},
+        {STABLE(", \"num_stable_steps\": 0"), ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct config config;
@@ -658,7 +679,7 @@ int main(void) {
     accumulation_mode_follows_the_stage();
     element_types();
     conflicts();
-    momentum_is_not_cycled_in_silence();
+    a_schedule_that_is_unclear_is_refused();
     command_line();
     types_of_the_model();
     what_the_planner_chooses();

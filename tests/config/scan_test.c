@@ -1,5 +1,5 @@
 /* The strict scanner: valid JSON passes; text that is almost JSON is refused, and the message names the place. */
-#include "engine/config/scan.h"
+#include "engine/config/text/scan.h"
 #include "tests/check.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "tests/check.h"
 #include "tests/cuda/gpu.h"
 
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 
 static const uint64_t counts[] = {1, 2, 5, 1024, 1031};
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "engine/comm/comm.h"
-#include "engine/comm/socket.h"
+#include "engine/comm/tcp/socket.h"
 #include "engine/device/device.h"
 #include "tests/check.h"
 #include "tests/comm/conformance.h"

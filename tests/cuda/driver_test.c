@@ -1,12 +1,15 @@
 /* GPUs and drivers that this build has no kernels for are refused when the device is opened, in one sentence. Pinned memory
  * is on the GPU's memory node, and the driver's own where it refuses to register other memory. Of the stand-in alone. */
 #include <linux/mempolicy.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/base/system/thread.h"
+#include "engine/device/cuda/driver.h"
 #include "engine/device/device.h"
 #include "tests/check.h"
 
@@ -51,7 +54,8 @@ static void check_pinned(struct device *device, uint8_t *memory) {
     for (uint64_t i = 0; i < sizeof there; i++) missing += !(there[i] & 1);
     CHECK_INT(missing, 0);
     CHECK_INT(device->ops->clear(device, DEVICE_IN, memory, PINNED_BYTES, &ticket, &error), ZERO_OK);
-    CHECK_INT(device_finish(device, ticket, &error), ZERO_OK);
+    for (bool done = false; !done && CHECK_INT(device->ops->test(device, ticket, &done, &error), ZERO_OK);)
+        sched_yield();
 }
 
 /* `node`: the driver's answer. `registers`: it registers the host's memory. */
@@ -95,6 +99,42 @@ static void released_after_a_failure(void) {
     device->ops->close(device);
 }
 
+struct tested {
+    struct device *device;
+    uint64_t ticket;
+    zero_status status;
+};
+
+static void *test_ticket(void *argument) {
+    struct tested *t = argument;
+    bool done = false;
+    while (!done && !t->status) t->status = t->device->ops->test(t->device, t->ticket, &done, NULL);
+    return NULL;
+}
+
+/* A program captures a graph on a stream of its own while a thread of the engine asks how far the GPU is. */
+static void captured_beside(void) {
+    struct tested t = {0};
+    struct cuda_driver driver;
+    struct zero_error error;
+    pthread_t thread;
+    CUstream stream;
+    CUgraph graph;
+    error_clear(&error);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &t.device, &error), ZERO_OK);
+    CHECK_INT(cuda_driver_open(&driver, &error), ZERO_OK);
+    CHECK_INT(t.device->ops->record(t.device, DEVICE_IN, &t.ticket, &error), ZERO_OK);
+    CHECK_INT(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_INT(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    CHECK_INT(thread_start(&thread, test_ticket, &t), 0);
+    pthread_join(thread, NULL);
+    CHECK_INT(t.status, ZERO_OK);
+    if (CHECK_INT(driver.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS)) driver.cuGraphDestroy(graph);
+    driver.cuStreamDestroy(stream);
+    t.device->ops->close(t.device);
+    cuda_driver_close(&driver);
+}
+
 int main(void) {
     struct device *device = NULL;
     struct zero_error error;
@@ -119,5 +159,6 @@ int main(void) {
     pinned("-1", "1", false, MPOL_DEFAULT);
     pinned("0", "0", true, MPOL_DEFAULT);
     released_after_a_failure();
+    captured_beside();
     return check_end();
 }

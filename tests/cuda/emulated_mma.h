@@ -1,11 +1,11 @@
-/* Replaces tools/gpt/cuda/mma.h in the emulation: the same product and loads, from the lanes that hold factors and
+/* Replaces tools/gpt/cuda/kernels/mma.h in the emulation: the same product and loads, from the lanes that hold factors and
  * addresses. A copy happens at once or when the program waits for it, by chance: with a missing wait the program reads
  * old data, and with a missing __syncthreads it overwrites data that other threads still read. Addresses must be
  * aligned as the instructions require. */
-#ifndef ZERO_TOOLS_GPT_CUDA_MMA_H
-#define ZERO_TOOLS_GPT_CUDA_MMA_H
+#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_MMA_H
+#define ZERO_TOOLS_GPT_CUDA_KERNELS_MMA_H
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/cuda/emulation.h"
 
 namespace emulation {
@@ -57,8 +57,7 @@ template <float (*Widen)(uint16_t)> WHOLE_ARRAYS void widen(float *to, uint32_t 
 }
 
 /* The two rows of the left factor that this lane multiplies, from the lanes that hold them. */
-template <float (*Widen)(uint16_t)>
-WHOLE_ARRAYS void rows_of(float (&left)[2][16], const shown *warp) {
+template <float (*Widen)(uint16_t)> WHOLE_ARRAYS void rows_of(float (&left)[2][16], const shown *warp) {
     const shown *holders = &warp[lane() / 4 * 4];
 #pragma GCC unroll 2
     for (uint32_t row = 0; row < 2; row++)
@@ -68,8 +67,7 @@ WHOLE_ARRAYS void rows_of(float (&left)[2][16], const shown *warp) {
 }
 
 /* The two columns of the right factor. */
-template <float (*Widen)(uint16_t)>
-WHOLE_ARRAYS void columns_of(float (&right)[2][16], const shown *warp) {
+template <float (*Widen)(uint16_t)> WHOLE_ARRAYS void columns_of(float (&right)[2][16], const shown *warp) {
     const shown *holders = &warp[lane() % 4 * 8];
 #pragma GCC unroll 2
     for (uint32_t column = 0; column < 2; column++)
@@ -79,7 +77,8 @@ WHOLE_ARRAYS void columns_of(float (&right)[2][16], const shown *warp) {
 }
 
 /* Adds one product after another to each sum; the four sums do not wait for each other. */
-WHOLE_ARRAYS static inline void add_products(float (&d)[4], const float (&left)[2][16], const float (&right)[2][16]) {
+WHOLE_ARRAYS static inline void add_products(float (&d)[4], const float (&left)[2][16],
+                                             const float (&right)[2][16]) {
     float sum[4] = {d[0], d[1], d[2], d[3]};
 #pragma GCC unroll 16
     for (uint32_t k = 0; k < 16; k++)

@@ -1,13 +1,13 @@
-/* Replaces tools/gpt/cuda/wgmma.h in the emulation. By chance the products of a group happen as late as they may, at the warpgroup_wait
+/* Replaces tools/gpt/cuda/kernels/wgmma.h in the emulation. By chance the products of a group happen as late as they may, at the warpgroup_wait
  * that waits for the group, or at once: sums that are read before the wait, and factors that are not there yet or are overwritten
  * before it, show up as wrong numbers. An operand in shared memory is found by the 64 bits that describe it, as NVIDIA's PTX ISA has it
  * ("Matrix Descriptor Format", "Strides"; of the swizzles only that of 128 bytes), so that wrong bits give wrong numbers or a message,
  * and so does a number that a thread has copied there without copies_done_for_products: products read memory by a way of their own,
  * which no barrier orders ("Async Proxy"). Not checked: that all four warps of a group make the same calls. */
-#ifndef ZERO_TOOLS_GPT_CUDA_WGMMA_H
-#define ZERO_TOOLS_GPT_CUDA_WGMMA_H
+#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_WGMMA_H
+#define ZERO_TOOLS_GPT_CUDA_KERNELS_WGMMA_H
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/cuda/emulation.h"
 
 namespace emulation {
@@ -52,8 +52,8 @@ struct operand {
         uint32_t address = start + line / LINES * stride + line % LINES * LINE + along * 2;
         address ^= (address / LINE % LINES) << 4;
         if (address < first || address + COPIED_BYTES > end)
-            emulator_fail("a product reads byte %u of shared memory, the block has bytes %u to %u", address, first,
-                          end);
+            emulator_fail("a product reads byte %u of shared memory, the block has bytes %u to %u", address,
+                          first, end);
         const copied &c = last_copy[address / COPIED_BYTES];
         if (fences[c.thread] < c.fences)
             emulator_fail(
@@ -86,13 +86,13 @@ static inline left_rows rows_of_shared(uint64_t a) {
     operand left(a);
     left_rows rows;
     for (uint32_t i = 0; i < 2; i++)
-        for (uint32_t k = 0; k < 16; k += 8)
-            left.read(warp * 16 + lane() / 4 + i * 8, k, &rows.at[i][k]);
+        for (uint32_t k = 0; k < 16; k += 8) left.read(warp * 16 + lane() / 4 + i * 8, k, &rows.at[i][k]);
     return rows;
 }
 
 /* Two columns of the right operand. A line is a column; turned, a row. */
-WHOLE_ARRAYS static inline void read_columns(const operand &b, uint32_t column, bool turned, float (&right)[2][16]) {
+WHOLE_ARRAYS static inline void read_columns(const operand &b, uint32_t column, bool turned,
+                                             float (&right)[2][16]) {
     for (uint32_t n = 0; n < 2 && !turned; n++)
         for (uint32_t k = 0; k < 16; k += 8) b.read(column + n, k, &right[n][k]);
     for (uint32_t k = 0; k < 16 && turned; k++) {

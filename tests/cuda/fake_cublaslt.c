@@ -3,13 +3,7 @@
  * pointer, GELU's ends on fp32 or on rows that are no multiple of 8, pointers that are less aligned than was said or
  * where no GPU reaches, a plan for other shapes, a small workspace, and to open without a context. It refuses what the
  * real one would compute slowly without need: 16-bit products with aligned strides but other extents. It counts products
- * that round their own result again.
- *
- * It proposes several algorithms, which add in other orders: only the first adds in double. It reads the environment:
- * FAKE_CUBLASLT_VERSION (default 130000), and FAKE_CUBLASLT_TIMES: the microseconds of each proposal, "5,3,4", for shapes in
- * turn where ';' separates several lists: the sum of the extents chooses one. With it proposals are as many as times (at most
- * 8, else 3), and only products move the clock of events. An algorithm is for one version, one capability and one shape. A
- * proposal whose time is 0 cannot run. */
+ * that round their own result again. An algorithm is for one shape. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -18,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/cuda/fake_cuda.h"
 
 struct layout {
@@ -150,37 +144,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
     }
 }
 
-/* ---- what the environment says ---- */
-
-size_t cublasLtGetVersion(void) {
-    const char *version = getenv("FAKE_CUBLASLT_VERSION");
-    return version ? strtoull(version, NULL, 10) : 130000;
-}
-
-static uint32_t capability(void) {
-    const char *major = getenv("FAKE_CUDA_CAPABILITY");
-    return major ? (uint32_t)strtoull(major, NULL, 10) : 9;
-}
-
-enum { PROPOSALS = 3, PROPOSALS_MAX = 8 };
-
-/* The microseconds of the proposals for a shape whose extents' sum is `sum`. Returns their number; 0: none are said. */
-static int times_of(uint64_t sum, uint64_t out[PROPOSALS_MAX]) {
-    const char *lists = getenv("FAKE_CUBLASLT_TIMES"), *list = lists;
-    uint64_t count = 1;
-    int times = 0;
-    if (!lists) return 0;
-    for (const char *at = lists; *at; at++) count += *at == ';';
-    for (uint64_t skip = sum % count; skip; skip--) list = strchr(list, ';') + 1;
-    do {
-        char *end;
-        out[times++] = strtoull(list, &end, 10);
-        list = end + 1;
-        if (*end != ',') break;
-    } while (times < PROPOSALS_MAX);
-    return times;
-}
-
 /* ---- products ---- */
 
 struct product { /* column-major, as cuBLASLt has it */
@@ -189,9 +152,6 @@ struct product { /* column-major, as cuBLASLt has it */
     float alpha, beta;
     const void *a, *b, *c;
     void *d;
-    uint32_t proposal;
-    uint64_t microseconds;
-    __typeof__(fake_cuda_spend) *spend;
 };
 
 static uint64_t rows_of(struct layout l, cublasOperation_t op) {
@@ -250,8 +210,8 @@ static bool reaches_matrix(const void *matrix, struct layout l, int64_t ld) {
 
 struct choice { /* in a cublasLtMatmulAlgo_t; without padding, so that equal choices have equal bytes */
     uint64_t workspace;
-    uint32_t rows, columns, inner, proposal, capability, version;
-    uint16_t alignment, bias_alignment, aux_alignment, unused;
+    uint32_t rows, columns, inner;
+    uint16_t alignment, bias_alignment, aux_alignment, unused[3];
 };
 _Static_assert(sizeof(struct choice) <= sizeof(cublasLtMatmulAlgo_t), "a choice is an algorithm");
 
@@ -280,38 +240,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                             .alignment = (uint16_t)p->alignment,
                             .bias_alignment = alignment_of(o->bias),
                             .aux_alignment = alignment_of(o->aux),
-                            .workspace = p->workspace,
-                            .capability = capability(),
-                            .version = (uint32_t)cublasLtGetVersion()};
-    uint64_t times[PROPOSALS_MAX];
-    int proposals = times_of((uint64_t)choice.rows + choice.columns + choice.inner, times);
-    if (!proposals) proposals = PROPOSALS;
-    for (int i = 0; i < proposals && i < wanted; i++) {
-        choice.proposal = (uint32_t)i;
-        memset(&result[i], 0, sizeof result[i]);
-        memcpy(&result[i].algo, &choice, sizeof choice);
-        *out_found = i + 1;
-    }
+                            .workspace = p->workspace};
+    memset(result, 0, sizeof *result);
+    memcpy(&result->algo, &choice, sizeof choice);
+    *out_found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 static bool is_for(const struct choice *choice, const struct operation *o, struct layout a, struct layout c) {
-    return choice->rows == c.rows && choice->columns == c.columns && choice->inner == columns_of(a, o->a) &&
-           choice->capability == capability() && choice->version == cublasLtGetVersion();
-}
-
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
-                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                       const cublasLtMatmulAlgo_t *algorithm,
-                                       cublasLtMatmulHeuristicResult_t *result) {
-    const struct operation *o = (const struct operation *)operation;
-    struct layout la = *(struct layout *)a, lb = *(struct layout *)b, lc = *(struct layout *)c;
-    struct choice choice;
-    memcpy(&choice, algorithm, sizeof choice);
-    if (!fits(o, la, lb, lc) || d != c || !is_for(&choice, o, la, lc)) return CUBLAS_STATUS_INVALID_VALUE;
-    result->workspaceSize = choice.workspace;
-    return CUBLAS_STATUS_SUCCESS;
+    return choice->rows == c.rows && choice->columns == c.columns && choice->inner == columns_of(a, o->a);
 }
 
 static double read(const void *from, cudaDataType type, uint64_t at) {
@@ -344,19 +281,16 @@ static double end_of(const struct product *p, uint64_t row, uint64_t column, dou
     return has_bias(o) ? sum + read(o->bias, p->c_layout.type, row) : sum;
 }
 
-/* The sums of one column, number by number of the inner extent. The first proposal adds in double. Each other one adds in fp32 and
- * begins at another place. `left`: the left factor, the numbers of each inner index one after another. */
+/* The sums of one column, number by number of the inner extent. `left`: the left factor, the numbers of each inner index one after
+ * another. */
 static void sum_column(const struct product *p, const double *left, uint64_t inner, uint64_t column,
                        double *restrict sums) {
     const uint64_t rows = p->c_layout.rows;
     memset(sums, 0, rows * sizeof *sums);
     for (uint64_t k = 0; k < inner; k++) {
-        const uint64_t i = (k + p->proposal) % inner;
-        const double by = factor(p->b, p->b_layout, p->operation.b, i, column);
-        const double *restrict from = left + i * rows;
-        for (uint64_t row = 0; row < rows && !p->proposal; row++) sums[row] += from[row] * by;
-        for (uint64_t row = 0; row < rows && p->proposal; row++)
-            sums[row] = (float)sums[row] + (float)(from[row] * by);
+        const double by = factor(p->b, p->b_layout, p->operation.b, k, column);
+        const double *restrict from = left + k * rows;
+        for (uint64_t row = 0; row < rows; row++) sums[row] += from[row] * by;
     }
 }
 
@@ -366,7 +300,6 @@ static void run(void *argument) {
     const uint64_t inner = columns_of(p->a_layout, o->a), rows = p->c_layout.rows;
     double *left = malloc((inner + 1) * rows * sizeof *left), *sums = left + inner * rows;
     if (!left) abort();
-    if (p->microseconds) p->spend(p->microseconds * 1000);
     for (uint64_t i = 0; i < inner; i++)
         for (uint64_t row = 0; row < rows; row++)
             left[i * rows + row] = factor(p->a, p->a_layout, o->a, row, i);
@@ -374,7 +307,8 @@ static void run(void *argument) {
         sum_column(p, left, inner, column, sums);
         for (uint64_t row = 0; row < rows; row++) {
             uint64_t at = column * (uint64_t)p->c_layout.ld + row;
-            double sum = p->alpha * sums[row] + (p->beta != 0 ? p->beta * read(p->c, p->c_layout.type, at) : 0);
+            double sum =
+                p->alpha * sums[row] + (p->beta != 0 ? p->beta * read(p->c, p->c_layout.type, at) : 0);
             write(p->d, p->c_layout.type, at, end_of(p, row, column, sum));
         }
     }
@@ -419,14 +353,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     struct choice choice;
     memcpy(&choice, algorithm, sizeof choice);
     bool same = is_for(&choice, &p.operation, p.a_layout, p.c_layout);
-    uint64_t times[PROPOSALS_MAX];
-    int proposals = times_of((uint64_t)choice.rows + choice.columns + choice.inner, times);
-    if ((int)choice.proposal < proposals) {
-        p.microseconds = times[choice.proposal];
-        if (!p.microseconds) return CUBLAS_STATUS_NOT_SUPPORTED;
-        p.spend = (__typeof__(fake_cuda_spend) *)of_driver("fake_cuda_spend");
-    }
-    p.proposal = choice.proposal;
     bool room = workspace_bytes >= choice.workspace && (uintptr_t)workspace % 256 == 0 &&
                 reaches(workspace, workspace_bytes / 2, CUDA_R_16BF);
     if (!same || !aligned(&p, &choice) || d_layout != c_layout || !room) return CUBLAS_STATUS_INVALID_VALUE;

@@ -169,7 +169,8 @@ EXPORT CUresult cuDeviceGet(CUdevice *device, int index) {
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
-    snprintf(name, (size_t)bytes, "emulated device");
+    const char *given = getenv("FAKE_CUDA_NAME");
+    snprintf(name, (size_t)bytes, "%s", given ? given : "emulated device");
     return CUDA_SUCCESS;
 }
 

@@ -16,9 +16,8 @@
  * devices, default 0; -1: unknown), and these, which may change later: FAKE_CUDA_CAPTURES
  * (default 1; 0: captures are refused; 2: they begin, and each call in them fails), FAKE_CUDA_GRAPHS (the most graphs at
  * once that there is memory for), FAKE_CUDA_REGISTERS (default 1; 0: the host's memory cannot be registered),
- * FAKE_CUDA_TIMES (NAME=MICROSECONDS of kernels,
- * joined by commas: see fake_cuda_spend; NAME=idle: the kernel does nothing). If FAKE_CUDA_COUNTS is set, the process writes the
- * counts below into that file when it ends.
+ * FAKE_CUDA_IDLE (the name of a kernel that does nothing). If FAKE_CUDA_COUNTS is set, the process writes the counts below into
+ * that file when it ends.
  *
  * To run a test with the stand-in: cuda_test in emulated.bzl. To let it run a kernel: add a line to this folder's
  * BUILD. */
@@ -44,10 +43,6 @@ bool fake_cuda_reaches(const void *memory, size_t bytes);
 
 /* Counts a product. `rounds_again`: it is added to its own earlier result in 16 bits. */
 void fake_cuda_count_product(bool rounds_again);
-
-/* Work has taken that long. From the first call on the clock of events is the sum of these times. Called from enqueued
- * work. */
-void fake_cuda_spend(unsigned long long nanoseconds);
 
 /* Counts of the whole process: kernels launched directly and during a capture; copies; kernels loaded after the first
  * launch, for which the real driver may wait until the GPU is idle; graphs launched; matrix products, and those whose result is

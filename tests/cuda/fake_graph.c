@@ -41,10 +41,17 @@ CUresult graph_invalidate(const struct graph *graph, CUresult result) {
 
 bool graph_valid(const struct graph *graph) { return !graph->invalid; }
 
+static _Thread_local CUstreamCaptureMode thread_mode; /* 0: CU_STREAM_CAPTURE_MODE_GLOBAL */
+
+CUstreamCaptureMode graphs_exchange_mode(CUstreamCaptureMode mode) {
+    CUstreamCaptureMode before = thread_mode;
+    return thread_mode = mode, before;
+}
+
 static bool forbids(const struct graph *graph) {
-    bool own =
-        graph->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && pthread_equal(graph->thread, pthread_self());
-    return own || graph->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    bool own = graph->mode != CU_STREAM_CAPTURE_MODE_RELAXED && pthread_equal(graph->thread, pthread_self()),
+         any = graph->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED && (own || any);
 }
 
 bool graphs_forbid(void) {

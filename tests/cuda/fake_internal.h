@@ -135,6 +135,7 @@ CUresult graph_begin(struct stream *stream, CUstreamCaptureMode mode);
 /* Called for calls that are forbidden while this thread captures, or while any thread captures in the global mode, and
  * for calls that ask for the state of captured work: ends these captures. True if there was one. */
 bool graphs_forbid(void);
+CUstreamCaptureMode graphs_exchange_mode(CUstreamCaptureMode mode); /* of the calling thread; the one before */
 CUresult graph_invalidate(const struct graph *graph, CUresult result); /* the result */
 bool graph_valid(const struct graph *graph);
 bool graphs_capture(const struct CUctx_st *context); /* invalidates them, too */

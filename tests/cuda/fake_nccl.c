@@ -31,14 +31,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/cuda/fake_cuda.h"
 
 /* NCCL's own header, so that the tests compare the engine's declarations with it. The toolkit alone has none. */
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 #else
-#include "engine/comm/nccl_interface.h"
+#include "engine/comm/nccl/nccl_interface.h"
 #endif
 
 enum { RANKS_MAX = 16, PLACES = 4, PLACE_BYTES = 16 << 20 };

@@ -150,6 +150,12 @@ EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) 
     return call_leave(result);
 }
 
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    ENTER(false);
+    *mode = graphs_exchange_mode(*mode);
+    return call_leave(CUDA_SUCCESS);
+}
+
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *out) {
     ENTER(true);
     struct stream *s = stream_of(handle);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "engine/device/cuda/driver.h"
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 #include "tests/check.h"
 #include "tests/cuda/gpu.h"
 

@@ -15,7 +15,7 @@
 
 #include "tests/check.h"
 #include "tests/cuda/kernel_facts.h"
-#include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/cuda/kernels/kernels.h"
 
 enum { KIND_PTX = 1, KIND_ELF = 2, FILE_BYTES_MAX = 64 << 20, KERNELS_MAX = 64, ROWS_MAX = 128 };
 

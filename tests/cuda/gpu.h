@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/device/cuda/driver.h"
 #include "engine/device/kernel.h"
 

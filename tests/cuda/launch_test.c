@@ -3,7 +3,7 @@
 
 #include "engine/device/cuda/driver.h"
 #include "engine/device/kernel.h"
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 #include "tests/check.h"
 #include "tests/kernels/random.h"
 

@@ -1,8 +1,8 @@
 #include "tests/cuda/misuse.h"
 
 #include "engine/device/cuda/entry.h"
-#include "tools/gpt/cuda/mma.h"
-#include "tools/gpt/cuda/wgmma.h"
+#include "tools/gpt/cuda/kernels/mma.h"
+#include "tools/gpt/cuda/kernels/wgmma.h"
 
 static __device__ void wait_apart(void) {
     if (threadIdx.x < 32)

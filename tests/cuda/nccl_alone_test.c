@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/convert.h"
 #include "engine/base/limits.h"
+#include "engine/base/numbers/convert.h"
 #include "engine/comm/comm.h"
 #include "engine/device/device.h"
 #include "kernels/norm.h"
@@ -127,7 +127,7 @@ static void run_row(struct rank *rank, const struct row *row) {
     if (!CHECK_BYTES(got, expected, BYTES)) fprintf(stderr, "in row %d\n", (int)(row - rows));
     double total;
     move(rank, &total, sums + BLOCKS, sizeof total);
-    if (row->norm) CHECK_DOUBLE(total, norm_span(expected, row->target_dtype, COUNT), 0);
+    if (row->norm) CHECK_DOUBLE(total, norm_more(0, expected, row->target_dtype, COUNT), 0);
     CHECK(counts_read_nccl(&calls));
     CHECK_INT(calls.communicators, 0);
     CHECK_INT(calls.calls, 0);

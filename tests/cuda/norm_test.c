@@ -3,7 +3,7 @@
 #include "tests/cuda/gpu.h"
 
 #include "engine/base/limits.h"
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 #include "tests/kernels/random.h"
 
 static uint64_t blocks_of(uint64_t count) { return (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS; }

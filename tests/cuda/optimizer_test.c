@@ -10,8 +10,8 @@
 #include "tests/kernels/optimizer_run.h"
 
 #include "engine/base/limits.h"
+#include "kernels/device_work.h"
 #include "kernels/tensor_norms.h"
-#include "kernels/work.h"
 
 static const struct format {
     const char *name;

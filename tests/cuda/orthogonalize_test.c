@@ -7,8 +7,8 @@
 #include "tests/check.h"
 #include "tests/cuda/gpu.h"
 
+#include "kernels/device_work.h"
 #include "kernels/matrix_step.h"
-#include "kernels/work.h"
 #include "tests/kernels/random.h"
 
 enum { ORDINARY, TINY, ANY, FILLS };

@@ -4,8 +4,8 @@
 #include "tests/check.h"
 #include "tests/cuda/gpu.h"
 
+#include "kernels/device_work.h"
 #include "kernels/quantize.h"
-#include "kernels/work.h"
 #include "tests/kernels/random.h"
 
 enum { MEMBERS = 3 };

@@ -8,10 +8,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/device/device.h"
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 #include "tests/check.h"
+#include "tests/device/discrete.h"
 
 enum { POLLS = 10 * 1000 * 1000 }; /* a GPU takes its time */
 
@@ -317,9 +318,10 @@ static bool reaches(volatile uint8_t *memory) {
 
 /* Also beside another device of the process that is at work. */
 static void discrete_memory_is_out_of_reach(void) {
-    struct device *device =
-                      open_with(DEVICE_SIM, (struct device_options){.probability = 1, .discrete = true}),
-                  *other = open_with(DEVICE_SIM, (struct device_options){.probability = 1, .discrete = true});
+    struct device *device = open_with(DEVICE_SIM,
+                                      (struct device_options){.probability = 1, .guard = &discrete_guard}),
+                  *other = open_with(DEVICE_SIM,
+                                     (struct device_options){.probability = 1, .guard = &discrete_guard});
     uint8_t *own = device->ops->allocate(device, 100, DEVICE_MEMORY),
             *pinned = device->ops->allocate(device, 100, DEVICE_PINNED),
             *others = other->ops->allocate(other, 100, DEVICE_MEMORY), seen = 7;
@@ -353,8 +355,8 @@ int main(int argc, char **argv) {
         conforms(open_device((enum device_kind)kind, 1, 0.5));
     }
     for (uint64_t seed = 0; seed < 20; seed++)
-        conforms(open_with(DEVICE_SIM,
-                           (struct device_options){.seed = seed, .probability = 0.3, .discrete = true}));
+        conforms(open_with(
+            DEVICE_SIM, (struct device_options){.seed = seed, .probability = 0.3, .guard = &discrete_guard}));
     order_is_the_seeds();
     outputs_are_poisoned();
     a_long_stream();

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/tcp_ranks.h"
 

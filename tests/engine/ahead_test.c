@@ -14,10 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/api/inside.h"
 #include "engine/device/device.h"
-#include "engine/inside.h"
-#include "kernels/work.h"
+#include "kernels/device_work.h"
 #include "tests/check.h"
+#include "tests/device/discrete.h"
 #include "tests/engine/tcp_ranks.h"
 #include "tests/engine/toy_model.h"
 
@@ -27,8 +28,8 @@ static const uint64_t counts[UNITS] = {3000, 5000, 700, 5000, 4100};
 
 struct run {
     uint32_t stage, ranks, port;
-    bool narrow;       /* bf16 */
-    bool cancels;      /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
+    bool narrow;  /* bf16 */
+    bool cancels; /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
     void (*open)(struct run *, uint32_t rank, zero_runtime *);
     void (*stop)(zero_engine *, bool still); /* NULL: nothing stands still */
     zero_local *local;
@@ -63,13 +64,13 @@ static void enqueue_backward(struct rank *r, uint32_t u, uint32_t step) {
                                .stream = DEVICE_COMPUTE,
                                .reads = 1,
                                .writes = 1,
-                               .read = {{r->slot[u].param, bytes}},
+                               .read = {{(void *)(uintptr_t)r->slot[u].param, bytes}},
                                .write = {{r->slot[u].grad, bytes}}};
     memcpy(work.argument, &a, sizeof a);
     error_clear(&error);
-    turn_take(&run->ranks->lock);
+    fair_lock_take(&run->ranks->lock);
     CHECK_INT(run->device->ops->submit(run->device, &work, &ticket, &error), ZERO_OK);
-    turn_give(&run->ranks->lock);
+    fair_lock_give(&run->ranks->lock);
 }
 
 static void must(zero_status status, const char *what) {
@@ -93,6 +94,7 @@ static void one_pass(struct rank *r, uint32_t first, uint32_t step) {
 
 static void declare(struct rank *r) {
     static const char *const names[UNITS] = {"a", "b", "c", "d", "e"};
+    CHECK_INT(zero_engine_dtype(r->engine), r->run->narrow ? ZERO_BF16 : ZERO_F32);
     for (uint32_t u = 0; u < UNITS; u++) {
         zero_param param = {.struct_size = sizeof param,
                             .name = names[u],
@@ -170,7 +172,7 @@ static uint64_t done_at(void *user, const struct device_work *work) { return 1; 
 
 static void open_sim(struct run *run, uint32_t rank, zero_runtime *runtime) {
     static const struct device_pace pace = {NULL, &now_ns, done_at};
-    struct device_options options = {.seed = 1, .index = -1, .pace = &pace, .discrete = true};
+    struct device_options options = {.seed = 1, .index = -1, .pace = &pace, .guard = &discrete_guard};
     struct device *device = NULL;
     struct zero_error error;
     error_clear(&error);
@@ -180,9 +182,9 @@ static void open_sim(struct run *run, uint32_t rank, zero_runtime *runtime) {
 
 static void stop_sim(zero_engine *engine, bool still) {
     struct running *run = engine_running(engine);
-    turn_take(&run->ranks->lock);
+    fair_lock_take(&run->ranks->lock);
     now_ns = !still;
-    turn_give(&run->ranks->lock);
+    fair_lock_give(&run->ranks->lock);
 }
 
 /* ---- a stream of the stand-in that stands still ---- */

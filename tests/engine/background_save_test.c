@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/api/inside.h"
 #include "engine/base/clock.h"
 #include "engine/device/device.h"
-#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"

@@ -57,6 +57,14 @@ static void wrong_arguments(struct plain *p) {
     ARGUMENT(zero_engine_sum(e, sums, 65), "65", "64");
     ARGUMENT(zero_engine_sum(e, NULL, 1), "NULL", NULL);
     ARGUMENT(zero_engine_broadcast(e, NULL, 1), "NULL", NULL);
+    ARGUMENT(zero_engine_broadcast_from(e, 99, sums, 1), "no rank 99", NULL);
+    ARGUMENT(zero_engine_set_params(e, 0, NULL), "NULL", NULL);
+    zero_optimizer_params numbers = {.struct_size = sizeof numbers, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.9};
+    ARGUMENT(zero_engine_set_params(e, 7, &numbers), "group 7", NULL);
+    ARGUMENT(zero_engine_params(e, 7, &numbers), "group 7", NULL);
+    ARGUMENT(zero_engine_params(e, 0, NULL), "NULL", NULL);
+    numbers.eps = -1;
+    ARGUMENT(zero_engine_set_params(e, 0, &numbers), "eps -1", NULL);
     ARGUMENT(zero_engine_hash(e, NULL), "NULL", NULL);
     zero_memory_row row = {.struct_size = sizeof row};
     ARGUMENT(zero_engine_memory(e, 1000, &row), "past the last", NULL);
@@ -90,9 +98,9 @@ static void between_micro_steps(struct plain *p) {
     float x = 0;
     char hash[33];
     ORDER(zero_engine_fill(p->engine, toy_fill, NULL), "zero_engine_fill", "between steps");
-    ORDER(zero_engine_hash(p->engine, hash), "zero_engine_hash", "between steps");
-    ORDER(zero_engine_get(p->engine, "first.w", ZERO_PARAM, &x, 0, 1), "zero_engine_get", "between steps");
-    ORDER(zero_engine_put(p->engine, "first.w", ZERO_PARAM, &x, 0, 1), "zero_engine_put", "between steps");
+    CHECK_INT(zero_engine_hash(p->engine, hash), ZERO_OK);
+    CHECK_INT(zero_engine_get(p->engine, "first.w", ZERO_PARAM, &x, 0, 1), ZERO_OK);
+    CHECK_INT(zero_engine_put(p->engine, "first.w", ZERO_PARAM, &x, 0, 1), ZERO_OK);
     ORDER(zero_engine_step(p->engine, NULL), "1 of 2", NULL);
     ORDER(zero_engine_get(p->engine, "first.w", ZERO_GRAD, &x, 0, 1), "first.w", "complete only");
 }
@@ -162,7 +170,7 @@ static zero_status disturbed_step(struct plain *p) {
     if (!status) status = plain_forward(p, 1);
     if (!status) status = plain_pass(p, ZERO_TRAIN, 1);
     ORDER(zero_micro_begin(p->engine, ZERO_TRAIN), "2 micro-steps", "zero_engine_step");
-    ORDER(zero_engine_hash(p->engine, hash), "zero_engine_hash", NULL);
+    CHECK_INT(zero_engine_hash(p->engine, hash), ZERO_OK);
     ARGUMENT(zero_engine_put(p->engine, "first.w", ZERO_GRAD, &x, 0, 1), "backward", NULL);
     return status ? status : zero_engine_step(p->engine, &info);
 }

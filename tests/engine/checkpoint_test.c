@@ -83,7 +83,22 @@ static void make_own(uint8_t *bytes) {
 static void give_own(zero_engine *engine, uint8_t *bytes) {
     if (!zero_engine_rank(engine)) make_own(bytes);
     CHECK_INT(zero_engine_broadcast(engine, bytes, OWN_BYTES), ZERO_OK);
+    CHECK_INT(zero_engine_broadcast_from(engine, zero_engine_size(engine) - 1, bytes, OWN_BYTES), ZERO_OK);
     CHECK_INT(zero_engine_set_file(engine, bytes, OWN_BYTES), ZERO_OK);
+}
+
+/* Each rank's own: its number and a note of its own. */
+static void check_rank_files(const char *dir, uint64_t step, uint32_t ranks, bool there) {
+    for (uint32_t rank = 0; rank <= ranks; rank++) {
+        char path[600], expected[32], found[32] = "";
+        snprintf(path, sizeof path, "%s/step_%08d/program-%05d.bin", dir, (int)step, (int)rank);
+        snprintf(expected, sizeof expected, "of rank %d", (int)rank);
+        FILE *file = fopen(path, "rb");
+        if (!CHECK_INT(file != NULL, there && rank < ranks) || !file) continue;
+        CHECK_INT(fread(found, 1, sizeof found - 1, file), strlen(expected));
+        CHECK_STRING(found, expected);
+        fclose(file);
+    }
 }
 
 static void check_own(const char *dir, uint64_t step, bool there) {
@@ -123,10 +138,14 @@ static void save_rank(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_set_note(engine, "gone", "x"), ZERO_OK);
     CHECK_INT(zero_engine_set_note(engine, "gone", NULL), ZERO_OK);
     uint8_t *own = calloc(1, OWN_BYTES);
+    char of_rank[32];
     give_own(engine, own);
+    snprintf(of_rank, sizeof of_rank, "of rank %d", (int)zero_engine_rank(engine));
+    CHECK_INT(zero_engine_set_rank_file(engine, of_rank, strlen(of_rank)), ZERO_OK);
     if (!CHECK_INT(zero_engine_save(engine, run->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     free(own);
     if (!rank) check_own(run->dir, zero_engine_steps(engine), true);
+    if (!rank) check_rank_files(run->dir, zero_engine_steps(engine), zero_engine_size(engine), true);
     keep_or_check(engine, run->keeps, &at_save[run->world]);
     train(&p, STEPS_AFTER);
     keep_or_check(engine, run->keeps, &at_end[run->world]);
@@ -137,6 +156,10 @@ static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     if (!CHECK(engine) || !CHECK_INT(plain_declare(&p, engine, params, PARAMS), ZERO_OK)) return;
     CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    char nowhere[600];
+    snprintf(nowhere, sizeof nowhere, "%s_nowhere", run->dir);
+    CHECK_INT(zero_engine_load(engine, nowhere), ZERO_E_ABSENT);
+    CHECK_INT(zero_engine_load(engine, getenv("TEST_TMPDIR")), ZERO_E_ABSENT); /* it has other files */
     if (!CHECK_INT(zero_engine_load(engine, run->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     CHECK_STRING(zero_engine_note(engine, "samples"), "4711");
     CHECK(zero_engine_note(engine, "gone") == NULL);
@@ -149,6 +172,7 @@ static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
     snprintf(again, sizeof again, "%s_again", run->dir);
     CHECK_INT(zero_engine_save(engine, again), ZERO_OK);
     if (!rank) check_own(again, zero_engine_steps(engine), false);
+    if (!rank) check_rank_files(again, zero_engine_steps(engine), zero_engine_size(engine), false);
 }
 
 /* ---- all of them ---- */

@@ -13,9 +13,9 @@ struct setting { /* what a seed draws */
     struct region region[REGIONS_MAX];
     uint16_t refresh[REGIONS_MAX];
     struct policy policy;
-    struct chunk_layout_options options;
-    bool matrices; /* the optimizer updates them whole */
-    bool tensors;  /* the optimizer needs norms of whole ones */
+    struct terms terms;
+    struct chunk_format format[CHUNK_FORMATS];
+    enum optimizer_scope scope;
 };
 
 static uint64_t state, page; /* page: what chunks, records and slots are multiples of */
@@ -51,10 +51,10 @@ static void add_units(struct model *model, struct zero_error *error) {
 static void open_policy(struct setting *s, uint32_t shards, uint32_t replicas) {
     static const struct stage *const rows[] = {&stage_zero0, &stage_zero1, &stage_zero2, &stage_zero3};
     for (uint32_t i = 0; i < s->model.regions; i++)
-        s->region[i] = (struct region){.frozen = region_frozen(&s->model.region[i]),
-                                       .persistent = region_persistent(&s->model.region[i]),
-                                       .matrices = s->matrices && !region_frozen(&s->model.region[i]),
-                                       .tensors = s->tensors && !region_frozen(&s->model.region[i])};
+        s->region[i] =
+            (struct region){.frozen = region_frozen(&s->model.region[i]),
+                            .persistent = region_persistent(&s->model.region[i]),
+                            .scope = region_frozen(&s->model.region[i]) ? SCOPE_ELEMENT : s->scope};
     s->policy = (struct policy){.stage = rows[pick(4)],
                                 .mesh = {shards, replicas},
                                 .micro_steps = 1,
@@ -71,21 +71,21 @@ static void make(struct setting *s) {
     static const uint64_t budgets[] = {0, 5000, 50000, 300000, 1 << 20, 1 << 30};
     struct zero_error error;
     uint32_t shards = 1 + pick(4), replicas = 1 + pick(2);
-    *s = (struct setting){.options = {.state = pick(4),
-                                      .params = pick(2),
-                                      .chunk_elements_max = bounds[pick(7)],
-                                      .slots = pick(6),
-                                      .resident_bytes = budgets[pick(6)],
-                                      .align_bytes = pick(3) ? 0 : 64u << pick(7),
-                                      .grads = pick(2),
-                                      .grad_resident_bytes = budgets[pick(6)],
-                                      .piece_bytes = pick(2) ? 0 : 65536u << pick(4),
-                                      .device_share = pick(2) ? 0 : pick(11) / 10.,
-                                      .device_bytes = pick(2) ? UINT64_MAX : budgets[pick(6)],
-                                      .device_grads = pick(2),
-                                      .reads_in_place = pick(2)}};
+    static const enum tier_kind tiers[] = {TIER_NVME, TIER_CPU, TIER_DEVICE};
+    *s = (struct setting){.terms = {.state_tier = pick(4) ? TIER_NVME : TIER_CPU,
+                                    .param_tier = tiers[pick(2)],
+                                    .grad_tier = tiers[pick(3)],
+                                    .discrete = pick(2),
+                                    .chunk_elements_max = bounds[pick(7)],
+                                    .slots = pick(6),
+                                    .resident_bytes = budgets[pick(6)],
+                                    .chunk_align_bytes = pick(3) ? 0 : 64u << pick(7),
+                                    .grad_resident_bytes = budgets[pick(6)],
+                                    .piece_bytes = pick(2) ? 0 : 65536u << pick(4),
+                                    .device_share = pick(2) ? 0 : pick(11) / 10.,
+                                    .device_bytes = pick(2) ? UINT64_MAX : budgets[pick(6)]}};
     for (int f = 0; f < CHUNK_FORMATS; f++) {
-        struct chunk_format *format = &s->options.format[f];
+        struct chunk_format *format = &s->format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
         format->states = format->arrays - (format->arrays && pick(2));
         format->moments = format->states - (format->states && pick(2));
@@ -93,9 +93,9 @@ static void make(struct setting *s) {
         format->grad_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16;
         for (uint32_t k = 0; k < format->arrays; k++) format->array_bytes[k] = pick(2) ? 4 : 2;
     }
-    s->matrices = !pick(3), s->tensors = !s->matrices && pick(2);
-    s->model.dtype = s->options.format[0].param_dtype;
-    page = s->options.align_bytes ? s->options.align_bytes : CHUNK_ALIGN_BYTES;
+    s->scope = !pick(3) ? SCOPE_MATRIX : pick(2) ? SCOPE_TENSOR : SCOPE_ELEMENT;
+    s->model.dtype = s->format[0].param_dtype;
+    page = s->terms.chunk_align_bytes ? s->terms.chunk_align_bytes : CHUNK_ALIGN_BYTES;
     add_units(&s->model, &error);
     CHECK_INT(model_lay_out(&s->model, shards * replicas, pick(2) ? 0 : 60, &error), ZERO_OK);
     open_policy(s, shards, replicas);
@@ -104,7 +104,7 @@ static void make(struct setting *s) {
 static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
 
 static const struct chunk_format *format_of(const struct setting *s, uint32_t region) {
-    return &s->options.format[region_keeps_fp32(&s->model.region[region])];
+    return &s->format[region_keeps_fp32(&s->model.region[region])];
 }
 
 static uint64_t param_bytes(const struct setting *s, uint32_t region) {
@@ -117,7 +117,7 @@ static uint64_t grad_bytes(const struct setting *s, uint32_t region) {
 
 /* Its gradient is cut as its state is, and may be on a drive. */
 static bool has_shard(const struct setting *s, uint32_t region) {
-    return s->options.grads && !s->region[region].frozen && s->policy.stage->number > 0;
+    return terms_grads_staged(&s->terms) && !s->region[region].frozen && s->policy.stage->number > 0;
 }
 
 static uint64_t element_bytes(const struct setting *s, uint32_t region) {
@@ -156,7 +156,7 @@ static bool part_is_tight(const struct chunk_format *format, const struct chunk 
 
 static bool record_is_tight(const struct setting *s, const struct chunk_format *format,
                             const struct chunk *c) {
-    bool apart = (s->matrices || s->tensors) && format->arrays > format->moments;
+    bool apart = s->scope != SCOPE_ELEMENT && format->arrays > format->moments;
     bool good = part_is_tight(format, c, PART_STATES, 0, apart ? format->moments : format->arrays);
     if (!apart) return good && CHECK_INT(c->part[PART_WEIGHTS].bytes, 0);
     return good && part_is_tight(format, c, PART_WEIGHTS, format->moments, format->arrays) &&
@@ -181,16 +181,16 @@ static bool place_is_right(const struct setting *s, const struct chunk_layout *l
                            const struct chunk *c) {
     bool alone = s->policy.mesh[AXIS_SHARD] == 1, in_place = layout->region[region].in_place;
     uint64_t share = layout->elements[region] * param_bytes(s, region);
-    bool may = s->options.reads_in_place && c->params && (share % page == 0 || alone);
+    bool may = !s->terms.discrete && c->params && (share % page == 0 || alone);
     return CHECK_INT(in_place, may) && CHECK(!in_place || layout->reads_in_place) &&
            CHECK(!in_place || alone || c->param_place + c->param_bytes <= share);
 }
 
 static bool chunk_is_right(const struct setting *s, const struct chunk_layout *layout, uint32_t region,
                            const struct chunk *c) {
-    bool drive = s->options.state && has_state(s, region);
+    bool drive = terms_state_staged(&s->terms) && has_state(s, region);
     bool good = CHECK(c->count > 0 && c->count <= layout->chunk_elements) &&
-                CHECK_INT(c->params, s->options.params && rests_sharded(&s->region[region]));
+                CHECK_INT(c->params, terms_params_staged(&s->terms) && rests_sharded(&s->region[region]));
     good &= CHECK_INT(c->state, drive && c->first >= chunk_layout_resident(layout, region));
     good &= CHECK_INT(c->device, c->first < chunk_layout_device(layout, region));
     good &= place_is_right(s, layout, region, c);
@@ -214,20 +214,19 @@ struct moved {
     uint32_t params, grads;
 };
 
-/* What the fetches or stores of one half move of a chunk. */
-static bool add_moved(const struct chunk_layout *layout, uint32_t region, uint32_t chunk, int half,
+/* What the fetches or stores of one leg move of a chunk. */
+static bool add_moved(const struct chunk_layout *layout, uint32_t region, uint32_t chunk, uint8_t leg,
                       enum operation_kind kind, struct moved *sum) {
-    enum object before = layout->region[region].measures ? OBJECT_NORM : OBJECT_DIRECTION;
     struct operation op = {.kind = (uint8_t)kind,
                            .outcome = (uint8_t)sum->outcome,
-                           .object = half == HALF_BEFORE ? before : OBJECT_STATE,
+                           .leg = leg,
                            .region = (uint16_t)region,
                            .first = chunk};
     struct chunk c = chunk_layout_moved(layout, &op, 0);
     for (int k = 0; k < RECORD_PARTS; k++) sum->part[k] += c.part[k].bytes;
     sum->params += c.params, sum->grads += c.grads;
     bool needed = c.grads || c.params || (c.state && chunk_record_bytes(&c)),
-         staged = chunk >= offload_half_first(&layout->region[region], (enum update_half)half);
+         staged = chunk >= offload_leg_first(&layout->region[region], leg);
     return CHECK(!needed || staged);
 }
 
@@ -238,12 +237,13 @@ static bool moves_once(const struct setting *s, const struct chunk_layout *layou
     const struct chunk_format *format = format_of(s, region);
     struct chunk whole = chunk_layout_at(layout, region, chunk);
     struct moved fetched = {0}, stored = {0};
-    bool good = true, again = layout->region[region].measures, masters = format->param_dtype != DTYPE_F32;
+    bool good = true, again = layout->region[region].scope == SCOPE_TENSOR,
+         masters = format->param_dtype != DTYPE_F32;
     bool whole_masters =
         masters && format->arrays > format->states && format->array_bytes[format->states] == 4;
-    for (int half = layout->region[region].halves ? HALF_BEFORE : HALF_WEIGHTS; half < UPDATE_HALVES; half++)
-        good = good && add_moved(layout, region, chunk, half, OP_FETCH, &fetched) &&
-               add_moved(layout, region, chunk, half, OP_STORE, &stored);
+    for (uint8_t leg = 0; leg < update_rows[layout->region[region].scope].legs; leg++)
+        good = good && add_moved(layout, region, chunk, leg, OP_FETCH, &fetched) &&
+               add_moved(layout, region, chunk, leg, OP_STORE, &stored);
     uint64_t states = again ? whole.part[PART_STATES].bytes : 0,
              rest = again && masters ? whole.part[PART_WEIGHTS].bytes : 0;
     uint32_t params = again && whole.params && !whole_masters;
@@ -261,13 +261,13 @@ static bool moves_once(const struct setting *s, const struct chunk_layout *layou
 static bool moves_again(const struct chunk_layout *layout, uint32_t region, uint32_t chunk,
                         uint64_t *record_bytes) {
     struct chunk whole = chunk_layout_at(layout, region, chunk);
-    bool good = true, measures = layout->region[region].measures && whole.state;
+    bool good = true, measures = layout->region[region].scope == SCOPE_TENSOR && whole.state;
     for (enum outcome outcome = OUTCOME_REPEATED; measures && outcome <= OUTCOME_SKIPPED; outcome++) {
         struct moved fetched = {.outcome = outcome}, stored = {.outcome = outcome};
         uint64_t times = outcome == OUTCOME_REPEATED ? 2 : 1;
-        for (int half = HALF_BEFORE; half < UPDATE_HALVES; half++)
-            good = good && add_moved(layout, region, chunk, half, OP_FETCH, &fetched) &&
-                   add_moved(layout, region, chunk, half, OP_STORE, &stored);
+        for (uint8_t leg = 0; leg < 2; leg++)
+            good = good && add_moved(layout, region, chunk, leg, OP_FETCH, &fetched) &&
+                   add_moved(layout, region, chunk, leg, OP_STORE, &stored);
         for (int k = 0; k < RECORD_PARTS; k++)
             good = good && CHECK_INT(fetched.part[k], times * whole.part[k].bytes) &&
                    (outcome == OUTCOME_SKIPPED || CHECK_INT(stored.part[k], whole.part[k].bytes));
@@ -344,10 +344,10 @@ static bool residents_are_a_prefix(const struct setting *s, const struct chunk_l
         ended |= rest > 0;
     }
     good &= CHECK_INT(layout->state_bytes, all) && CHECK_INT(layout->resident_bytes, kept);
-    if (!s->options.state) return good && CHECK(!ended);
+    if (!terms_state_staged(&s->terms)) return good && CHECK(!ended);
     kept -= layout->device_bytes;
-    return good && CHECK(kept <= s->options.resident_bytes) &&
-           CHECK(!ended || kept + next > s->options.resident_bytes);
+    return good && CHECK(kept <= s->terms.resident_bytes) &&
+           CHECK(!ended || kept + next > s->terms.resident_bytes);
 }
 
 /* State on the device is a prefix of the state in memory, within the share and the budget, and the next chunk would go past
@@ -357,7 +357,8 @@ static bool device_is_a_prefix(const struct setting *s, const struct chunk_layou
     bool ended = false, good = true;
     for (uint32_t k = 0; k < s->policy.refreshes; k++) {
         uint32_t region = s->refresh[k];
-        bool gradient = s->options.device_grads && s->policy.stage->number > 0;
+        bool gradient =
+            (s->terms.discrete || s->terms.grad_tier != TIER_DEVICE) && s->policy.stage->number > 0;
         uint64_t shard = shard_elements(s, region), device = chunk_layout_device(layout, region),
                  element = element_bytes(s, region), rest = shard - device,
                  own = gradient ? chunk_layout_grad_bytes(layout, region) : 0;
@@ -368,7 +369,7 @@ static bool device_is_a_prefix(const struct setting *s, const struct chunk_layou
             next = rest <= layout->chunk_elements ? rest * element + own : layout->chunk_elements * element;
         ended |= rest && element;
     }
-    uint64_t share = (uint64_t)((double)all * s->options.device_share), bound = s->options.device_bytes;
+    uint64_t share = (uint64_t)((double)all * s->terms.device_share), bound = s->terms.device_bytes;
     if (!share) return good && CHECK_INT(kept, 0);
     good &= CHECK_INT(layout->device_bytes, kept) && CHECK(kept <= share) && CHECK(kept + grads <= bound);
     return good && CHECK(!ended || kept + next > share || next > bound - kept - grads || kept == share);
@@ -382,7 +383,7 @@ static bool gradients_are_a_prefix(const struct setting *s, const struct chunk_l
         uint32_t region = s->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
         if (!has_shard(s, region) || chunk_layout_device_whole(layout, region)) continue;
-        if (!ended && kept + bytes > s->options.grad_resident_bytes) ended = true;
+        if (!ended && kept + bytes > s->terms.grad_resident_bytes) ended = true;
         if (!ended) kept += bytes;
         good &= CHECK_INT(layout->region[region].grads, ended);
     }
@@ -391,7 +392,7 @@ static bool gradients_are_a_prefix(const struct setting *s, const struct chunk_l
 
 /* A slot holds any chunk. Slots take no more than two pieces, unless these are smaller than two slots. */
 static bool ring_is_right(const struct setting *s, const struct chunk_ring *ring, uint64_t largest) {
-    uint64_t piece = s->options.piece_bytes ? s->options.piece_bytes : PIECE_BYTES_DEFAULT;
+    uint64_t piece = s->terms.piece_bytes ? s->terms.piece_bytes : PIECE_BYTES_DEFAULT;
     if (!largest) return CHECK_INT(ring->slots, 0);
     return CHECK_INT(ring->slot_bytes, largest) && CHECK_INT(ring->slot_bytes % page, 0) &&
            CHECK(ring->slots >= 2 && ring->slots <= RING_SLOTS_MAX) &&
@@ -411,17 +412,17 @@ static bool rings_are_right(const struct setting *s, const struct chunk_layout *
 
 static bool holds(const struct setting *s, const struct chunk_layout *layout) {
     static struct seen seen;
-    uint64_t bound = s->options.chunk_elements_max, least = 0;
+    uint64_t bound = s->terms.chunk_elements_max, least = 0;
     for (uint32_t i = 0; i < s->policy.regions; i++) {
         uint64_t bytes = param_bytes(s, i);
-        if (s->options.grads && grad_bytes(s, i) < bytes) bytes = grad_bytes(s, i);
+        if (terms_grads_staged(&s->terms) && grad_bytes(s, i) < bytes) bytes = grad_bytes(s, i);
         if (page / bytes > least) least = page / bytes;
     }
-    if (s->options.grads && !s->options.align_bytes) least = NORM_BLOCK_ELEMENTS;
-    if (s->options.piece_bytes && (s->options.params || s->options.grads) &&
-        (!bound || bound > s->options.piece_bytes / 4))
-        bound = s->options.piece_bytes / 4;
-    uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
+    if (terms_grads_staged(&s->terms) && !s->terms.chunk_align_bytes) least = NORM_BLOCK_ELEMENTS;
+    if (s->terms.piece_bytes && (terms_params_staged(&s->terms) || terms_grads_staged(&s->terms)) &&
+        (!bound || bound > s->terms.piece_bytes / 4))
+        bound = s->terms.piece_bytes / 4;
+    uint64_t asked = s->terms.slots ? s->terms.slots : SLOTS_DEFAULT;
     seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = seen.grad_bytes = seen.again_bytes = 0;
     seen.again_record_bytes = 0;
     bool good = CHECK(layout->chunk_elements > 0) && CHECK_INT(layout->chunk_elements % least, 0);
@@ -441,11 +442,11 @@ static void describe(const struct setting *s) {
     fprintf(
         stderr,
         "in %s, mesh %u x %u, %u regions; state %d, params %d, grads %d, %u and %u arrays, chunks of %" PRIu64
-        ", slots %u, resident %" PRIu64 ", %g of it and %" PRIu64 " on the device\n",
-        s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions, s->options.state,
-        s->options.params, s->options.grads, s->options.format[0].arrays, s->options.format[1].arrays,
-        s->options.chunk_elements_max, s->options.slots, s->options.resident_bytes, s->options.device_share,
-        s->options.device_bytes);
+        ", slots %" PRIu64 ", resident %" PRIu64 ", %g of it and %" PRIu64 " on the device\n",
+        s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions,
+        terms_state_staged(&s->terms), terms_params_staged(&s->terms), terms_grads_staged(&s->terms),
+        s->format[0].arrays, s->format[1].arrays, s->terms.chunk_elements_max, s->terms.slots,
+        s->terms.resident_bytes, s->terms.device_share, s->terms.device_bytes);
 }
 
 int main(int argc, char **argv) {
@@ -458,7 +459,7 @@ int main(int argc, char **argv) {
         check_seed(seed);
         state = seed * 0x9e3779b97f4a7c15u;
         make(&s);
-        CHECK_INT(chunk_layout_make(&layout, &s.options, &s.model, &s.policy, &error), ZERO_OK);
+        CHECK_INT(chunk_layout_make(&layout, &s.terms, s.format, &s.model, &s.policy, &error), ZERO_OK);
         if (!holds(&s, &layout)) describe(&s);
         chunk_layout_free(&layout);
         model_free(&s.model);

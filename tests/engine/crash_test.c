@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
 #include "tests/engine/plain.h"
@@ -46,6 +46,7 @@ struct scenario {
     int before;  /* steps until the first save; 0: there is no checkpoint yet */
     int between; /* steps from there to the save that is interrupted; 0: other weights under the same name */
     int prune;
+    bool no_exchange;
     struct disk *disk;
     struct state old, new;
 };
@@ -175,6 +176,7 @@ int main(void) {
         {.name = "the next", .before = 2, .between = 2},
         {.name = "the next, the one before deleted", .before = 2, .between = 1, .prune = 1},
         {.name = "the same step again", .before = 2},
+        {.name = "the same step again, without an exchange", .before = 2, .no_exchange = true},
         {.name = "the first", .between = 2}};
     enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
     struct seen seen = seen_create();
@@ -184,6 +186,7 @@ int main(void) {
         setup.ranks = RANKS, setup.stage = 3;
         toy_config(&setup, json, sizeof json);
         scenarios[i].disk = disk_create();
+        if (scenarios[i].no_exchange) disk_forbid_exchange(scenarios[i].disk);
         ranks_run(RANKS, json, save_twice, &scenarios[i]);
         explore(&scenarios[i], false, rounds(650), &seen);
         explore(&scenarios[i], true, rounds(100), &seen);

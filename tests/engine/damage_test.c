@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/api/inside.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/inside.h"
+#include "engine/checkpoint/steps.h"
 #include "kernels/checksum.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
@@ -436,6 +437,83 @@ static void deletes_whole_or_not(void) {
     disk_free(disk);
 }
 
+/* A power loss between the two renames of a replacement: the older checkpoint is read, and gets its name back. */
+static void a_step_that_has_its_hidden_name_alone(void) {
+    char json[2048];
+    struct toy_setup setup = toy_setup_default();
+    struct plain p;
+    struct disk *disk = disk_create();
+    struct storage *s = disk_storage(disk);
+    toy_config(&setup, json, sizeof json);
+    zero_engine *engine = zero_engine_init(json);
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    plain_step(&p, 1, NULL);
+    CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK);
+    CHECK_INT(s->ops->rename(s, "/run/step_00000001", "/run/.step_00000001.replaced"), 0);
+    CHECK_INT(engine_load(engine, s, "/run", 0), ZERO_OK);
+    CHECK_INT(zero_engine_steps(engine), 1);
+    plain_step(&p, 1, NULL);
+    CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK);
+    CHECK(has(s, "/run/step_00000001/manifest.json") && has(s, "/run/step_00000002/manifest.json"));
+    CHECK_INT(s->ops->make_directory(s, "/run/.step_00000002.replaced"),
+              0); /* there is a step 2: a leftover */
+    CHECK_INT(engine_load(engine, s, "/run", 0), ZERO_OK);
+    CHECK_INT(zero_engine_steps(engine), 2);
+    CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK);
+    CHECK(!has(s, "/run/.step_00000002.replaced"));
+    zero_engine_destroy(engine);
+    disk_free(disk);
+}
+
+/* ---- a trial before the first step ---- */
+
+static const struct storage_ops *whole_ops;
+static int refused_call, calls; /* which of the calls is refused */
+
+static bool refuses_now(void) { return calls++ == refused_call; }
+static int try_rename(struct storage *s, const char *from, const char *to) {
+    return refuses_now() ? -95 : whole_ops->rename(s, from, to); /* EOPNOTSUPP */
+}
+static int try_make(struct storage *s, const char *path) {
+    return refuses_now() ? -95 : whole_ops->make_directory(s, path);
+}
+static int try_sync(struct storage *s, const char *path) {
+    return refuses_now() ? -95 : whole_ops->sync_directory(s, path);
+}
+
+static void count_name(void *user, const char *name) { ++*(int *)user; }
+
+/* Whatever the file system refuses of what a save does is said, and nothing stays: neither in a new directory nor beside a
+ * checkpoint. */
+static void a_trial_says_what_is_refused(void) {
+    struct disk *disk = disk_create();
+    struct storage *s = disk_storage(disk);
+    struct storage_ops ops = *s->ops;
+    struct zero_error error;
+    whole_ops = s->ops, ops.rename = try_rename, ops.make_directory = try_make, ops.sync_directory = try_sync;
+    s->ops = &ops;
+    for (int there = 0; there < 2; there++) {
+        int names = 0, entries = 0;
+        zero_status status = ZERO_E_IO;
+        for (refused_call = 0; status; refused_call++) {
+            calls = 0;
+            error_clear(&error);
+            status = steps_try(s, "/run", &error);
+            if (status) CHECK_CONTAINS(error.message, "no checkpoint can be saved: cannot ");
+            if (status) CHECK_CONTAINS(error.message, "/run");
+            if (status) CHECK_CONTAINS(error.message, ": Operation not supported: name another directory");
+            whole_ops->list(s, "/", count_name, &names);
+            if (there) whole_ops->list(s, "/run", count_name, &entries);
+        }
+        CHECK_INT(refused_call, 7); /* six calls are tried */
+        CHECK_INT(names, there ? refused_call : 0);
+        CHECK_INT(entries, 0);
+        if (!there) CHECK_INT(whole_ops->make_directory(s, "/run"), 0);
+    }
+    s->ops = whole_ops;
+    disk_free(disk);
+}
+
 /* Three checkpoints of run A, one whose run is not noted, then two of run B: B counts and deletes its own alone. */
 static void prunes_its_own(void) {
     static const char *const runs[] = {"A", "A", "A", NULL, "B", "B"};
@@ -476,10 +554,10 @@ static void calls_out_of_order(void) {
     plain_declare(&p, engine, params, PARAMS);
     CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
     CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
-    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_IO);
+    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_ABSENT);
     CHECK_INT(zero_engine_fill(engine, toy_fill, NULL), ZERO_OK);
     CHECK_INT(plain_pass(&p, ZERO_TRAIN, 0), ZERO_OK);
-    CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_OK); /* without what the micro-step has made */
     CHECK_INT(zero_engine_load(engine, dir), ZERO_E_ORDER);
     CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
     CHECK_INT(zero_engine_save(engine, NULL), ZERO_E_ARGUMENT);
@@ -595,6 +673,8 @@ int main(void) {
     wrong_pieces();
     wrong_manifests();
     doomed_saves();
+    a_step_that_has_its_hidden_name_alone();
+    a_trial_says_what_is_refused();
     deletes_whole_or_not();
     prunes_its_own();
     calls_out_of_order();

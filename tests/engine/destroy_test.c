@@ -13,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/api/inside.h"
 #include "engine/base/clock.h"
-#include "engine/inside.h"
-#include "offload/faults.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/tcp_ranks.h"
+#include "tests/offload/faults.h"
 
 enum { RANKS = 3, SOON_MS = 60000, LATE_S = 10, TEST_S = 240 };
 
@@ -270,7 +270,7 @@ static void *leaves_with_a_stuck_drive(void *user) {
     struct rank *rank = user;
     if (!open_rank(rank)) return NULL;
     bool stuck = rank->runtime.rank == 1;
-    if (stuck) engine_plant_faults(rank->engine, &faults);
+    if (stuck) engine_running(rank->engine)->hook = faults_hook(&faults);
     CHECK_INT(plain_open(&rank->plain, rank->engine, params, 2, NULL), ZERO_OK);
     if (stuck) faults.probability[FAULT_STUCK] = 1;
     CHECK_INT(plain_step(&rank->plain, 1, NULL), ZERO_OK);

@@ -20,6 +20,7 @@ static void keep_lines(void *user, zero_log_level level, const char *message) {
     "{\"device\": {\"type\": \"cuda\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}, "  \
     "\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 0" extra "}"
 #define MARGIN(bytes) ", \"memory\": {\"device_margin\": " bytes "}}"
+#define CPU ", \"offload_optimizer\": {\"device\": \"cpu\"}"
 #define TIERED ", \"offload_optimizer\": {\"device\": \"tiered\"}"
 
 /* One parameter; a step without a gradient of its own, if the commit succeeds. */
@@ -79,6 +80,24 @@ static void spare_memory(void) {
     spare(CONFIG("") ", \"memory\": {\"device\": \"30MiB\"}}", 1, 0, 30 - 1);
 }
 
+static void commit_filled(zero_engine *engine, uint32_t rank, void *user) {
+    static const struct plain_param param = {"unit", "weight", 700000, 0, NULL};
+    uint64_t *bytes = user;
+    zero_plan plan = {.struct_size = sizeof plan};
+    struct plain plain;
+    if (!CHECK_INT(engine ? plain_open(&plain, engine, &param, 1, &plan) : ZERO_E_CONFIG, ZERO_OK))
+        fprintf(stderr, "%s\n", zero_last_error());
+    bytes[rank] = plan.bytes[ZERO_DEVICE];
+}
+
+/* Each of the ranks on one GPU fills its part of what is free: with all state each would take 11.2 MB. */
+static void ranks_share_the_room(void) {
+    uint64_t bytes[2] = {0};
+    ranks_run(2, CONFIG(CPU) ", \"memory\": {\"device\": \"1GiB\", \"device_margin\": \"140MiB\"}}",
+              commit_filled, bytes);
+    for (int r = 0; r < 2; r++) CHECK(bytes[r] > 2 * 700000 * 4 && bytes[r] <= 10 * MIB);
+}
+
 int main(void) {
     char message[512];
     setenv("FAKE_CUDA_MEMORY", "314572800", 1);
@@ -107,6 +126,15 @@ int main(void) {
     CHECK(!strstr(lines, "optimizer state: 100.0 %"));
     CHECK(!strstr(lines, "optimizer state: 0.0 %"));
 
+    /* So does state that fills memory.device by default. */
+    CHECK_INT(train(CONFIG(CPU) ", \"memory\": {\"device\": \"1GiB\", \"device_margin\": \"264MiB\"}}",
+                    3000000, 0, message),
+              ZERO_OK);
+    CHECK_CONTAINS(lines, "% on the device, which updates it");
+    CHECK(!strstr(lines, "optimizer state: 100.0 %"));
+    CHECK(!strstr(lines, "optimizer state: 0.0 %"));
+
+    ranks_share_the_room();
     spare_memory();
     return check_end();
 }

@@ -7,13 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
 #define CPU "\"offload_optimizer\": {\"device\": \"cpu\"}"
+#define CPU_FP32 "\"offload_optimizer\": {\"device\": \"cpu\", \"masters\": \"fp32\"}"
 #define ON_NVME                                                                                              \
     "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, \"sub_group_size\": 1024"
 #define NVME ON_NVME ", \"offload_gradients\": {\"device\": \"none\"}"
@@ -111,11 +112,21 @@ static void types(void) {
         s = setup(stage, 2);
         s.vertical = 1, s.micro_steps = 3, s.mode = stage % 2 ? "every" : "last", s.tiers = tiers[stage];
         run("micro-steps in each use", s);
+        static const char *const waits[] = {CPU, CPU, ON_NVME, ON_NVME PARAM_NVME};
+        s.mode = "every", s.tiers = waits[stage], s.nan_step = 1;
+        s.compute = stage ? ZERO_BF16 : ZERO_F32;
+        run_always("micro-steps in each use, whose sum waits on the device", s);
+        s.tiers = stage > 1 ? ON_NVME ", \"mics_shard_size\": 2" : CPU, s.ranks = 4, s.clip = 1;
+        run_always("the same, two copies", s);
+        s = setup(stage, 2);
+        s.vertical = 1, s.micro_steps = 3, s.tiers = tiers[stage];
         s.updates = 1, s.clip = 0, s.mode = "every";
         run("micro-steps in each use, updates in the backward", s);
         s = setup(stage, 2);
         s.updates = 1, s.clip = 0, s.compute = ZERO_BF16, s.tiers = tiers[stage];
         run("updates in the backward", s);
+        s.waits = 0.5;
+        run_always("updates in the backward and under the next forward", s);
         updates_with_a_shadow(stage, 0, 0);
     }
 }
@@ -386,25 +397,31 @@ static void read_crossed(zero_engine *engine, void *user) {
         if (b->policy.region[i].frozen) continue;
         out->reduced += shard * dtype_bytes(b->terms.precision.reduced);
         out->compute += shard * dtype_bytes(b->terms.precision.compute);
-        out->directions += b->policy.region[i].matrices * shard * sizeof(float);
+        out->directions += (b->policy.region[i].scope == SCOPE_MATRIX) * shard * sizeof(float);
     }
 }
 
-/* The host updates: a shard leaves the device once per reduction, and comes back only as parameters. Parameters that are their own
- * masters leave for the update, too, and once more for the norms of tensors. Of whole matrices, the directions are on the device: they come
- * from the host, and go back. */
+/* The host updates: a shard leaves the device once per reduction, and comes back only as parameters. In vertical order it leaves once per
+ * step, also to a drive. Parameters that are their own masters, or halves of them, leave for the update, too, and once more for the norms
+ * of tensors. Of whole matrices, the directions are on the device: they come from the host, and go back. */
 static void crossings(void) {
     static struct toy_result got;
     static const char *const modes[] = {"every", "last"};
-    for (uint32_t i = 0; i < 36; i++) {
+    for (uint32_t i = 0; i < 48; i++) {
         struct toy_setup s = setup(1 + i % 3, 1 + i % 2);
         struct crossed crossed;
-        s.device = device, s.tiers = CPU, s.compute = i / 6 % 2 ? ZERO_BF16 : ZERO_F32, s.micro_steps = 3,
-        s.muon = i / 12 == 1, s.lamb = i / 12 == 2, s.mode = modes[i / 3 % 2], s.steps = 3,
-        s.after = read_crossed, s.user = &crossed;
+        s.vertical = i / 12 == 3;
+        bool drive = s.vertical && i % 2, whole = i / 6 % 2 && i % 2 == 0;
+        s.device = device,
+        s.tiers = drive   ? ON_NVME
+                  : whole ? CPU_FP32
+                          : CPU,
+        s.compute = i / 6 % 2 ? ZERO_BF16 : ZERO_F32, s.micro_steps = 3, s.muon = i / 12 == 1,
+        s.lamb = i / 12 == 2, s.mode = modes[i / 3 % 2], s.steps = 3, s.after = read_crossed,
+        s.user = &crossed;
         toy_train(&s, &got);
-        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps,
-                 masters = i / 6 % 2 ? 0 : (s.lamb ? 2 : 1) * crossed.compute,
+        uint64_t reductions = i / 3 % 2 || s.vertical ? 1 : s.micro_steps,
+                 masters = whole ? 0 : (s.lamb ? 2 : 1) * crossed.compute,
                  directions = s.muon ? crossed.directions : 0;
         int same = CHECK_STRING(got.error, "") &
                    CHECK_INT(crossed.traffic.to_host_bytes,

@@ -44,6 +44,7 @@ struct disk {
     struct storage head;
     pthread_mutex_t lock;
     int64_t free_bytes;
+    bool no_exchange;
     struct inode *inode;
     uint32_t inodes;
     struct entry *entry;
@@ -209,7 +210,9 @@ static int move(struct storage *s, const char *from, const char *to, enum call_k
 static int rename_entry(struct storage *s, const char *from, const char *to) {
     return move(s, from, to, CALL_RENAME);
 }
-static int exchange(struct storage *s, const char *a, const char *b) { return move(s, a, b, CALL_EXCHANGE); }
+static int exchange(struct storage *s, const char *a, const char *b) {
+    return disk_of(s)->no_exchange ? -EINVAL : move(s, a, b, CALL_EXCHANGE);
+}
 
 static int sync_directory(struct storage *s, const char *path) {
     struct disk *d = disk_of(s);
@@ -335,6 +338,7 @@ void disk_free(struct disk *d) {
     free(d);
 }
 
+void disk_forbid_exchange(struct disk *d) { d->no_exchange = true; }
 void disk_set_free(struct disk *d, int64_t bytes) { d->free_bytes = bytes; }
 struct storage *disk_storage(struct disk *d) {
     return &d->head;
@@ -423,7 +427,8 @@ static uint64_t hash_directory(const struct disk *d, uint32_t directory) {
         const struct inode *inode = &d->inode[e->inode];
         if (e->directory != directory) continue;
         uint64_t below = inode->directory ? hash_directory(d, e->inode) : inode->size,
-                 hash = checksum_seeded(inode->bytes, inode->size, below + checksum(e->name, strlen(e->name)));
+                 hash =
+                     checksum_seeded(inode->bytes, inode->size, below + checksum(e->name, strlen(e->name)));
         sum += draw(&hash);
     }
     return sum;

@@ -16,6 +16,7 @@ struct disk *disk_create(void); /* an empty root: paths begin with "/" */
 void disk_free(struct disk *disk);
 struct storage *disk_storage(struct disk *disk);
 
+void disk_forbid_exchange(struct disk *disk);         /* it then has no such call */
 void disk_set_free(struct disk *disk, int64_t bytes); /* the free bytes that it reports; at first unlimited */
 
 /* Makes the current state the durable state, and counts calls from here. */

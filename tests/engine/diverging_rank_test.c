@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "engine/base/clock.h"
@@ -41,7 +42,8 @@ static void leaves_inside_a_unit(struct plain *p) {
 
 static void leaves_instead_of_the_step(struct plain *p) { plain_pass(p, ZERO_TRAIN, 0); }
 
-static atomic_uint told; /* how many other ranks have ended with a failure */
+static char hashes[2][33]; /* of a run in which no rank evaluates; in which one does */
+static atomic_uint told;   /* how many other ranks have ended with a failure */
 
 static void is_silent(struct plain *p) {
     zero_micro_begin(p->engine, ZERO_TRAIN);
@@ -75,6 +77,13 @@ static void hashes_instead(struct plain *p) {
     CHECK(status);
 }
 
+static void says_why(struct plain *p) {
+    CHECK_INT(zero_engine_fail(p->engine, "no batch is left"), ZERO_OK);
+    CHECK_INT(zero_engine_flush(p->engine), ZERO_E_INTERRUPTED);
+    CHECK_INT(zero_engine_fail(p->engine, "again"), ZERO_E_INTERRUPTED);
+    CHECK_STRING(zero_last_error(), "no batch is left");
+}
+
 static const struct odd {
     const char *name;
     odd_fn act;
@@ -86,7 +95,8 @@ static const struct odd {
             {"is silent", is_silent},
             {"skips a unit", skips_a_unit},
             {"sums other values", sums_other_values},
-            {"hashes instead", hashes_instead}};
+            {"hashes instead", hashes_instead},
+            {"says why", says_why}};
 
 struct run {
     const struct odd *odd;
@@ -131,6 +141,8 @@ static void run_rank(zero_engine *engine, uint32_t rank, void *user) {
     int good = CHECK(status == ZERO_E_PEER || status == ZERO_E_DIVERGED);
     good &= CHECK((clock_now_ns() - began) / 1000000 < TOLD_MS);
     good &= CHECK_CONTAINS(zero_last_error(), "rank 1");
+    if (run->odd->act == says_why)
+        good &= CHECK_CONTAINS(zero_last_error(), "rank 1 failed: no batch is left");
     if (!good)
         fprintf(stderr, "in %s, stage %u, rank %u: %s\n", run->odd->name, run->stage, rank,
                 zero_last_error());
@@ -162,6 +174,48 @@ static void only_the_agreement_tells(struct toy_setup s) {
     for (s.stage = 0; s.stage <= 2; s.stage++) {
         toy_config(&s, json, sizeof json);
         ranks_run(RANKS, json, skips_where_nothing_is_posted, NULL);
+    }
+}
+
+/* Below stage 3 one rank may evaluate by itself: between steps, between micro-steps, before a backward, and in part. */
+static void evaluates(struct plain *p, uint32_t rank, int times) {
+    for (int i = 0; i < times && rank == ODD; i++) CHECK_INT(plain_pass(p, ZERO_EVAL, 0), ZERO_OK);
+}
+
+static void evaluates_alone(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    int alone = *(int *)user;
+    if (!CHECK(engine)) fprintf(stderr, "%s\n", zero_last_error());
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    for (uint32_t micro = 0; micro < 4; micro++) {
+        evaluates(&p, alone ? rank : 0, 1 + (int)micro % 2);
+        CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+        for (uint32_t u = 0; u < p.units; u++) CHECK_INT(plain_forward(&p, u), ZERO_OK);
+        if (alone && rank == ODD) {
+            evaluates(&p, rank, 1);
+            CHECK_INT(zero_micro_begin(engine, ZERO_EVAL), ZERO_OK);
+            CHECK_INT(plain_forward(&p, 0), ZERO_OK);
+            CHECK_INT(zero_micro_cancel(engine), ZERO_OK);
+            CHECK_INT(zero_micro_resume(engine), ZERO_OK);
+        }
+        for (uint32_t u = p.units; u-- > 0;) CHECK_INT(plain_backward(&p, u, micro), ZERO_OK);
+        if (micro % 2 && !CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK))
+            fprintf(stderr, "rank %u: %s\n", rank, zero_last_error());
+    }
+    evaluates(&p, alone ? rank : 0, 1);
+    char hash[33];
+    CHECK_INT(zero_engine_hash(engine, hash), ZERO_OK);
+    if (rank == ODD) strcpy(hashes[alone], hash);
+}
+
+static void one_evaluates(struct toy_setup s) {
+    char json[2048];
+    s.micro_steps = 2;
+    for (int i = 0; i < 2 * 3 * 2; i++) {
+        s.stage = (uint32_t)i % 3, s.offload = i / 3 % 2 ? "cpu" : "none", s.mode = i / 6 ? "every" : "last";
+        toy_config(&s, json, sizeof json);
+        for (int alone = 0; alone < 2; alone++) ranks_run(RANKS, json, evaluates_alone, &alone);
+        CHECK_STRING(hashes[1], hashes[0]);
     }
 }
 
@@ -224,6 +278,7 @@ int main(void) {
     s.timeout_s = 30;
     s.ranks = RANKS;
     only_the_agreement_tells(s);
+    one_evaluates(s);
     another_thread_continues(s);
     for (size_t i = 0; i < sizeof odds / sizeof *odds; i++)
         for (s.stage = 0; s.stage <= 3; s.stage++) {

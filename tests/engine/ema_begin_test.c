@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device/discrete.h"
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
+#include "tests/device/discrete.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
@@ -275,6 +275,7 @@ static const char *const own_name[OWN] = {"w", "b"};
 
 static zero_status declare_own(zero_engine *engine, struct own *o) {
     zero_status status = zero_engine_add_unit(engine, "u", &o->unit);
+    CHECK_INT(zero_engine_dtype(engine), ZERO_BF16);
     for (int i = 0; i < OWN && !status; i++) {
         zero_span span = {o->param[i], o->grad[i], OWN_COUNT};
         zero_param p = {.struct_size = sizeof p,

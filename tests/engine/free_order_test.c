@@ -177,7 +177,7 @@ static uint64_t resident(const struct host *h) {
         zero_slot at;
         CHECK_INT(zero_param_addresses(zero_unit_param(h->unit[i], 0), &at), ZERO_OK);
         for (int k = 0; k < 2; k++) {
-            CHECK_INT(mincore(k ? at.grad : at.param, (1 + i) * MIB, pages), 0);
+            CHECK_INT(mincore(k ? at.grad : (void *)(uintptr_t)at.param, (1 + i) * MIB, pages), 0);
             for (uint64_t p = 0; p < (1 + i) * MIB / 4096; p++) count += pages[p] & 1;
         }
     }

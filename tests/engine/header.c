@@ -16,9 +16,8 @@ static int log_line(const struct log *log, const struct device *device) { return
 int main(void) {
     struct log log = {1};
     struct device device = {2};
-    zero_runtime runtime;
-    runtime.struct_size = sizeof runtime;
-    return log_line(&log, &device) == 3 && runtime.struct_size && zero_version() &&
+    zero_runtime runtime = ZERO_INIT(zero_runtime);
+    return log_line(&log, &device) == 3 && runtime.struct_size == sizeof runtime && zero_version() &&
                    zero_abi_version() == ZERO_ABI_VERSION
                ? 0
                : 1;

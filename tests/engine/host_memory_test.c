@@ -1,5 +1,4 @@
 /* Limits are read from trees of files as Linux has them, and the least one counts. */
-#include "engine/open/cpu_quota.h"
 #include "engine/open/host_memory.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* zero.hpp: failures with their parts, scopes that end themselves, exceptions inside a scope and inside a fill function, state and
- * notes, ranks that are threads. */
+ * notes, functions of the host that throw or jump, ranks that are threads. */
 #include <atomic>
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -161,6 +162,78 @@ void an_exception_in_a_fill() {
     CHECK(h.engine.hash() == before);
 }
 
+/* The program's functions that the engine calls throw, or jump. */
+enum way { UPDATE, PREPARE, SCHEDULE, FILL, JUMP };
+way present;
+std::jmp_buf back;
+void prepare(void *, const zero_optimizer_params *, uint64_t, float *) {
+    if (present == PREPARE) throw std::runtime_error("mine");
+}
+void update(void *, float *, float *, float *, const float *, float, const float *, uint64_t) {
+    if (present == UPDATE) throw std::runtime_error("mine");
+    if (present == JUMP) std::longjmp(back, 1);
+}
+void schedule(void *, uint64_t, int, zero_setting *) {
+    if (present == SCHEDULE) throw std::runtime_error("mine");
+}
+void fill(void *, const char *, uint64_t, uint64_t, float *out) {
+    if (present == FILL) throw std::runtime_error("mine");
+    *out = 1;
+}
+void train(zero::engine &engine, uint64_t count) {
+    auto mine = zero::make<zero_optimizer>();
+    mine.name = "mine", mine.states = 1, mine.state_names[0] = "sum";
+    mine.prepare = prepare, mine.update = update;
+    zero::check(zero_engine_set_optimizer(engine.get(), &mine));
+    zero::check(zero_engine_set_schedule(engine.get(), schedule, nullptr));
+    zero::unit layer = engine.add_unit("layer");
+    zero::param<float> weight = layer.add("weight", {count});
+    engine.commit();
+    zero::check(zero_engine_fill(engine.get(), fill, nullptr));
+    for (int step = 0; step < 2; step++) {
+        engine.micro(ZERO_TRAIN);
+        layer.forward([] {});
+        layer.backward([&] {
+            for (float &gradient : weight.grad()) gradient = 1;
+        });
+        engine.step();
+    }
+}
+
+bool jumps(zero::engine &engine) {
+    if (setjmp(back) == 0) return train(engine, 100), false;
+    return true;
+}
+
+/* The call that led to the function fails, on all tiers, also where another thread updates; and the engine's end waits for nothing. */
+void functions_that_do_not_return() {
+    const char *place = std::getenv("TEST_TMPDIR");
+    const std::string
+        head =
+            R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_optimizer": {)",
+        drive = R"("device": "nvme", "nvme_path": ")" + std::string(place ? place : ".") + "\"",
+        tiers[] = {R"("device": "none")", R"("device": "cpu")", drive};
+    for (const std::string &tier : tiers)
+        for (uint64_t count : {100u, 600000u})
+            for (way each : {UPDATE, PREPARE, SCHEDULE, FILL}) {
+                zero::engine engine(head + tier + "}}}");
+                std::string said;
+                present = each;
+                CHECK(thrown([&] { train(engine, count); }, &said) == ZERO_E_ARGUMENT);
+                CHECK(contains(said, "threw an exception: mine: "));
+                CHECK(thrown([&] { engine.flush(); }) == ZERO_E_ARGUMENT);
+            }
+    for (const std::string &tier : tiers) {
+        zero::engine engine(head + tier + "}}}"), other(json);
+        std::string said;
+        present = JUMP;
+        CHECK(jumps(engine));
+        CHECK(thrown([&] { other.flush(); }) == ZERO_E_ORDER); /* it says nothing of another engine */
+        if (&tier == tiers) continue;                          /* destroyed without another call */
+        CHECK(thrown([&] { engine.flush(); }, &said) == ZERO_E_ARGUMENT && contains(said, "longjmp"));
+    }
+}
+
 void state_and_notes() {
     host h;
     std::vector<float> weights = h.weight.read();
@@ -197,7 +270,8 @@ void averaged_weights() {
     h.engine.save(dir);
     CHECK(average != h.weight.read());
     weights.engine.load_weights(dir);
-    CHECK(weights.weight.read() == h.weight.read() && weights.engine.steps() == 0 && weights.engine.passes() == 0);
+    CHECK(weights.weight.read() == h.weight.read() && weights.engine.steps() == 0 &&
+          weights.engine.passes() == 0);
     weights.engine.load_ema(dir);
     CHECK(weights.weight.read() == average);
     other.engine.save(plain);
@@ -299,6 +373,7 @@ int main() {
     an_exception_in_a_use(false);
     an_exception_in_a_use(true);
     an_exception_in_a_fill();
+    functions_that_do_not_return();
     state_and_notes();
     parked_between_steps();
     averaged_weights();

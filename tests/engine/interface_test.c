@@ -55,6 +55,7 @@ static void a_null_engine_is_refused(void) {
     NULL_ENGINE(zero_engine_reserve_spare(NULL, 1, 1, "x", &granted));
     NULL_ENGINE(zero_engine_trace(NULL, 1, 1));
     NULL_ENGINE(zero_engine_commit(NULL, &plan));
+    NULL_ENGINE(zero_engine_fail(NULL, "why"));
     NULL_ENGINE(zero_engine_plan(NULL, &plan));
     NULL_ENGINE(zero_engine_memory(NULL, 0, &row));
     NULL_ENGINE(zero_engine_memory_owner(NULL, 0, &owner));
@@ -72,6 +73,9 @@ static void a_null_engine_is_refused(void) {
     NULL_ENGINE(zero_engine_hash(NULL, hash));
     NULL_ENGINE(zero_engine_sum(NULL, y, 1));
     NULL_ENGINE(zero_engine_broadcast(NULL, y, sizeof y));
+    NULL_ENGINE(zero_engine_broadcast_from(NULL, 0, y, sizeof y));
+    NULL_ENGINE(zero_engine_set_params(NULL, 0, NULL));
+    NULL_ENGINE(zero_engine_params(NULL, 0, NULL));
     NULL_ENGINE(zero_engine_save(NULL, "d"));
     NULL_ENGINE(zero_engine_save_wait(NULL));
     NULL_ENGINE(zero_engine_load(NULL, "d"));
@@ -79,6 +83,7 @@ static void a_null_engine_is_refused(void) {
     NULL_ENGINE(zero_engine_prune(NULL, "d", 1));
     NULL_ENGINE(zero_engine_set_note(NULL, "k", "v"));
     NULL_ENGINE(zero_engine_set_file(NULL, "v", 1));
+    NULL_ENGINE(zero_engine_set_rank_file(NULL, "v", 1));
     NULL_ENGINE(zero_engine_counters(NULL, &counters));
     NULL_ENGINE(zero_engine_write_trace(NULL, "t"));
     NULL_UNIT(zero_unit_add_param(NULL, &param));
@@ -297,9 +302,9 @@ static void the_last_failure_has_parts(void) {
     CHECK_INT(zero_last_failure(&failure), ZERO_OK);
     CHECK_STRING(failure.call, "zero_unit_add_param");
     CHECK_STRING(failure.unit, "u");
-    CHECK_INT(zero_engine_load(e, "/no/such/directory"), ZERO_E_IO);
+    CHECK_INT(zero_engine_load(e, "/no/such/directory"), ZERO_E_ABSENT);
     CHECK_INT(zero_last_failure(&failure), ZERO_OK);
-    CHECK_INT(failure.code, ZERO_E_IO);
+    CHECK_INT(failure.code, ZERO_E_ABSENT);
     CHECK_STRING(failure.call, "zero_engine_load");
     CHECK(!failure.unit);
     CHECK_INT(zero_engine_open("{\"train_batch_size\": -1}", NULL, &other), ZERO_E_CONFIG);
@@ -513,7 +518,35 @@ static void the_log_names_keys_that_are_left_to_the_host(void) {
     CHECK_CONTAINS(log, line);
 }
 
+/* Slots of 2 bytes, and a host that has not asked. */
+static void types_are_asked_for(void) {
+    static const char wide[] = "{\"train_batch_size\": 1, \"bf16\": {\"enabled\": true}, \"param_groups\": "
+                               "[{\"match\": \"*\", \"dtype\": \"fp32\"}]}";
+    static const char *const names[] = {"bf16", "fp16"};
+    zero_unit *unit;
+    char json[200], line[200];
+    for (int i = 0; i < 2; i++)
+        for (int by_param = 0; by_param < 2; by_param++) {
+            snprintf(json, sizeof json, "{\"train_batch_size\": 1, \"%s\": {\"enabled\": true}}", names[i]);
+            zero_engine *e = open_engine(json, line, &unit);
+            CHECK_INT(zero_engine_fill(e, constant, NULL), ZERO_OK);
+            refused(zero_micro_begin(e, ZERO_EVAL), ZERO_E_ORDER, names[i]);
+            refused(zero_micro_begin(e, ZERO_TRAIN), ZERO_E_ORDER, "call zero_engine_dtype");
+            if (by_param)
+                CHECK_INT(zero_param_dtype(zero_unit_param(unit, 0)), ZERO_BF16 + i);
+            else
+                CHECK_INT(zero_engine_dtype(e), ZERO_BF16 + i);
+            CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+            zero_engine_destroy(e);
+        }
+    zero_engine *e = open_engine(wide, line, &unit); /* floats all the same */
+    CHECK_INT(zero_engine_fill(e, constant, NULL), ZERO_OK);
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+    zero_engine_destroy(e);
+}
+
 int main(void) {
+    types_are_asked_for();
     a_null_engine_is_refused();
     a_null_engine_has_no_values();
     calls_before_there_are_weights();

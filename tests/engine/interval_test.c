@@ -88,7 +88,7 @@ int main(void) {
         if (pick(&seed, 2)) p.bytes[0] *= 7; /* an embedding */
         struct zero_error error;
         error_clear(&error);
-        CHECK_INT(intervals_open(&p.intervals, CAPACITY, 64, &error), ZERO_OK);
+        CHECK_INT(intervals_open(&p.intervals, CAPACITY, UNITS_MAX, 64, &error), ZERO_OK);
         run(&p);
         uint64_t more, top = intervals_lay_out(&p.intervals, &more);
         check_layout(&p.intervals, top);

@@ -96,10 +96,9 @@ static void the_hosts_own(void) {
     s.begin = set_nan;
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_ARGUMENT);
-    CHECK_STRING(
-        got.error,
-        "step 4: the schedule gives group 1 lr nan, beta1 0.9 and beta2 0.95: lr must be finite and at "
-        "least 0, betas at least 0 and below 1");
+    CHECK_STRING(got.error, "step 4: the schedule gives group 1 lr nan, beta1 0.9 and beta2 0.95: lr must be "
+                            "finite in fp32 and at "
+                            "least 0, betas at least 0 and below 1");
 }
 
 /* ---- going on from a checkpoint ---- */
@@ -153,6 +152,84 @@ static void a_checkpoint_goes_on(void) {
     CHECK_DOUBLE(whole.last_lr, 0.001 * (20 - (2 + 6)) / (20 - 4), 1e-15); /* the seventh update's */
 }
 
+/* ---- zero_engine_set_params ---- */
+
+struct numbers {
+    zero_optimizer_params params[2]; /* of the second and of all later steps; struct_size 0: none are set */
+    uint32_t differs;                /* this rank sets another weight_decay; 0: none */
+    char hash[33];
+};
+
+static void train_with(zero_engine *engine, uint32_t rank, void *user) {
+    struct numbers *numbers = user;
+    struct plain p;
+    char hash[33];
+    if (!CHECK(engine != NULL) || !CHECK_INT(plain_open(&p, engine, model, 2, NULL), ZERO_OK)) return;
+    for (int step = 0; step < 3; step++) {
+        zero_optimizer_params params = numbers->params[step > 0];
+        if (numbers->differs && rank == numbers->differs) params.weight_decay = 1;
+        zero_optimizer_params now = {.struct_size = sizeof now};
+        if (params.struct_size) {
+            CHECK_INT(zero_engine_set_params(engine, 0, &params), ZERO_OK);
+            CHECK_INT(zero_engine_params(engine, 0, &now), ZERO_OK);
+            CHECK_BYTES(&now, &params, sizeof now);
+        }
+        zero_status status = plain_step(&p, 1, NULL);
+        if (numbers->differs) {
+            CHECK(status == ZERO_E_DIVERGED || status == ZERO_E_PEER);
+            CHECK_CONTAINS(zero_last_error(), "rank 1 has another eps, weight_decay, momentum or dampening");
+            return;
+        }
+        CHECK_INT(status, ZERO_OK);
+    }
+    CHECK_INT(zero_engine_hash(engine, hash), ZERO_OK);
+    if (rank == 0) memcpy(numbers->hash, hash, sizeof hash);
+}
+
+static void run_with(uint32_t stage, const char *optimizer, struct numbers *numbers) {
+    char json[512];
+    snprintf(
+        json, sizeof json,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": %u}, "
+        "\"optimizer\": %s}",
+        stage, optimizer);
+    ranks_run(2, json, train_with, numbers);
+}
+
+/* The numbers that a program sets are those that a configuration has; and they change between steps. */
+static void numbers_of_a_group(void) {
+    zero_optimizer_params params = {.struct_size = sizeof params, .lr = 0.1, .beta1 = 0.75, .beta2 = 0.5};
+    params.eps = 1e-3, params.weight_decay = 0.5;
+    static const char first[] = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.1, \"betas\": [0.75, 0.5], "
+                                "\"eps\": 1e-3, \"weight_decay\": 0.5}}",
+                      other[] = "{\"type\": \"AdamW\", \"params\": {\"lr\": 1}}";
+    for (uint32_t stage = 0; stage <= 3; stage++) {
+        struct numbers configured = {.differs = 0}, set = {.params = {params, params}}, later = set,
+                       apart = set;
+        later.params[1].weight_decay = 0, apart.differs = 1;
+        run_with(stage, first, &configured);
+        run_with(stage, other, &set);
+        run_with(stage, other, &later);
+        CHECK_STRING(set.hash, configured.hash);
+        CHECK(strcmp(later.hash, set.hash) != 0);
+        run_with(stage, other, &apart);
+    }
+}
+
+/* Without momentum there is no memory for it. */
+static void set_momentum(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    (void)rank, (void)user;
+    zero_optimizer_params params = {.struct_size = sizeof params, .lr = 0.1, .momentum = 0.5};
+    if (!CHECK(engine != NULL) || !CHECK_INT(plain_open(&p, engine, model, 2, NULL), ZERO_OK)) return;
+    CHECK_INT(zero_engine_set_params(engine, 0, &params), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "needs a state that the plan lacks, which began without momentum");
+    params.momentum = 0;
+    CHECK_INT(zero_engine_set_params(engine, 0, &params), ZERO_OK);
+    params.lr = -1;
+    CHECK_INT(zero_engine_set_params(engine, 0, &params), ZERO_E_ARGUMENT);
+}
+
 /* ---- messages ---- */
 
 static void auto_needs_the_number_of_steps(void) {
@@ -183,6 +260,9 @@ int main(void) {
     schedules_train_as_the_oracle();
     the_hosts_own();
     a_checkpoint_goes_on();
+    numbers_of_a_group();
+    ranks_run(1, "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 1}}}",
+              set_momentum, NULL);
     auto_needs_the_number_of_steps();
     return check_end();
 }

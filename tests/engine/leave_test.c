@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/comm/socket.h"
+#include "engine/comm/tcp/socket.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/toy_trainer.h"

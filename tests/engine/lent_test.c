@@ -39,6 +39,7 @@ struct setup {
     uint64_t scale; /* of all counts: LARGE regions are gathered in several rounds */
     uint64_t seed;
     const char *tier, *more; /* more: keys, each after a comma */
+    const char *optimizer;   /* NULL: AdamW. Lamb and Muon need more than an element: nothing is lent */
 };
 
 struct outcome {
@@ -103,8 +104,8 @@ static zero_status declare(struct host *h) {
         zero_span spans[SPANS];
         zero_param param = {.struct_size = sizeof param,
                             .name = l->name,
-                            .dims = 1,
-                            .shape = {count_of(h, i)},
+                            .dims = h->setup->optimizer ? 2 : 1,
+                            .shape = {count_of(h, i), 1},
                             .tied_to = l->tied_to};
         param.flags = l->tied_to ? 0 : l->flags | (adds && !(l->flags & ZERO_FROZEN) ? ZERO_ADDS_GRAD : 0);
         if (h->setup->memory == SLOTS) param.slot = &h->slot[i];
@@ -122,8 +123,8 @@ static void backward(struct host *h, uint32_t unit, uint32_t number) {
     for (uint32_t i = 0; i < PARAMS; i++) {
         if (layers[i].unit != unit || layers[i].flags & ZERO_FROZEN) continue;
         bool slots = h->setup->memory == SLOTS;
-        float *param = slots ? h->slot[i].param : h->param[home(h, i)],
-              *grad = slots ? h->slot[i].grad : h->grad[home(h, i)];
+        const float *param = slots ? h->slot[i].param : h->param[home(h, i)];
+        float *grad = slots ? h->slot[i].grad : h->grad[home(h, i)];
         bool add = slots ? h->slot[i].add : h->setup->memory >= ADDED;
         for (uint64_t k = 0; k < count_of(h, i); k++) {
             float g = 0.1f * param[k] + (float)((int)((k * 7 + number * 13 + i) % 101) - 50) * 0.01f;
@@ -146,7 +147,7 @@ static zero_status micro_step(struct host *h, uint32_t number) {
     return status;
 }
 
-/* After a step the host's arrays are the weights, without a begin. */
+/* After a step the host's arrays are the weights, without a begin; those that the engine copies, after a flush. */
 static void check_weights(struct host *h) {
     for (uint32_t i = 0; i < PARAMS && h->setup->memory != SLOTS; i++) {
         if (layers[i].tied_to) continue;
@@ -177,6 +178,7 @@ static zero_status train(struct host *h) {
         h->out.gradient = hash_bytes(h->out.gradient, h->copy, count_of(h, 0) * sizeof *h->copy);
         if (!status) status = zero_engine_step(h->engine, &info);
         h->out.norm[step] = info.grad_norm;
+        if (!status && h->setup->optimizer) status = zero_engine_flush(h->engine);
         if (!status) check_weights(h);
     }
     return status;
@@ -239,11 +241,11 @@ static void trained(const struct setup *s, struct cell *cell) {
     int length = snprintf(json, sizeof json,
                           "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %u, "
                           "\"gradient_clipping\": 0.5, "
-                          "\"gradient_accumulation_mode\": \"last\", \"optimizer\": {\"type\": \"AdamW\", "
+                          "\"gradient_accumulation_mode\": \"last\", \"optimizer\": {\"type\": \"%s\", "
                           "\"params\": {\"lr\": 0.01, \"weight_decay\": "
                           "0.1}}, \"threads\": 1, "
                           "\"zero_optimization\": {\"stage\": %u",
-                          s->micro_steps, s->stage);
+                          s->micro_steps, s->optimizer ? s->optimizer : "AdamW", s->stage);
     if (s->tier)
         length +=
             snprintf(json + length, sizeof json - (size_t)length,
@@ -275,6 +277,26 @@ static void compare(const struct setup *s, const struct outcome *expected) {
           CHECK_INT(got.out.gradient, expected->gradient)))
         fprintf(stderr, "stage %u, %u ranks, %u micro-steps, memory %d, tier %s\n", s->stage, s->ranks,
                 s->micro_steps, s->memory, s->tier);
+}
+
+static void copies_are_fresh_after_a_flush(void) {
+    static const char *const optimizers[] = {"Lamb", "Muon"}, *const tiers[] = {NULL, "cpu", "nvme"};
+    static struct cell slots, got;
+    for (uint32_t c = 0; c < 2 * 3 * 3; c++) {
+        struct setup s = {.ranks = 1 + c % 2,
+                          .stage = c % 3,
+                          .tier = tiers[c / 3 % 3],
+                          .optimizer = optimizers[c / 9],
+                          .micro_steps = 1,
+                          .scale = 1,
+                          .seed = c};
+        if (c / 9) s.more = ", \"param_groups\": [{\"match\": [\"*.b\"], \"optimizer\": \"AdamW\"}]";
+        trained(&s, &slots);
+        s.memory = OWN;
+        trained(&s, &got);
+        if (!CHECK_STRING(got.out.hash, slots.out.hash))
+            fprintf(stderr, "%s, stage %u, tier %s\n", s.optimizer, s.stage, s.tier);
+    }
 }
 
 static void same_bits_as_slots(void) {
@@ -380,6 +402,7 @@ static void gradients_in_one_array(void) {
 
 int main(void) {
     gradients_in_one_array();
+    copies_are_fresh_after_a_flush();
     same_bits_as_slots();
     many_rounds();
     for (uint64_t seed = 0; seed < seeds_count(90); seed++) {

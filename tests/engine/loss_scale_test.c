@@ -1,6 +1,6 @@
 /* The loss scale after each step, by hand from DeepSpeed's rules: with a window of 2 the scale doubles at the
  * third step without overflow in a row, and then at every second one. */
-#include "engine/training/loss_scale.h"
+#include "engine/state/loss_scale.h"
 #include "tests/check.h"
 
 enum { STEPS_MAX = 12 };

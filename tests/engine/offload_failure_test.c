@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "engine/inside.h"
-#include "offload/faults.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
+#include "tests/offload/faults.h"
 
 enum { ODD = 1, COUNT = 80000, PATIENCE_MS = 120000 };
 
@@ -28,7 +28,7 @@ static void pause_ms(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000
  * takes seconds, is still to come. */
 static bool step_slowly(struct plain *p, zero_engine *engine, uint32_t rank, struct run *run) {
     if (!CHECK(engine)) return false;
-    if (rank == ODD) engine_plant_faults(engine, &run->faults);
+    if (rank == ODD) engine_running(engine)->hook = faults_hook(&run->faults);
     bool good = CHECK_INT(plain_open(p, engine, model, PARAMS, NULL), ZERO_OK);
     if (rank == ODD) run->faults.probability[FAULT_TRANSFER_DELAYED] = 0.998;
     return good && CHECK_INT(plain_step(p, 1, NULL), ZERO_OK);

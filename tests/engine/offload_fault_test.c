@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "engine/inside.h"
-#include "offload/faults.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/offload/faults.h"
 #include "tests/seeds.h"
 
 enum {
@@ -319,7 +319,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct result *r = &run->result[rank];
     struct plain p;
     check_seed(s->seed);
-    if (engine && rank == s->rank) engine_plant_faults(engine, &s->faults);
+    if (engine && rank == s->rank) engine_running(engine)->hook = faults_hook(&s->faults);
     if (rank == s->rank && !s->harmed_from) begin_harm(s);
     r->status = engine ? plain_declare_matrices(&p, engine, model, PARAMS, columns) : ZERO_E_CONFIG;
     if (!r->status) r->status = zero_engine_commit(engine, NULL);

@@ -2,11 +2,11 @@
  * of state, stored by two steps, and with parameters on the drive by the fill too; the drive does wrong once. */
 #include <stdlib.h>
 
-#include "engine/inside.h"
-#include "offload/faults.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
+#include "tests/offload/faults.h"
 
 enum { SEEDS = 16 };
 
@@ -31,7 +31,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     float first;
     if (!CHECK(engine)) return;
-    engine_plant_faults(engine, &run->faults);
+    engine_running(engine)->hook = faults_hook(&run->faults);
     CHECK_INT(plain_open(&p, engine, model, 1, NULL), ZERO_OK);
     CHECK_INT(step(&p), ZERO_OK);
     run->faults.probability[run->fault] = run->fault == FAULT_FLIPPED ? 0 : 1;
@@ -82,7 +82,7 @@ static void spoil_gradient(zero_engine *engine, uint32_t rank, void *user) {
     struct run *run = user;
     struct plain p;
     if (!CHECK(engine)) return;
-    engine_plant_faults(engine, &run->faults);
+    engine_running(engine)->hook = faults_hook(&run->faults);
     CHECK_INT(plain_open(&p, engine, model, 1, NULL), ZERO_OK);
     CHECK_INT(step(&p), ZERO_OK);
     run->faults.probability[FAULT_FLIPPED] = 1;

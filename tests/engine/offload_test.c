@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device/discrete.h"
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "kernels/checksum.h"
 #include "tests/check.h"
+#include "tests/device/discrete.h"
 #include "tests/engine/own_scopes.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"

@@ -2,7 +2,7 @@
  * because they must do the same operations. They train to the weights of a run in memory. */
 #include <stdlib.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"

@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/inside.h"
-#include "offload/faults.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/tcp_ranks.h"
 #include "tests/engine/toy_model.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/offload/faults.h"
 
 #define KEYS                                                                                                 \
     "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}, \"train_micro_batch_size_per_gpu\": " \
@@ -239,7 +239,7 @@ static void set(struct drive *d, const struct trial *t, bool on) {
 static void failing_drive(zero_engine *e, uint32_t rank, void *user) {
     struct drive *d = user;
     struct plain p;
-    if (rank == 1) engine_plant_faults(e, &d->faults);
+    if (rank == 1) engine_running(e)->hook = faults_hook(&d->faults);
     CHECK_INT(plain_open(&p, e, model, PARAMS, NULL), ZERO_OK);
     for (int i = 0; i < TRIALS; i++) {
         const struct trial *t = &trials[i];
@@ -262,7 +262,7 @@ static void failing_drive(zero_engine *e, uint32_t rank, void *user) {
 static void lost_write(zero_engine *e, uint32_t rank, void *user) {
     struct drive *d = user;
     struct plain p;
-    if (rank == 1) engine_plant_faults(e, &d->faults);
+    if (rank == 1) engine_running(e)->hook = faults_hook(&d->faults);
     CHECK_INT(plain_open(&p, e, model, PARAMS, NULL), ZERO_OK);
     if (rank == 1) atomic_store(&d->faults.probability[FAULT_STALE], 0.5);
     CHECK_INT(zero_engine_park(e, ZERO_NVME), ZERO_OK);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/model/model.h"
-#include "engine/peers/declared.h"
+#include "engine/ranks/declared.h"
 #include "tests/check.h"
 
 static void add(struct model *model, struct zero_unit *unit, zero_param param) {

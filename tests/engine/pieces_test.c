@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"

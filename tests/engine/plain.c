@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "engine/device/discrete.h"
-#include "engine/inside.h"
+#include "engine/api/inside.h"
+#include "tests/device/discrete.h"
 #include "tests/engine/toy_model.h"
 #include "tests/engine/toy_number.h"
 
@@ -15,6 +15,7 @@ zero_status plain_declare(struct plain *p, zero_engine *engine, const struct pla
 zero_status plain_declare_matrices(struct plain *p, zero_engine *engine, const struct plain_param *param,
                                    uint32_t params, const uint64_t *columns) {
     *p = (struct plain){.engine = engine, .param = param, .params = params};
+    zero_engine_dtype(engine); /* plain_backward knows every type */
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < params && !status; i++) {
         if (i == 0 || strcmp(param[i].unit, param[i - 1].unit) != 0)

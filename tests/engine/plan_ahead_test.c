@@ -1,8 +1,11 @@
 /* zero_engine_plan: one process plans for ranks that do not exist; the plan equals the plan of each real rank. Also
  * tests what is refused. */
+#include <sys/resource.h>
+
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
+#include "tests/sanitized.h"
 
 static const struct plain_param params[] = {
     {"a", "a.w", 1000, 0, NULL}, {"b", "b.w", 3001, 0, NULL}, {"c", "c.w", 777, ZERO_FROZEN, NULL}};
@@ -66,7 +69,7 @@ static void planned_for_a_gpu_is_committed(void) {
     }
 }
 
-/* An ordered reduction of processes receives a whole region (engine/comm/comm_mpi.c): two of the largest. */
+/* An ordered reduction of processes receives a whole region (engine/comm/mpi/comm_mpi.c): two of the largest. */
 static void processes_need_staging(void) {
     zero_plan threads = plan(2, 0), processes = plan(2, 1), alone = plan(1, 1);
     CHECK_INT(processes.staging_bytes - threads.staging_bytes, 2 * 4 * 3008);
@@ -106,6 +109,34 @@ static void many_ranks_are_no_more_work(void) {
     zero_engine_destroy(engine);
 }
 
+static zero_plan plan_deep(uint32_t units) {
+    zero_plan out = {.struct_size = sizeof out};
+    zero_engine *engine = open_planner(8, 0, 0);
+    for (uint32_t i = 0; i < units; i++) {
+        char name[16];
+        zero_unit *unit;
+        static zero_slot slot;
+        zero_param param = {
+            .struct_size = sizeof param, .name = name, .dims = 1, .shape = {1 << 20}, .slot = &slot};
+        snprintf(name, sizeof name, "%u", i);
+        CHECK_INT(zero_engine_add_unit(engine, name, &unit), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_plan(engine, &out), ZERO_OK);
+    zero_engine_destroy(engine);
+    return out;
+}
+
+/* Lists of pairs of units would take a gigabyte, and comparing them takes 40 times as long. */
+static void many_units_are_no_more_work_each(void) {
+    struct rusage used;
+    zero_plan few = plan_deep(1000), many = plan_deep(8000);
+    CHECK(few.gathered_bytes > 0);
+    CHECK_INT(many.gathered_bytes, few.gathered_bytes);
+    CHECK_INT(getrusage(RUSAGE_SELF, &used), 0);
+    if (!SANITIZED) CHECK(used.ru_maxrss < 200 << 10);
+}
+
 static void calls_that_make_no_sense_are_refused(void) {
     struct plain p;
     zero_unit *unit;
@@ -143,6 +174,7 @@ int main(void) {
     processes_need_staging();
     native_sums();
     many_ranks_are_no_more_work();
+    many_units_are_no_more_work_each();
     calls_that_make_no_sense_are_refused();
     ranks_run(1, json, plan_without_plan_ranks, NULL);
     return check_end();

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/device/device.h"
+#include "tests/device/discrete.h"
 
 struct thread {
     pthread_t thread;
@@ -16,7 +17,7 @@ struct thread {
 };
 
 static struct device *open_device(uint32_t rank) {
-    struct device_options options = {.seed = rank, .index = -1, .probability = 0.5, .discrete = true};
+    struct device_options options = {.seed = rank, .index = -1, .probability = 0.5, .guard = &discrete_guard};
     struct device *device;
     struct zero_error error;
     error_clear(&error);

@@ -1,4 +1,5 @@
 /* Ranks from zero_runtime: what is given, what is refused, and how ranks on one host share its CPUs. */
+#include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -151,8 +152,60 @@ static void ranks_divide_the_cpus(void) {
     tcp_processes(2, 200, train, &(struct machine){{first, first}, {2, 1}, {2, 1}});
 }
 
+/* ---- a rank that does not come as far as to the others: they learn why, and do not wait 10 x timeout_s for it ---- */
+
+enum fault { A_SECRET, TWICE, NO_JSON, NO_SUCH_RANK, TAKEN, UNREADABLE, FAULTS };
+static const char *const said[FAULTS] = {"zero_runtime.secret is given",
+                                         "says twice",
+                                         "json is NULL",
+                                         "local_rank is 2",
+                                         "was opened before",
+                                         "unknown key"};
+
+struct faulty {
+    zero_local *local;
+    enum fault fault;
+    uint32_t rank;
+};
+
+static void *opens(void *argument) {
+    const struct faulty *f = argument;
+    zero_runtime runtime = {.struct_size = sizeof runtime, .local = f->local, .local_rank = f->rank};
+    const char *text = f->rank && f->fault == NO_JSON      ? NULL
+                       : f->rank && f->fault == UNREADABLE ? "{\"train_batch\": 1}"
+                                                           : json;
+    zero_engine *engine = NULL;
+    if (f->rank && f->fault == A_SECRET) runtime.secret = "the secret of this job";
+    if (f->rank && f->fault == TWICE) runtime.size = 2;
+    if (f->rank && f->fault == NO_SUCH_RANK) runtime.local_rank = 2;
+    if (f->rank && f->fault == TAKEN) runtime.local_rank = 0;
+    CHECK(zero_engine_open(text, &runtime, &engine) && !engine);
+    CHECK_CONTAINS(zero_last_error(), said[f->fault]);
+    return NULL;
+}
+
+static void threads_learn_why(void) {
+    for (int fault = 0; fault < FAULTS; fault++) {
+        pthread_t thread[2];
+        zero_local *local = zero_local_create(2);
+        struct faulty rank[2] = {{local, (enum fault)fault, 0}, {local, (enum fault)fault, 1}};
+        for (int r = 0; r < 2; r++) pthread_create(&thread[r], NULL, opens, &rank[r]);
+        for (int r = 0; r < 2; r++) pthread_join(thread[r], NULL);
+        zero_local_destroy(local);
+    }
+}
+
+static void lacks_json(const zero_runtime *runtime, void *user) {
+    zero_engine *engine = NULL;
+    CHECK_INT(zero_engine_open(runtime->rank ? NULL : json, runtime, &engine), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(),
+                   runtime->rank ? "json is NULL" : "rank 1: zero_engine_init: json is NULL");
+}
+
 int main(void) {
     mistakes();
+    threads_learn_why();
+    tcp_processes(2, 20, lacks_json, NULL); /* timeout_s is 5 */
     an_older_host();
     one_rank_needs_no_address();
     one_rank_may_have_a_secret();

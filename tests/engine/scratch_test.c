@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/inside.h"
-#include "offload/faults.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
+#include "tests/offload/faults.h"
 
 enum { PAGE = 4096, RANKS = 2, ODD = 1, SMALL = 3 * PAGE, LARGE = 40 * PAGE, PLACES = 7, FLIGHTS = 4 };
 
@@ -162,7 +162,7 @@ static void one_fails(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     struct shelf small;
     if (!CHECK(engine)) return;
-    if (rank == ODD) engine_plant_faults(engine, &harm->faults);
+    if (rank == ODD) engine_running(engine)->hook = faults_hook(&harm->faults);
     shelf_open(&small, engine, "small", SMALL);
     CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
     pthread_barrier_wait(&harm->together);

@@ -83,7 +83,7 @@ static void visit(zero_engine *engine, uint32_t rank, void *user) {
     for (uint64_t s = 0; s < v->steps; s++) CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
     if (v->steps) CHECK_INT(zero_engine_flush(engine), ZERO_OK);
     /* From here on the shadow is this run's own, and so is the decision. */
-    if (v->recovers || v->steps) CHECK_INT(zero_engine_load(engine, "/no/such/place"), ZERO_E_IO);
+    if (v->recovers || v->steps) CHECK_INT(zero_engine_load(engine, "/no/such/place"), ZERO_E_ABSENT);
 }
 
 static void make_json(const struct setting *s, const char *place, char *out, size_t size) {

@@ -11,13 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/inside.h"
-#include "offload/faults.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
 #include "tests/engine/toy_number.h"
+#include "tests/offload/faults.h"
 #include "tests/seeds.h"
 
 enum { STEPS = 6, WORLD_MAX = 2, LR_STEP = 1, SPOILED = 2 };
@@ -94,7 +94,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     uint64_t step = 0;
     zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
     if (!status && life->faults && rank == zero_engine_size(engine) - 1)
-        engine_plant_faults(engine, life->faults);
+        engine_running(engine)->hook = faults_hook(life->faults);
     if (!status) status = plain_declare_matrices(&p, engine, model, PARAMS, columns);
     if (!status && life->segment) status = zero_engine_add_segment(p.unit[0], p.unit[1]);
     if (!status) status = zero_engine_commit(engine, NULL);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "engine/state/saved.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
@@ -177,8 +177,9 @@ static void run_ranks(bool tcp, const char *json, void *user) {
     uint32_t port = tcp_free_port();
     for (uint32_t r = 0; r < RANKS; r++) {
         ranks[r] = (struct rank){.json = json, .rank = r, .user = user};
-        ranks[r].runtime = tcp ? tcp_runtime(r, RANKS, port)
-                               : (zero_runtime){.struct_size = sizeof(zero_runtime), .local = local, .local_rank = r};
+        ranks[r].runtime =
+            tcp ? tcp_runtime(r, RANKS, port)
+                : (zero_runtime){.struct_size = sizeof(zero_runtime), .local = local, .local_rank = r};
         ranks[r].runtime.log = hear;
         pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
     }

@@ -2,7 +2,7 @@
  * a schedule stands. */
 #include <math.h>
 
-#include "engine/training/step_settings.h"
+#include "engine/state/step_settings.h"
 #include "tests/check.h"
 
 static struct config config;
@@ -80,6 +80,7 @@ static void what_an_update_cannot_use_is_refused(void) {
     check_usable(-0.5, 0, 0, false);
     check_usable(NAN, 0, 0, false);
     check_usable(INFINITY, 0, 0, false);
+    check_usable(1e39, 0, 0, false); /* infinite in fp32 */
     check_usable(0.5, 1, 0, false);
     check_usable(0.5, 0, -0.5, false);
     check_usable(0.5, NAN, 0, false);
@@ -181,20 +182,55 @@ static void opening_finds_what_a_schedule_lacks(void) {
 
 /* Where the number of steps is known, a setting of a later step that no optimizer takes is found at the start. */
 static void a_schedule_that_leaves_its_range_is_found_at_the_start(void) {
-    static const char *const schedules[] = {
-        SCHEDULER("OneCycle", "\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": 1e-3, \"cycle_first_step_size\": 5, "
-                              "\"decay_step_size\": 5, \"decay_mom_rate\": 0.1"),
-        SCHEDULER("ExponentialLR", "\"gamma\": 1e30")};
-    for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
-        CHECK_INT(begin(schedules[i]), ZERO_OK);
-        config.planned_steps = 2;
+#define ONE_CYCLE(rates)                                                                                     \
+    SCHEDULER("OneCycle", "\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": 1e-3, \"cycle_first_step_size\": 5, "   \
+                          "\"decay_step_size\": 5" rates)
+    static const struct {
+        const char *schedule, *says;
+    } cases[] = {
+        {ONE_CYCLE(", \"decay_mom_rate\": 0.1"), "step 17: OneCycle gives group 0 lr"},
+        {ONE_CYCLE(", \"decay_mom_rate\": -0.5"), "step 22: OneCycle gives group 0 lr"},
+        {ONE_CYCLE(", \"cycle_max_mom\": 1.5"), "step 2: OneCycle gives group 0 lr"},
+        {SCHEDULER("ExponentialLR", "\"gamma\": 1e30"), "lr 1e+57"}, /* more than fp32 holds */
+        {SCHEDULER("LRRangeTest", "\"lr_range_test_step_size\": 1, \"lr_range_test_step_rate\": 1e30, "
+                                  "\"lr_range_test_min_lr\": 1e10"),
+         "LRRangeTest gives group 0 lr"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_INT(begin(cases[i].schedule), ZERO_OK);
+        config.planned_steps = 1;
         error_clear(&error);
         CHECK_INT(settings_open(&training, &error), ZERO_OK);
         config.planned_steps = 40;
         CHECK_INT(settings_open(&training, &error), ZERO_E_ARGUMENT);
-        CHECK_CONTAINS(error.message, "the schedule gives group 0 lr");
-        CHECK_CONTAINS(error.message, i ? "lr inf" : "step 17");
+        CHECK_CONTAINS(error.message, cases[i].says);
         CHECK_INT(training.steps, 0);
+        config.planned_steps = UINT64_C(1) << 40; /* found soon */
+        CHECK_INT(settings_open(&training, &error), ZERO_E_ARGUMENT);
+        end();
+    }
+}
+
+static void steps_that_train_nothing_are_said(void) {
+    static const struct {
+        const char *schedule, *says;
+    } cases[] = {
+        {SCHEDULER("WarmupDecayLR", "\"total_num_steps\": 9, \"warmup_num_steps\": 3"),
+         "WarmupDecayLR: the learning rate is 0 from step 11 of 40 on"},
+        {SCHEDULER("WarmupDecayLR", "\"total_num_steps\": 3, \"warmup_num_steps\": 9"),
+         "from step 11 of 40 on"},
+        {SCHEDULER("warmup_stable_decay", "\"num_stable_steps\": 2, \"num_decay_steps\": 4"),
+         "from step 7 of 40"},
+        {SCHEDULER("WarmupDecayLR", "\"total_num_steps\": \"auto\", \"warmup_num_steps\": 3"), ""},
+        {SCHEDULER("CosineAnnealingLR", "\"T_max\": 39"), ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(cases[i].schedule);
+        *last_line = 0, config.planned_steps = 40;
+        CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+        CHECK_INT(settings_open(&training, &error), ZERO_OK);
+        CHECK_CONTAINS(last_line, cases[i].says);
+        if (!*cases[i].says) CHECK_STRING(last_line, "");
         end();
     }
 }
@@ -208,5 +244,6 @@ int main(void) {
     betas_are_set_where_nothing_else_sets_them();
     opening_finds_what_a_schedule_lacks();
     a_schedule_that_leaves_its_range_is_found_at_the_start();
+    steps_that_train_nothing_are_said();
     return check_end();
 }

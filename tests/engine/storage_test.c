@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "engine/checkpoint/storage.h"
-#include "offload/faults.h"
 #include "tests/check.h"
+#include "tests/offload/faults.h"
 
 enum { BYTES = (5 << 20) + 77, HEAD = 8192, PIECE_MAX = 700000, SEEDS = 150, STAGING_MIN = 1 << 20 };
 
@@ -63,7 +63,8 @@ static void run(uint64_t seed, void *memory, uint64_t total[2]) {
     char path[4096];
     uint64_t state = seed * 0x9e3779b97f4a7c15u;
     struct faults faults = {.seed = seed, .armed = true};
-    struct storage_staging staging = {memory, (uint64_t)STAGING_MIN * (1 + pick(&state, 4)), &faults};
+    struct storage_staging staging = {memory, (uint64_t)STAGING_MIN * (1 + pick(&state, 4)),
+                                      faults_hook(&faults)};
     struct storage_file file = {0};
     struct zero_error error;
     error_clear(&error);

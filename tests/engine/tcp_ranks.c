@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/comm/socket.h"
+#include "engine/comm/tcp/socket.h"
 #include "tests/check.h"
 
 uint32_t tcp_free_port(void) {

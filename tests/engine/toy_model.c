@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "engine/zero.h"
 
 enum { V = TOY_VOCAB, C = TOY_WIDTH, B = TOY_BATCH, LAST = TOY_UNITS - 1, FIX = TOY_UNITS - 2 };

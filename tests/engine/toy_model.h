@@ -22,7 +22,8 @@ extern const struct toy_param toy_params[TOY_PARAMS];
 
 /* The addresses of parameters and gradients, indexed like toy_params. */
 struct toy_arrays {
-    float *param[TOY_PARAMS], *grad[TOY_PARAMS];
+    const float *param[TOY_PARAMS];
+    float *grad[TOY_PARAMS];
     int add[TOY_PARAMS];
 };
 

@@ -2,7 +2,7 @@
 #ifndef ZERO_TESTS_ENGINE_TOY_NUMBER_H
 #define ZERO_TESTS_ENGINE_TOY_NUMBER_H
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "engine/zero.h"
 
 static inline float toy_load(zero_dtype dtype, const void *array, uint64_t i) {

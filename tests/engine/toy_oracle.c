@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/training/loss_scale.h"
+#include "engine/state/loss_scale.h"
 #include "kernels/optimizer.h"
 #include "kernels/state_format.h"
 #include "tests/engine/toy_number.h"

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
+#include "tests/device/discrete.h"
 #include "tests/engine/toy_number.h"
 #include "tests/seeds.h"
 
@@ -78,7 +79,10 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                  !two                 ? ""
                  : s->muon && s->lamb ? LAMB_GROUP
                                       : ADAMW_GROUP);
-    char offload[64];
+    char offload[64], updates[100] = "";
+    if (s->updates)
+        snprintf(updates, sizeof updates, ", \"update_in_backward\": true, \"update_in_forward\": %g",
+                 s->waits);
     snprintf(offload, sizeof offload, "\"offload_optimizer\": {\"device\": \"%s\"}", s->offload);
     return snprintf(out, capacity,
                     "{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": %u, "
@@ -88,8 +92,7 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                     "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g%s}, \"threads\": 1%s%s%s%s}",
                     s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold,
                     s->tiers ? s->tiers : offload, s->vertical ? ", \"micro_order\": \"vertical\"" : "",
-                    s->updates ? ", \"update_in_backward\": true" : "", s->depth, s->timeout_s,
-                    s->comm ? s->comm : "", precision_keys(s, keys), groups,
+                    updates, s->depth, s->timeout_s, s->comm ? s->comm : "", precision_keys(s, keys), groups,
                     s->shadow ? ", \"nvme\": {\"shadow\": true}" : "", s->extra ? s->extra : "");
 }
 
@@ -132,13 +135,13 @@ static void queue_copy(struct rank *r, void *target, const void *source, uint64_
     uint64_t ticket;
     bool done = false;
     error_clear(&error);
-    turn_take(&engine_running(r->engine)->ranks->lock);
+    fair_lock_take(&engine_running(r->engine)->ranks->lock);
     device->ops->copy(device, DEVICE_COMPUTE, target, source, bytes, &ticket, &error);
-    turn_give(&engine_running(r->engine)->ranks->lock);
+    fair_lock_give(&engine_running(r->engine)->ranks->lock);
     while (wait && !done && !error.code) {
-        turn_take(&engine_running(r->engine)->ranks->lock);
+        fair_lock_take(&engine_running(r->engine)->ranks->lock);
         device->ops->test(device, ticket, &done, &error);
-        turn_give(&engine_running(r->engine)->ranks->lock);
+        fair_lock_give(&engine_running(r->engine)->ranks->lock);
         if (!done) sched_yield();
     }
     CHECK_STRING(error.message, "");
@@ -151,7 +154,8 @@ static struct toy_arrays brought(struct rank *r, const struct toy_arrays *there)
     struct toy_arrays a = *there;
     catch_up(r);
     for (uint32_t i = 0; i < TOY_PARAMS && !lends(r->setup); i++) {
-        if (there->param[i]) queue_copy(r, a.param[i] = r->near[i], there->param[i], param_bytes(r, i), 1);
+        if (there->param[i])
+            queue_copy(r, r->near[i], there->param[i], param_bytes(r, i), 1), a.param[i] = r->near[i];
         if (!there->grad[i] || there->grad[i] == r->own_grad[i]) continue;
         a.grad[i] = r->near_grad[i];
         if (a.add[i]) queue_copy(r, a.grad[i], there->grad[i], param_bytes(r, i), 1);
@@ -187,7 +191,7 @@ static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
 }
 
 const char *toy_tied_to(const struct toy_setup *s, uint32_t param) {
-    return s->vertical || s->untied ? NULL : toy_params[param].tied_to;
+    return (s->vertical && !s->ties) || s->untied ? NULL : toy_params[param].tied_to;
 }
 
 zero_dtype toy_dtype(const struct toy_setup *s, uint32_t param, zero_dtype run) {
@@ -621,7 +625,7 @@ static struct device *open_device(const struct toy_setup *setup, uint32_t rank) 
                                      .index = -1,
                                      .local_rank = rank,
                                      .probability = 0.5,
-                                     .discrete = true};
+                                     .guard = &discrete_guard};
     struct device *device = NULL;
     struct zero_error error;
     if (!setup->device) return NULL;

@@ -32,8 +32,10 @@ struct toy_setup {
     int sum;          /* over ranks, not the mean */
     const char *mode; /* "last", "every", "auto" */
     int vertical; /* each use has all micro-batches of a step. The head is not tied then; units are not skipped */
+    int ties;     /* it is, also in vertical order */
     int untied;            /* the same model, horizontally */
     int updates;           /* in the backward; needs clip 0, or a shadow */
+    double waits;          /* the share of them that wait for the next forward */
     int shadow;            /* the state on a drive has one, and writes over an earlier one */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     int muon;              /* Muon updates matrices, and that AdamW the rest; `optimizer` is NULL */
@@ -54,9 +56,10 @@ struct toy_setup {
     uint32_t nan_every; /* and in every nan_every-th step; 0: none */
     int evaluate;       /* an evaluation pass after every micro-step and every step */
     int free_order;     /* passes are in any order: forwards run again in between, */
-    uint32_t bound;   /* with so many units in use at once (a forward inside a backward: 2); 0: any number */
-    int twice;        /* and with this, the whole backward */
-    uint32_t hold;    /* bit u: unit u, a block, is held, and computed in the uses of others. Without recomputation */
+    uint32_t bound; /* with so many units in use at once (a forward inside a backward: 2); 0: any number */
+    int twice;      /* and with this, the whole backward */
+    /* Bit u: unit u, a block, is held, and computed in the uses of others. Without recomputation. */
+    uint32_t hold;
     int interrupt;    /* an evaluation between the forward and the backward of every training pass */
     uint64_t cancels; /* seed of passes that are begun, cancelled and done again; 0: none */
     int flush;        /* before counters are read: no transfer is under way then */

@@ -1,7 +1,8 @@
 /* Vertical order: a use has all micro-batches of a step. Weights, losses and norms are those of micro-steps in passes of their own, at
  * every stage, in each mode, wherever the host keeps parameters and gradients. A step gathers each unit once for its forward and once
- * for its backward, whatever the number of micro-steps, and reads as much from the drive as is planned. Wrong calls are refused in a
- * sentence and change nothing. Ties of parameters to others, held units and free order are refused. */
+ * for its backward, whatever the number of micro-steps, and reads as much from the drive as is planned. With tied parameters, whose sums
+ * have an order of their own, weights are the same at every stage and on every tier. Wrong calls are refused in a sentence and change
+ * nothing. Held units and free order are refused. */
 #include <stdio.h>
 #include <string.h>
 
@@ -93,6 +94,38 @@ static void traffic(void) {
     s.mode = "last", s.tiers = NULL;
     CHECK(same(s) && upright.plan.grad_bytes + upright.plan.gathered_bytes <
                          flat.plan.grad_bytes + flat.plan.gathered_bytes);
+}
+
+/* ---- ties ---- */
+
+/* The same weights, losses and norms at every stage and on every tier, with updates in the backward, too; planned bytes are measured. The
+ * first loss is that of horizontal order, and later ones are near it: sums have another order. */
+static void ties(void) {
+    static const char *const tiers[] = {NULL, NULL, NULL, NULL, ALL_NVME, ALL_NVME GRADS_TOO};
+    struct toy_setup s = toy_setup_default();
+    static struct toy_result first, got;
+    s.ties = 1, s.steps = 3, s.micro_steps = 3, s.clip = 0;
+    for (int every = 0; every < 2; every++)
+        for (uint32_t place = 0; place < 12; place++) {
+            s.mode = every ? "every" : "last";
+            s.stage = place % 6 < 3 ? place % 6 : 3;
+            s.tiers = tiers[place % 6], s.updates = place >= 6, s.depth = place % 3;
+            s.vertical = 1;
+            toy_train(&s, place ? &got : &first);
+            if (place == 0) {
+                s.vertical = 0;
+                toy_train(&s, &got);
+                CHECK_DOUBLE(got.loss[0], first.loss[0], 0);
+                for (uint32_t i = 1; i < s.steps; i++) CHECK_DOUBLE(got.loss[i], first.loss[i], 1e-4);
+                continue;
+            }
+            int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, first.hash);
+            for (uint32_t i = 0; i < s.steps && same; i++)
+                same =
+                    CHECK_DOUBLE(got.loss[i], first.loss[i], 0) & CHECK_DOUBLE(got.norm[i], first.norm[i], 0);
+            for (int t = 0; t < ZERO_TIERS && same; t++) same = CHECK_INT(got.measured[t], got.planned[t]);
+            if (!same) fprintf(stderr, "with ties, place %u, %s\n", place, s.mode);
+        }
 }
 
 /* ---- calls ---- */
@@ -220,10 +253,11 @@ static void cannot(zero_engine *engine, uint32_t rank, void *user) {
 }
 
 static void refusals(void) {
-    static const struct plain_param tied[] = {{"a", "a.w", 50, 0, NULL}, {"b", "b.w", 50, 0, "a.w"}};
-    struct other others[] = {{tied, 2, 0, 0, "\"b.w\" is tied to \"a.w\""},
-                             {params, PARAMS, 1, 0, "unit \"a\" is held"},
-                             {params, PARAMS, 0, 1, "zero_engine_free_order"}};
+    static const struct plain_param twice[] = {
+        {"a", "x", 4, 0, NULL}, {"a", "y", 4, 0, NULL}, {"b", "of x", 4, 0, "x"}, {"c", "of y", 4, 0, "y"}};
+    struct other others[] = {{params, PARAMS, 1, 0, "unit \"a\" is held"},
+                             {params, PARAMS, 0, 1, "zero_engine_free_order"},
+                             {twice, 4, 0, 0, "tied to both \"x\" and \"y\" of unit \"a\""}};
     struct toy_setup s = toy_setup_default();
     char json[2048];
     s.micro_steps = MICROS;
@@ -239,6 +273,7 @@ int main(void) {
     memories();
     others();
     traffic();
+    ties();
     calls();
     refusals();
     return check_end();

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor/inspect.h"
+#include "engine/executor/executor_internal.h"
 
 enum { MICROS_MAX = 4 };
 
@@ -78,6 +78,14 @@ static void compute(void *user, uint32_t rank, uint32_t unit, bool backward,
 
 /* ---- planted bugs: waits taken out of operations that have not started ---- */
 
+/* Calls `edit` for each operation of the stream that was emitted and has not started. */
+static void edit_stream(struct executor *e, enum stream stream,
+                        void (*edit)(struct operation *op, void *user), void *user) {
+    struct timeline *line = &e->stream[stream];
+    for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++)
+        edit(&line->task[i & line->task_mask].op, user);
+}
+
 struct forgotten {
     enum operation_kind kind;
     enum stream on;
@@ -89,20 +97,20 @@ static void forget_wait(struct operation *op, void *user) {
 }
 
 static void forget(struct executor *e, enum stream of, enum operation_kind kind, enum stream on) {
-    stream_edit(e, of, forget_wait, &(struct forgotten){kind, on});
+    edit_stream(e, of, forget_wait, &(struct forgotten){kind, on});
 }
 
 /* The same of runs of chunks, which wait item by item. */
 static void forget_item(struct operation *op, void *user) { op->pipe.value = INT32_MIN; }
 
-static void forget_pipe(struct executor *e, enum stream of) { stream_edit(e, of, forget_item, NULL); }
+static void forget_pipe(struct executor *e, enum stream of) { edit_stream(e, of, forget_item, NULL); }
 
 static void forget_item_on(struct operation *op, void *user) {
     if (op->pipe.stream == *(enum stream *)user) op->pipe.value = INT32_MIN;
 }
 
 static void forget_pipe_on(struct executor *e, enum stream of, enum stream on) {
-    stream_edit(e, of, forget_item_on, &on);
+    edit_stream(e, of, forget_item_on, &on);
 }
 
 static void plant(void *user, uint32_t rank, struct executor *e) {
@@ -154,10 +162,10 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
         forget(e, STREAM_PARAM, OP_FETCH, STREAM_COMPUTE);
         break;
     case BUG_SHORT_LIST:
-        executor_shorten_lists(e, 2, UINT32_MAX);
+        e->list.capacity = 2;
         break;
     case BUG_SHORT_EXPANSION:
-        executor_shorten_lists(e, UINT32_MAX, 1);
+        e->expanded.capacity = 1;
         break;
     default:
         break;
@@ -179,7 +187,7 @@ static void break_plan(void *user, struct plan *plan) {
     const struct toy_sim *toy = user;
     for (uint32_t i = 0; i < plan->buffers && toy->bug == BUG_OVERLAPPING_PLAN; i++) {
         if (plan->buffer[i].row == MEMORY_GATHERED) plan->buffer[i].offset = 0;
-        plan->overlap_first[i + 1] = 0;
+        plan->span[i] = (struct hazard_span){0};
     }
 }
 
@@ -221,7 +229,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
         .evaluate = t->toy.evaluate,
         .skip_unit = t->toy.skip_unit,
         .seed = t->seed,
-        .speeds = {1000000, 1000000, 1000000, 0, link, link, 1000000, 1000000, 1000000, 100, 2, 0},
+        .speeds = {1000000, 1000000, 1000000, 1000000, 0, link, link, 1000000, 1000000, 1000000, 100, 2, 0},
         .chaos_ns = t->chaos_ns,
         .one_order = t->one_order,
         .chaos_events = UINT64_MAX,

@@ -45,7 +45,7 @@ struct toy_sim {
     enum tier_kind state_tier, param_tier, grad_tier;
     uint32_t slots, chunk_elements, page_bytes;
     uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
-    double device_share; /* struct blueprint_terms */
+    double device_share; /* struct terms */
     uint64_t seed, chaos_ns;
     bool with_data, one_order; /* struct sim_setup */
     enum toy_bug bug;

@@ -1,7 +1,7 @@
 /* Signum (Bernstein et al. 2018, signSGD, algorithm 2): m = b m + (1 - b) g;  p -= lr (sign(m) + wd p). */
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "kernels/element_loop.h"
 
 enum { LR, DECAY /* lr * weight_decay */, MOMENTUM, ONE_MINUS_MOMENTUM };

@@ -7,7 +7,7 @@
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
 #include "tools/plan/choice.h"
-#include "tools/plan/table.h"
+#include "tools/plan/print/table.h"
 #include "tools/sim/case.h"
 
 enum { STAGE = 4, WHOLE = 5, SIMULATIONS = 300 };
@@ -188,7 +188,7 @@ static void is_planned(void) {
 }
 
 static void simulates(void) {
-    CHECK(stage_named("zero4") == stage_find(STAGE, RESHARD_ALL));
+    CHECK_STRING(stage_find(STAGE, RESHARD_ALL)->name, "zero4");
     CHECK_INT(case_check(1, SIMULATIONS, NULL, stderr, NULL), 0);
 }
 

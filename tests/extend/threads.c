@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "engine/base/limits.h"
-#include "engine/comm/part.h"
+#include "engine/comm/local/part.h"
 #include "engine/comm/shape.h"
 #include "engine/comm/transport.h"
 
@@ -32,7 +32,7 @@ struct shared_group {
 struct world {
     struct world *next;
     uint32_t meeting, size, closed;
-    struct failure failure;
+    struct comm_failure failure;
     struct shared_group *groups;
     _Atomic bool left[]; /* by rank */
 };
@@ -60,7 +60,7 @@ static struct world *world_join(uint32_t meeting, uint32_t size) {
     while (world && (world->meeting != meeting || world->size != size)) world = world->next;
     if (world || !(world = calloc(1, sizeof *world + size * sizeof *world->left))) return world;
     world->meeting = meeting, world->size = size, world->next = worlds;
-    failure_init(&world->failure);
+    comm_failure_init(&world->failure);
     return worlds = world;
 }
 
@@ -84,7 +84,7 @@ static void world_free(struct world *world) {
         free(group->cells);
         free(group);
     }
-    failure_destroy(&world->failure);
+    comm_failure_destroy(&world->failure);
     free(world);
 }
 

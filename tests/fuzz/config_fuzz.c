@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/config/config.h"
-#include "engine/config/scan.h"
+#include "engine/config/text/scan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,7 +28,7 @@ static void use(struct config *config, uint32_t ranks) {
     if (status) return;
     uint64_t product = config->micro_batch * config->accumulation_steps * ranks;
     require(config->train_batch == product, "the batch triple", &error);
-    require(config->optimizer.name && config->comm.prefetch_depth <= 8, "ranges", &error);
+    require(config->optimizer.name && config->terms.depth <= 8, "ranges", &error);
     const struct config_model *m = &config->model;
     require(m->layers && m->width && m->heads && m->context && m->vocab && m->inner, "sizes", &error);
     require(m->width % m->heads == 0, "heads", &error);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tools/plan/machine.h"
+#include "tools/plan/machine/machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -30,7 +30,7 @@ static void choose(const char *device) {
     require(!m.drive.name[0] || m.drive.mixed_per_s > 0, "the drive", &error);
     struct speeds s = machine_speeds(&m, m.node_ranks, DTYPE_F32);
     require(s.flops_per_s && s.inside.bytes_per_s && s.between.reduce_bytes_per_s && s.host_bytes_per_s &&
-                s.drive_mixed_bytes_per_s,
+                s.update_bytes_per_s && s.drive_mixed_bytes_per_s,
             "speeds", &error);
 }
 

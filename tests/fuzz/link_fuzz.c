@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "engine/comm/tcp.h"
+#include "engine/comm/tcp/tcp.h"
 
 enum {
     AT_ONCE = 3, /* calls of the first group that rank 0 posts at the beginning */
@@ -168,7 +168,7 @@ static void post(struct pair *p, uint32_t group, uint32_t index) {
     zero_status status = comm_post(p->group[group], &call, &p->works[group][index]);
     p->posted[group]++;
     if (status) p->works[group][index] = NULL;
-    require(status == ZERO_OK || failure_raised(&p->tcp.failure), "a call is posted");
+    require(status == ZERO_OK || comm_failure_raised(&p->tcp.failure), "a call is posted");
     require(status || p->works[group][index]->record.hash == p->record[group][index].hash,
             "rank 1's records");
 }
@@ -189,14 +189,14 @@ static void open_next_group(struct pair *p, uint32_t g) {
     static const uint32_t members[] = {0, 1};
     uint32_t count = g < GROUPS - 1 ? 2 : 1;
     zero_status status = comm_group_open(&p->tcp.base, members, count, &p->group[g]);
-    require(status == ZERO_OK || failure_raised(&p->tcp.failure), "a group");
+    require(status == ZERO_OK || comm_failure_raised(&p->tcp.failure), "a group");
     require(status || p->group[g]->key == p->key[g], "rank 1's keys");
 }
 
 /* Rank 0 posts its next call, or opens another group. */
 static void go_on(struct pair *p, struct input *in) {
     uint32_t g = take(in) % GROUPS;
-    if (failure_raised(&p->tcp.failure)) return;
+    if (comm_failure_raised(&p->tcp.failure)) return;
     if (!p->group[g])
         open_next_group(p, g);
     else if (p->posted[g] < CALLS)
@@ -213,7 +213,7 @@ static void open_pair(struct pair *p) {
     }
     struct comm *comm = &p->tcp.base;
     comm->ops = &comm_tcp_ops, comm->size = 2, comm->timeout_s = 1e6, comm->failure = &p->tcp.failure;
-    failure_init(&p->tcp.failure);
+    comm_failure_init(&p->tcp.failure);
     p->tcp.peers = p->peers, p->tcp.wires = p->wires, p->tcp.polls = p->polls;
     for (int q = 0; q < 2; q++)
         p->polls[q].fd = p->peers[q].socket[LANE_DATA], p->wires[q].seals = p->peers[q].seals[LANE_DATA];
@@ -237,7 +237,7 @@ static void close_pair(struct pair *p) {
     free(p->tcp.room);
     for (struct early *early = p->tcp.early, *next; early; early = next) next = early->next, free(early);
     for (int q = 0; q < 2; q++) free(p->wires[q].queue);
-    failure_destroy(&p->tcp.failure);
+    comm_failure_destroy(&p->tcp.failure);
 }
 
 /* False: rank 0 has failed. */
@@ -251,7 +251,7 @@ static bool work(struct pair *p) {
         }
     p->now_ns += ROUND_NS;
     control_tick(p->control, p->now_ns);
-    bool failed = failure_raised(&p->tcp.failure);
+    bool failed = comm_failure_raised(&p->tcp.failure);
     require(failed == (p->tcp.failure.error.message[0] != 0), "a failure and a message go together");
     require(p->wires[1].early <= 64 * COMM_CALLS_MAX + 1, "a bounded number of messages is kept");
     require(p->wires[1].ahead <= AHEAD_SLICES, "a bounded number of slices goes ahead");
@@ -318,8 +318,13 @@ static void send_any_frame(struct pair *p, struct input *in) {
 
 /* A letter begins as all messages of the control channel do: with its type, its sender and the opening. */
 static void send_letter(struct pair *p, struct input *in) {
-    static const uint32_t sizes[] = {
-        16, 48 + 16 * sizeof(struct comm_record), 32, 1064, 0, 1, CONTROL_MESSAGE_BYTES};
+    static const uint32_t sizes[] = {16,
+                                     48 + 16 * sizeof(struct comm_record) + sizeof(struct comm_block),
+                                     32,
+                                     1064,
+                                     0,
+                                     1,
+                                     CONTROL_MESSAGE_BYTES};
     struct tcp_letter letter = {.bytes = sizes[take(in) % 7]};
     struct {
         uint32_t type, from;

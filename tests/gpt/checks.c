@@ -148,7 +148,7 @@ void check_gradients(struct gpt_config config, uint32_t batch, uint32_t threads)
     for (uint32_t i = 0; fake_engine_name(f.engine, i); i++) check_tensor(&f, i, 4, &random);
     check_adds(&f, loss);
     double again = 0;
-    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &again), ZERO_OK);
+    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 0, &again), ZERO_OK);
     CHECK_DOUBLE(again, loss, 0);
     fixture_close(&f);
 }
@@ -161,7 +161,7 @@ void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads) {
     reference(&f, expected);
     for (uint32_t b = 0; b < batch; b++) /* a shorter sequence gives the same as that row of the whole one */
         for (uint32_t length = 1; length <= config.context; length += 1 + config.context / 5) {
-            CHECK_INT(gpt_logits(f.gpt, f.tokens + b * config.context, length, logits), ZERO_OK);
+            CHECK_INT(gpt_next_logits(f.gpt, f.tokens + b * config.context, length, 0, logits), ZERO_OK);
             for (uint32_t v = 0; v < config.vocab; v++)
                 if (!CHECK_DOUBLE(logits[v], expected[(b * config.context + length - 1) * config.vocab + v],
                                   1e-5))
@@ -169,12 +169,12 @@ void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads) {
             if (length < 2) continue;
             /* so does one that goes on where it was shorter */
             uint32_t known = length > 2 ? length - 2 : 1;
-            CHECK_INT(gpt_logits(f.gpt, f.tokens + b * config.context, known, again), ZERO_OK);
+            CHECK_INT(gpt_next_logits(f.gpt, f.tokens + b * config.context, known, 0, again), ZERO_OK);
             CHECK_INT(gpt_next_logits(f.gpt, f.tokens + b * config.context, length, known, again), ZERO_OK);
             CHECK(check_distance(again, logits, 1, config.vocab) < 1e-5);
         }
-    CHECK_INT(gpt_logits(f.gpt, f.tokens, 0, logits), ZERO_E_ARGUMENT);
-    CHECK_INT(gpt_logits(f.gpt, f.tokens, config.context + 1, logits), ZERO_E_ARGUMENT);
+    CHECK_INT(gpt_next_logits(f.gpt, f.tokens, 0, 0, logits), ZERO_E_ARGUMENT);
+    CHECK_INT(gpt_next_logits(f.gpt, f.tokens, config.context + 1, 0, logits), ZERO_E_ARGUMENT);
     CHECK_INT(gpt_next_logits(f.gpt, f.tokens, 1, 1, logits), ZERO_E_ARGUMENT);
     free(expected), free(logits), free(again);
     fixture_close(&f);
@@ -266,7 +266,7 @@ void check_narrow(zero_dtype dtype, struct gpt_config config, uint32_t batch, ui
     float *twice = copy_gradients(&narrow, &count);
     CHECK(check_distance(twice, once, 2, count) < bits);
     free(once), free(twice);
-    CHECK_INT(gpt_evaluate(narrow.gpt, narrow.tokens, narrow.targets, &again), ZERO_OK);
+    CHECK_INT(gpt_evaluate(narrow.gpt, narrow.tokens, narrow.targets, 0, &again), ZERO_OK);
     CHECK_DOUBLE(again, loss, 0);
     fixture_close(&narrow), fixture_close(&wide);
 }

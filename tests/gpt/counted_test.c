@@ -42,7 +42,7 @@ static void halves(struct gpt_config config) {
     check_sums(&parts, &all);
     keep(&parts, all.targets, true);
     gpt_set_divisor(parts.gpt, (double)kept);
-    CHECK_INT(gpt_evaluate(parts.gpt, parts.tokens, parts.targets, &mean), ZERO_OK);
+    CHECK_INT(gpt_evaluate(parts.gpt, parts.tokens, parts.targets, 0, &mean), ZERO_OK);
     CHECK_DOUBLE(mean, some * rows / (double)kept, 1e-9);
     fixture_close(&parts), fixture_close(&all);
 }

@@ -28,8 +28,8 @@ static void compare_gradients(struct fixture *f, struct fixture *expected, doubl
 static void compare_logits(struct fixture *f, struct fixture *expected, double most) {
     uint32_t vocab = f->config.vocab, length = f->config.context / 2 + 1;
     float *logits = malloc(vocab * sizeof *logits), *reference = malloc(vocab * sizeof *reference);
-    CHECK_INT(gpt_logits(f->gpt, f->tokens, length, logits), ZERO_OK);
-    CHECK_INT(gpt_logits(expected->gpt, f->tokens, length, reference), ZERO_OK);
+    CHECK_INT(gpt_next_logits(f->gpt, f->tokens, length, 0, logits), ZERO_OK);
+    CHECK_INT(gpt_next_logits(expected->gpt, f->tokens, length, 0, reference), ZERO_OK);
     CHECK(check_distance(logits, reference, 1, vocab) <= most);
     free(logits), free(reference);
 }
@@ -47,10 +47,10 @@ static void against_host(struct gpt_config config, uint32_t batch, zero_dtype dt
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &again), ZERO_OK);
     CHECK_DOUBLE(again, loss, 0);
     compare_gradients(&f, &host, 2, most);
-    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &again), ZERO_OK);
+    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 0, &again), ZERO_OK);
     CHECK_DOUBLE(again, loss, 0);
-    CHECK_INT(gpt_evaluate_some(f.gpt, f.tokens, f.targets, 1, &again), ZERO_OK);
-    CHECK_INT(gpt_evaluate_some(host.gpt, f.tokens, f.targets, 1, &expected), ZERO_OK);
+    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 1, &again), ZERO_OK);
+    CHECK_INT(gpt_evaluate(host.gpt, f.tokens, f.targets, 1, &expected), ZERO_OK);
     CHECK_DOUBLE(again, expected, most / 4 * expected);
     compare_logits(&f, &host, most);
     fixture_close(&f), fixture_close(&host);
@@ -68,6 +68,28 @@ static void masked(struct gpt_config config, uint32_t batch, double divisor) {
     CHECK_INT(gpt_train(host.gpt, f.tokens, f.targets, &expected), ZERO_OK);
     CHECK_DOUBLE(loss, expected, 2.5e-5 * expected);
     compare_gradients(&f, &host, 1, 1e-4);
+    fixture_close(&f), fixture_close(&host);
+}
+
+/* Documents of several lengths, one of them of one row; also a second micro-step, an evaluation, and logits, which know no targets. */
+static void documents(struct gpt_config config, zero_dtype dtype, double most) {
+    struct fixture f, host;
+    double loss = 0, expected = 0;
+    config.documents = true;
+    fixture_open_on(&device, dtype, &f, config, 2, 1, 4);
+    fixture_open(ZERO_F32, &host, config, 2, 1, 4);
+    for (uint32_t i = 0; i < 2 * config.context; i++)
+        if (i % 13 == 4 || i % 17 == 4 || i % 13 == 5) f.targets[i] = GPT_NEXT_DOCUMENT;
+    for (int micro = 1; micro <= 2; micro++) {
+        CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+        CHECK_INT(gpt_train(host.gpt, f.tokens, f.targets, &expected), ZERO_OK);
+        CHECK_DOUBLE(loss, expected, most / 4 * expected);
+        compare_gradients(&f, &host, 1, most);
+    }
+    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 1, &loss), ZERO_OK);
+    CHECK_INT(gpt_evaluate(host.gpt, f.tokens, f.targets, 1, &expected), ZERO_OK);
+    CHECK_DOUBLE(loss, expected, most / 4 * expected);
+    compare_logits(&f, &host, most);
     fixture_close(&f), fixture_close(&host);
 }
 
@@ -185,7 +207,7 @@ static void same_training(struct gpt_config config, uint32_t batch, struct fixtu
         CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &got), ZERO_OK);
         CHECK_DOUBLE(got, loss, 0);
         same_gradients(&f, expected, which);
-        CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &evaluated), ZERO_OK);
+        CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 0, &evaluated), ZERO_OK);
         CHECK_DOUBLE(evaluated, loss, 0);
     }
     fixture_close(&f);
@@ -340,7 +362,7 @@ static void moves(struct gpt_config config, uint32_t frozen_units, uint64_t plac
     for (uint64_t step = 1; step <= 2; step++) {
         fake_engine_next_step(engine);
         CHECK_INT(gpt_train(gpt, tokens, tokens, &loss), ZERO_OK);
-        CHECK_INT(gpt_evaluate(gpt, tokens, tokens, &loss), ZERO_OK);
+        CHECK_INT(gpt_evaluate(gpt, tokens, tokens, 0, &loss), ZERO_OK);
         CHECK_INT(fake_engine_stores(engine), step * moved);
         CHECK_INT(fake_engine_fetches(engine), step * moved);
     }
@@ -376,7 +398,7 @@ static uint64_t copies_of_evaluation(struct gpt_config config, bool on_cpu) {
     config.recompute = 1, config.checkpoints = on_cpu ? ZERO_CPU : ZERO_DEVICE;
     fixture_open_on(&device, ZERO_BF16, &f, config, 1, 1, 1);
     counts_read(&before);
-    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 0, &loss), ZERO_OK);
     counts_read(&after);
     fixture_close(&f);
     return after.copies - before.copies;
@@ -441,6 +463,40 @@ static const struct gpt_config llama = {.architecture = GPT_LLAMA,
                                         .layer_norm_epsilon = 1e-5,
                                         .initializer_range = 0.2};
 
+/* Qwen2 has biases, which adjoin if they fill cache lines, and Qwen3 norms of heads; Mistral has windows, on the tensor cores, too. */
+static void families(void) {
+    struct gpt_config qwen2 = llama, qwen3 = llama, mistral = llama, wide = llama, flash = gpt2;
+    qwen2.architecture = GPT_QWEN2, qwen3.architecture = GPT_QWEN3, mistral.architecture = GPT_MISTRAL;
+    against_host(qwen2, 1, ZERO_F32, 1e-4);
+    wide = qwen2, wide.heads = 2, wide.kv_heads = 1, wide.head_width = 32, wide.inner = 40;
+    against_host(wide, 2, ZERO_BF16, 0.08);
+    products_of_block(wide, 12);
+    against_host(qwen3, 1, ZERO_F32, 1e-4);
+    against_host(qwen3, 1, ZERO_F16, 0.02);
+    qwen3.layers = 1; /* frozen or not, kept or computed again */
+    same_bits(qwen3, 1);
+    documents(gpt2, ZERO_F32, 1e-4);
+    flash.layers = 1, flash.width = 64, flash.heads = 1, flash.context = 70;
+    documents(flash, ZERO_BF16, 0.08);
+    mistral.window = 5, mistral.window_from = 1;
+    against_host(mistral, 1, ZERO_F32, 1e-4);
+    flash.architecture = GPT_MISTRAL, flash.rope.theta = 100, flash.tied = false, flash.window = 20;
+    against_host(flash, 1, ZERO_BF16, 0.08);
+    documents(flash, ZERO_F16, 0.02);
+}
+
+/* Three blocks of the vocabulary, of which the last one is smaller; with few rows of logits at a time, too. */
+static void vocabulary(void) {
+    struct gpt_config tied = gpt2, own = llama;
+    tied.vocab_block = own.vocab_block = 4;
+    against_host(tied, 2, ZERO_F32, 1e-4);
+    against_host(own, 1, ZERO_F16, 0.02);
+    own.layers = 1;
+    same_bits(own, 1);
+    tied.logits_bytes = 9 * 128; /* nine rows */
+    against_host(tied, 2, ZERO_BF16, 0.08);
+}
+
 int main(void) {
     struct cuda_device cuda;
     cuda_device_open(&cuda);
@@ -457,6 +513,8 @@ int main(void) {
     all_types(odd, 1);
     all_types(llama, 1);
     all_types(own, 1);
+    families();
+    vocabulary();
     against_host(flash, 1, ZERO_BF16, 0.08);
     against_host(flash, 1, ZERO_F16, 0.02);
     padded.layers = 1, padded.head_width = 80, padded.heads = 2, padded.kv_heads = 1;
@@ -492,9 +550,9 @@ int main(void) {
     moved(gpt2);
     what_is_slow(llama);
     refused(wide, 1, "heads wider than 128 are computed on the CPU alone");
-    struct gpt_config bounds = gpt2;
-    bounds.documents = true;
-    refused(bounds, 1, "bounds of documents are computed on the CPU alone");
+    struct gpt_config blocks = gpt2;
+    blocks.vocab_block = 4, blocks.micros = 2;
+    CHECK_CONTAINS(gpt_cuda_problem(&blocks), "vocabulary_block_rows with micro_order");
     refused(gpt2, 65536,
             "a GPU computes micro-batches of at most 65535 samples and 16776960 tokens, not of 65536");
     cuda_device_close(&cuda);

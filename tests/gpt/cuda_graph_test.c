@@ -78,10 +78,9 @@ static void evaluate(struct gpt *gpt, uint32_t step, struct result *out) {
     int32_t tokens[BATCH * CONTEXT + 1];
     fill_tokens(tokens, 5 + step);
     for (uint32_t e = EXTRAS; e-- > 0;)
-        CHECK_INT(gpt_evaluate_some(gpt, tokens, tokens + 1, 1 + e, &out->loss[step][MICRO_STEPS + e]),
-                  ZERO_OK);
+        CHECK_INT(gpt_evaluate(gpt, tokens, tokens + 1, 1 + e, &out->loss[step][MICRO_STEPS + e]), ZERO_OK);
     for (uint32_t e = 0; e < EXTRAS; e++)
-        CHECK_INT(gpt_logits(gpt, tokens, 3 + step % 2 + 2 * e, out->logits[step][e]), ZERO_OK);
+        CHECK_INT(gpt_next_logits(gpt, tokens, 3 + step % 2 + 2 * e, 0, out->logits[step][e]), ZERO_OK);
 }
 
 static void change_weights(zero_engine *engine) {

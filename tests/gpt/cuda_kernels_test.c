@@ -3,11 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/check.h"
 #include "tests/gpt/cuda_device.h"
 #include "tools/gpt/cuda/state.h"
-#include "tools/gpt/kernels.h"
+#include "tools/gpt/math/kernels.h"
 
 enum { ROWS = 300, PAIRS_MAX = 64 }; /* two parts of sums */
 
@@ -110,7 +110,10 @@ static uint32_t groups(uint64_t count, uint64_t whole) {
 /* ---- norms and sums ---- */
 
 static void parts_finish(float *sums, uint32_t parts, struct array to, uint32_t add) {
-    struct finish_sums_argument a = {.vector = {{to.device, sums, add}}, .parts = parts, .columns = (uint32_t)to.count};
+    struct finish_sums_argument a = {.vector = {{to.device, sums, add}},
+                                     .parts = parts,
+                                     .columns = (uint32_t)to.count,
+                                     .stride = (uint32_t)to.count};
     cuda_launch(&c, KERNEL_finish_sums, (struct grid){(a.columns + WARP - 1) / WARP, 1, 1},
                 (struct grid){WARP, FINISH_LANES, 1}, &a);
 }
@@ -289,13 +292,46 @@ static void rotary(uint32_t half, bool back) {
     uint32_t stride = HEADS * 2 * half + 8;
     struct array x = numbers((uint64_t)ROWS * stride, 1), cosine = floats((uint64_t)LENGTH * half),
                  sine = floats((uint64_t)LENGTH * half);
-    struct rotary_argument a = {x.device, cosine.device, sine.device, stride,
+    struct rotary_argument a = {x.device, cosine.device, sine.device, NULL,         stride,
                                 HEADS,    half,          LENGTH,      back ? -1 : 1};
     cuda_launch_blocks(&c, KERNEL_rotary, ROWS, &a);
     for (uint32_t row = 0; row < ROWS; row++)
         kernels_at(0)->rotate(x.host + (uint64_t)row * stride, cosine.host + (uint64_t)(row % LENGTH) * half,
                               sine.host + (uint64_t)(row % LENGTH) * half, HEADS, half, back);
     COMPARE(x);
+    forget_all();
+}
+
+/* Values do not change. */
+static void head_norms(uint32_t width) {
+    enum { HEADS = 3, KV_HEADS = 2, ALL = HEADS + KV_HEADS, PARTS = (ROWS + SUM_ROWS - 1) / SUM_ROWS };
+    const struct norm_kernels *k = &kernels_at(0)->norm[RMS_NORM];
+    uint32_t stride = (ALL + KV_HEADS) * width;
+    struct array x = numbers((uint64_t)ROWS * stride, 1), raw = numbers((uint64_t)ROWS * ALL * width, 1),
+                 rstd = floats((uint64_t)ROWS * ALL), dx = numbers((uint64_t)ROWS * stride, 1),
+                 gain[2] = {numbers(width, 1), numbers(width, 1)},
+                 dgain[2] = {numbers(width, 1), numbers(width, 1)},
+                 sums = floats((uint64_t)PARTS * ALL * width);
+    struct head_norm_forward_argument a = {x.device,       raw.device, rstd.device, gain[0].device,
+                                           gain[1].device, ROWS,       stride,      HEADS,
+                                           KV_HEADS,       width,      1e-5f,       NULL};
+    cuda_launch_rows(&c, KERNEL_head_norm_forward, (uint64_t)ROWS * ALL, &a);
+    a.x = dx.device, a.sums = sums.device;
+    cuda_launch(&c, KERNEL_head_norm_backward, (struct grid){PARTS, ALL, 1},
+                (struct grid){WARP, SUM_LANES, 1}, &a);
+    parts_finish(sums.device, PARTS * HEADS, dgain[0], false);
+    parts_finish((float *)sums.device + (uint64_t)PARTS * HEADS * width, PARTS * KV_HEADS, dgain[1], false);
+    for (int kind = 0; kind < 2; kind++) memset(dgain[kind].host, 0, width * sizeof(float));
+    for (uint32_t i = 0; i < ROWS * ALL; i++) {
+        uint64_t at = (uint64_t)(i / ALL) * stride + i % ALL * width, from = (uint64_t)i * width;
+        int kind = i % ALL >= HEADS;
+        memcpy(raw.host + from, x.host + at, width * sizeof(float));
+        k->forward(x.host + at, NULL, rstd.host + i, raw.host + from, gain[kind].host, NULL, 1, width, 1e-5f);
+        k->backward(dx.host + at, dgain[kind].host, NULL, NULL, dx.host + at, raw.host + from, NULL,
+                    rstd.host + i, gain[kind].host, 1, width);
+    }
+    COMPARE(x), COMPARE(raw), COMPARE(dx), COMPARE_FLOATS(rstd);
+    COMPARE(dgain[0]), COMPARE(dgain[1]);
     forget_all();
 }
 
@@ -317,15 +353,15 @@ static void embedding(uint32_t width, bool add) {
     void *device[] = {device_copy(tokens, sizeof tokens), device_copy(order, sizeof order),
                       device_copy(first, sizeof first), device_copy(group_token, sizeof group_token),
                       device_copy(&groups, sizeof groups)};
-    struct embedding_forward_argument forward = {y.device, table.device, positions.device, device[0], width,
-                                                 LENGTH,   ROWS};
+    struct embedding_forward_argument forward = {
+        y.device, table.device, positions.device, device[0], width, LENGTH, ROWS, 0, VOCAB, false, NULL};
     cuda_launch_rows(&c, KERNEL_embedding_forward, ROWS, &forward);
     for (uint64_t i = 0; i < y.count; i++)
         y.host[i] = table.host[(uint64_t)tokens[i / width] * width + i % width] +
                     positions.host[i / width % LENGTH * width + i % width];
     COMPARE(y);
-    struct embedding_backward_argument backward = {table.device, dy.device, device[1], device[2],
-                                                   device[3],    device[4], width,     add};
+    struct embedding_backward_argument backward = {table.device, dy.device, device[1], device[2], device[3],
+                                                   device[4],    width,     add,       0,         VOCAB};
     struct position_backward_argument by_position = {positions.device, dy.device, width, LENGTH, BATCH,
                                                      POSITIONS,        add};
     cuda_launch_blocks(&c, KERNEL_embedding_backward, ROWS, &backward);
@@ -337,8 +373,35 @@ static void embedding(uint32_t width, bool add) {
         positions.host[i / width % LENGTH * width + i % width] += dy.host[i];
     }
     COMPARE(table), COMPARE(positions);
+    /* The last three tokens of the table, and the positions of documents of 7 rows; then they are added. */
+    uint32_t position[ROWS];
+    for (uint32_t row = 0; row < ROWS; row++) position[row] = row % 7;
+    void *at_device = device_copy(position, sizeof position);
+    forward.table = number_at(&c, table.device, 2 * width), forward.first = 2, forward.count = 3;
+    forward.position = at_device;
+    cuda_launch_rows(&c, KERNEL_embedding_forward, ROWS, &forward);
+    for (uint64_t i = 0; i < y.count; i++)
+        y.host[i] =
+            (tokens[i / width] >= 2 ? table.host[(uint64_t)tokens[i / width] * width + i % width] : 0) +
+            positions.host[i / width % 7 * width + i % width];
+    COMPARE(y);
+    forward.table = table.device, forward.first = 0, forward.count = 2, forward.add = true,
+    forward.positions = NULL;
+    cuda_launch_rows(&c, KERNEL_embedding_forward, ROWS, &forward);
+    for (uint64_t i = 0; i < y.count; i++)
+        if (tokens[i / width] < 2) y.host[i] += table.host[(uint64_t)tokens[i / width] * width + i % width];
+    COMPARE(y);
+    backward.from = 2, backward.count = 2, backward.table = table.device; /* of tokens 2 and 3 */
+    backward.add = false;
+    cuda_launch_blocks(&c, KERNEL_embedding_backward, ROWS, &backward);
+    memset(table.host, 0, 2 * width * sizeof(float));
+    for (uint64_t i = 0; i < dy.count; i++)
+        if (tokens[i / width] == 2 || tokens[i / width] == 3)
+            table.host[(uint64_t)(tokens[i / width] - 2) * width + i % width] += dy.host[i];
+    COMPARE(table);
     struct fake_device d = cuda_device_of(&cuda);
     for (int i = 0; i < 5; i++) d.release(d.user, device[i]);
+    d.release(d.user, at_device);
     forget_all();
 }
 
@@ -366,6 +429,50 @@ static void cross_entropy(uint32_t vocab, uint32_t stride, float scale) {
     forget_all();
 }
 
+/* A vocabulary in two blocks; every third row has no target. */
+static void loss_in_blocks(uint32_t stride) {
+    enum { SOME = 20, VOCAB = 301, FIRST = 160 };
+    int32_t targets[SOME];
+    struct array block[2] = {numbers((uint64_t)SOME * stride, 20), numbers((uint64_t)SOME * stride, 20)},
+                 loss = floats(SOME), state[3] = {floats(SOME), floats(SOME), floats(SOME)};
+    for (uint32_t row = 0; row < SOME; row++)
+        targets[row] = row % 3 ? (int32_t)((row * 7919) % VOCAB) : -1 - (int32_t)(row % 2);
+    void *device = device_copy(targets, sizeof targets);
+    struct loss_part_argument a = {.most = state[0].device,
+                                   .total = state[1].device,
+                                   .wanted = state[2].device,
+                                   .loss = loss.device,
+                                   .target = device,
+                                   .rows = SOME,
+                                   .stride = stride,
+                                   .scale = 0.25f};
+    for (int step = 0; step < 4; step++) { /* forward, and then back */
+        int b = step < 2 ? step : 3 - step;
+        a.logits = block[b].device, a.first = b ? FIRST : 0, a.columns = b ? VOCAB - FIRST : FIRST;
+        a.begins = b == 0, a.ends = b == 1;
+        cuda_launch(&c, step < 2 ? KERNEL_loss_part : KERNEL_loss_slope, (struct grid){SOME, 1, 1},
+                    (struct grid){LOSS_THREADS, 1, 1}, &a);
+    }
+    for (uint32_t row = 0; row < SOME; row++) {
+        float whole[VOCAB],
+            *x[2] = {block[0].host + (uint64_t)row * stride, block[1].host + (uint64_t)row * stride};
+        memcpy(whole, x[0], FIRST * sizeof *whole),
+            memcpy(whole + FIRST, x[1], (VOCAB - FIRST) * sizeof *whole);
+        loss.host[row] = 0;
+        if (targets[row] < 0)
+            memset(whole, 0, sizeof whole);
+        else
+            loss.host[row] = (float)kernels_at(0)->cross_entropy(whole, VOCAB, (uint32_t)targets[row], 0.25f);
+        for (int b = 0; b < 2; b++) memset(x[b], 0, stride * sizeof(float));
+        memcpy(x[0], whole, FIRST * sizeof *whole),
+            memcpy(x[1], whole + FIRST, (VOCAB - FIRST) * sizeof *whole);
+    }
+    COMPARE(block[0]), COMPARE(block[1]), COMPARE_FLOATS(loss);
+    struct fake_device d = cuda_device_of(&cuda);
+    d.release(d.user, device);
+    forget_all();
+}
+
 /* ---- attention ---- */
 
 struct attention {
@@ -383,6 +490,15 @@ static float dot(const float *a, const float *b, uint32_t width) {
     return sum;
 }
 
+/* If not 0: the last keys that a query sees; the rows of each document but the last. */
+static uint32_t window, document;
+
+static uint32_t first_seen(uint32_t query) {
+    uint32_t first = window && query >= window ? query - window + 1 : 0,
+             begin = document ? query / document * document : 0;
+    return first > begin ? first : begin;
+}
+
 static void query_on_host(const struct attention *s, uint32_t sequence, uint32_t query, uint32_t head) {
     uint32_t row = sequence * s->length + query, kv = head / (s->heads / s->kv_heads), width = s->width;
     float scale = 1 / sqrtf((float)width), total = 0, dots = 0, p[s->length];
@@ -390,14 +506,14 @@ static void query_on_host(const struct attention *s, uint32_t sequence, uint32_t
     float *o = s->mixed.host + ((uint64_t)row * s->heads + head) * width;
     float *d = s->gradient.host + ((uint64_t)row * s->heads + head) * width;
     memset(o, 0, width * sizeof *o);
-    for (uint32_t i = 0; i <= query; i++)
+    for (uint32_t i = first_seen(query); i <= query; i++)
         total += p[i] = expf(scale * dot(q, part(s, s->qkv.host, row - query + i, s->heads, kv), width));
     s->lse.host[((uint64_t)sequence * s->heads + head) * s->length + query] = logf(total);
-    for (uint32_t i = 0; i <= query; i++)
+    for (uint32_t i = first_seen(query); i <= query; i++)
         for (uint32_t k = 0; k < width; k++)
             o[k] += p[i] / total * part(s, s->qkv.host, row - query + i, s->heads + s->kv_heads, kv)[k];
     dots = dot(o, d, width);
-    for (uint32_t i = 0; i <= query; i++) {
+    for (uint32_t i = first_seen(query); i <= query; i++) {
         uint32_t other = row - query + i, values = s->heads + s->kv_heads;
         float slope = p[i] / total * (dot(d, part(s, s->qkv.host, other, values, kv), width) - dots) * scale;
         for (uint32_t k = 0; k < width; k++) {
@@ -434,6 +550,19 @@ static void no_query_is_finite(const struct attention *s) {
     free(gradient);
 }
 
+/* The bounds of the documents, by row. */
+static void *bounds(uint32_t batch, uint32_t length, bool ends) {
+    uint32_t *bound = malloc((uint64_t)batch * length * sizeof *bound);
+    for (uint32_t row = 0; row < batch * length; row++) {
+        uint32_t at = row % length / document * document,
+                 end = at + document < length ? at + document : length;
+        bound[row] = ends ? end : at;
+    }
+    void *device = device_copy(bound, (uint64_t)batch * length * sizeof *bound);
+    keep((float *)bound, device, 0);
+    return device;
+}
+
 /* tile: gpt_cuda_head; 0: the kernels for any width. */
 static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t kv_heads, uint32_t width) {
     enum { BATCH = 2 };
@@ -445,7 +574,8 @@ static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t k
     s.lse = floats(rows * heads);
     s.gradient = numbers(rows * heads * width, gradient_size), s.qkv_gradient = numbers(rows * s.ld, 1);
     struct array dots = floats(rows * heads);
-    struct array scratch = floats(cuda_attention_floats(tile == 64 ? 64 : HEAD_WIDTH_MAX, BATCH * heads, length));
+    struct array scratch =
+        floats(cuda_attention_floats(tile == 64 ? 64 : HEAD_WIDTH_MAX, BATCH * heads, length));
     struct attention_argument a = {s.qkv.device,
                                    s.mixed.device,
                                    s.lse.device,
@@ -458,10 +588,13 @@ static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t k
                                    kv_heads,
                                    width,
                                    1 / sqrtf((float)width),
-                                   .scratch = scratch.device};
+                                   .scratch = scratch.device,
+                                   .window = window,
+                                   .begins = document ? bounds(BATCH, length, false) : NULL,
+                                   .ends = document ? bounds(BATCH, length, true) : NULL};
     cuda_attention_forward(&c, tile, &a);
     cuda_attention_backward(&c, tile, &a);
-    if (c.warpgroups[ATTENTION_BACKWARD]) same_bits_again(tile, a, &s.qkv_gradient);
+    if (c.warpgroups) same_bits_again(tile, a, &s.qkv_gradient);
     if (!isfinite(gradient_size)) {
         no_query_is_finite(&s);
         forget_all();
@@ -475,6 +608,18 @@ static void attention(uint32_t tile, uint32_t length, uint32_t heads, uint32_t k
     COMPARE(s.mixed), COMPARE(s.qkv_gradient);
     if (!poisoned_width) COMPARE_FLOATS(s.lse);
     forget_all();
+}
+
+/* Blocks of queries and of keys that see nothing of some tiles, a part of others, and rows without any key of a tile. */
+static void sights(uint32_t tile, uint32_t heads, uint32_t kv_heads, uint32_t width) {
+    static const struct {
+        uint32_t window, document;
+    } sight[] = {{1, 0}, {40, 0}, {200, 0}, {0, 23}, {0, 130}, {9, 31}};
+    for (size_t i = 0; i < sizeof sight / sizeof *sight; i++) {
+        window = sight[i].window, document = sight[i].document;
+        attention(tile, 150, heads, kv_heads, width);
+    }
+    window = document = 0;
 }
 
 static void beside_infinite_heads(uint32_t tile, uint32_t width) {
@@ -517,14 +662,17 @@ static void run(zero_dtype type) {
     norm_back(LAYER_NORM, 136, ROWS);
     norm_back(RMS_NORM, (NORM_GROUPS + 3) * c.widest, 5);
     norm_back(LAYER_NORM, (2 * NORM_GROUPS - 1) * c.widest, 131); /* two rows of a part, one of the last */
+    head_norms(128), head_norms(10);
     rotary(5, false);
     rotary(16, true);
     cross_entropy(301, 304, 0.25f);
     cross_entropy(301, 301, 2);
     cross_entropy(301, 304, 0);
+    loss_in_blocks(160), loss_in_blocks(165);
     attention(0, 1, 1, 1, 8);
     attention(0, 50, 4, 2, 10);
     attention(0, 70, 2, 2, 40);
+    sights(0, 2, 1, 10);
     if (type != ZERO_F32) {
         attention(64, 1, 1, 1, 64);
         attention(64, 150, 2, 1, 64);  /* three tiles */
@@ -535,10 +683,11 @@ static void run(zero_dtype type) {
         attention(96, 33, 1, 1, 96);
         attention(128, 77, 2, 2, 128);
         attention(128, 270, 1, 1, 128); /* two blocks of queries */
+        sights(64, 2, 1, 64), sights(96, 1, 1, 96), sights(128, 1, 1, 128);
     }
     if (cuda_attention_fits(&c, 64)) {
         CHECK_INT(cuda_warpgroup_kernels_open(&c), ZERO_OK);
-        c.warpgroups[ATTENTION_FORWARD] = c.warpgroups[ATTENTION_BACKWARD] = true;
+        c.warpgroups = true;
         attention(64, 1, 1, 1, 64);
         attention(64, 150, 2, 1, 64); /* three tiles of keys and of queries, two blocks of them */
         beside_infinite_heads(64, 40);

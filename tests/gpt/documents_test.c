@@ -47,7 +47,7 @@ static void packed_or_apart(struct gpt_config config) {
     CHECK_INT(gpt_train(packed.gpt, packed.tokens, packed.targets, &loss), ZERO_OK);
     CHECK_DOUBLE(loss, expected, 0);
     compare(&packed, &apart);
-    CHECK_INT(gpt_evaluate(packed.gpt, packed.tokens, packed.targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_evaluate(packed.gpt, packed.tokens, packed.targets, 0, &loss), ZERO_OK);
     CHECK_DOUBLE(loss, expected, 0);
     fixture_close(&packed), fixture_close(&apart);
 }

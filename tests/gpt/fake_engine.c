@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 
 enum { UNITS_MAX = 24, USES_MAX = 256, PARAMS_MAX = 256 };
 

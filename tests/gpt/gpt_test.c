@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/check.h"
 #include "tests/gpt/checks.h"
 #include "tests/gpt/fake_engine.h"
@@ -80,7 +80,7 @@ static void mistakes_are_refused(struct gpt_config config) {
     f.tokens[3] = (int32_t)config.vocab;
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
     f.tokens[3] = 0, f.targets[0] = GPT_NEXT_DOCUMENT - 1;
-    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
+    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 0, &loss), ZERO_E_ARGUMENT);
     fixture_close(&f);
     struct gpt *gpt = NULL;
     config.heads = 5;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "tests/check.h"
-#include "tools/gpt/kernels.h"
+#include "tools/gpt/math/kernels.h"
 
 enum { ROWS = 5, WIDE = 67, ALL = ROWS * WIDE, LINE = 16 };
 

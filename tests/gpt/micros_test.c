@@ -81,7 +81,7 @@ static void same_bits(zero_dtype dtype, struct gpt_config config) {
         int same = same_gradients(&uses, &passes);
         for (int m = 0; m < MICROS; m++) same &= CHECK_DOUBLE(loss[m], expected[m], 0);
         /* of tokens whose loss is not in the memory that is read */
-        CHECK_INT(gpt_evaluate(uses.gpt, uses.tokens + ROWS, uses.targets + ROWS, &evaluated), ZERO_OK);
+        CHECK_INT(gpt_evaluate(uses.gpt, uses.tokens + ROWS, uses.targets + ROWS, 0, &evaluated), ZERO_OK);
         same &= CHECK_DOUBLE(evaluated, expected[1], 0);
         uses.tokens[MICROS * ROWS - 1] =
             11; /* outside of the vocabulary: found before any call of the engine */

@@ -43,7 +43,7 @@ static void forwards(struct gpt_config config) {
         struct fixture f;
         double loss;
         fixture_open(ZERO_F32, &f, config, BATCH, 1, 1);
-        CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+        CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, 0, &loss), ZERO_OK);
         CHECK_INT(fake_engine_recomputed(f.engine), 0);
         CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
         CHECK_INT(fake_engine_recomputed(f.engine), expected[config.recompute]);
@@ -110,7 +110,7 @@ static void drive(struct gpt_config config, uint32_t trained) {
         if (last) CHECK_INT(fake_engine_scratch(engine)->step_stores, moved);
         if (last) CHECK_INT(fake_engine_scratch(engine)->step_fetches, moved);
         for (uint64_t step = 1; step < 3; step++) {
-            CHECK_INT(gpt_evaluate(gpt, tokens, tokens, &loss), ZERO_OK);
+            CHECK_INT(gpt_evaluate(gpt, tokens, tokens, 0, &loss), ZERO_OK);
             fake_engine_next_step(engine);
             CHECK_INT(gpt_train(gpt, tokens, tokens, &loss), ZERO_OK);
             CHECK_INT(fake_engine_stores(engine), step * moved);

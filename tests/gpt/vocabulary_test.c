@@ -66,7 +66,7 @@ static void same_training(zero_dtype dtype, struct gpt_config config, uint32_t b
         CHECK_DOUBLE(loss, expected, most_loss);
         check_grads(&blocks, &whole, most);
     }
-    CHECK_INT(gpt_evaluate(blocks.gpt, blocks.tokens, blocks.targets, &expected), ZERO_OK);
+    CHECK_INT(gpt_evaluate(blocks.gpt, blocks.tokens, blocks.targets, 0, &expected), ZERO_OK);
     CHECK_DOUBLE(expected, loss, 0);
     fixture_close(&blocks), fixture_close(&whole);
 }
@@ -76,8 +76,8 @@ static void same_logits(struct gpt_config config) {
     float logits[64], expected[64];
     open_both(ZERO_F32, config, 2, 1, &blocks, &whole);
     for (uint32_t length = 1; length <= config.context; length += 3) {
-        CHECK_INT(gpt_logits(blocks.gpt, blocks.tokens, length, logits), ZERO_OK);
-        CHECK_INT(gpt_logits(whole.gpt, whole.tokens, length, expected), ZERO_OK);
+        CHECK_INT(gpt_next_logits(blocks.gpt, blocks.tokens, length, 0, logits), ZERO_OK);
+        CHECK_INT(gpt_next_logits(whole.gpt, whole.tokens, length, 0, expected), ZERO_OK);
         for (uint32_t v = 0; v < config.vocab; v++) CHECK_DOUBLE(logits[v], expected[v], 1e-5);
     }
     fixture_close(&blocks), fixture_close(&whole);

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/base/convert.h"
 #include "engine/base/limits.h"
+#include "engine/base/numbers/convert.h"
 #include "engine/comm/ordered.h"
 #include "kernels/average.h"
 #include "kernels/cast.h"
@@ -183,7 +183,7 @@ static const struct {
     {"sgd", NULL, 0xb63dca82a541958f},
     {"lion", NULL, 0x4762f3f65d2e8e37},
     {"adagrad", NULL, 0x38851b2fcb595d48},
-    {"muon", NULL, 0x9ced69f0adb2ace2},
+    {"muon", NULL, 0x39725270ece84ba1},
     {"lamb", NULL, 0xee57318445799427},
 };
 

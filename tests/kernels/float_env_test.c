@@ -1,6 +1,6 @@
 /* A host program's rounding mode and flushing of denormals change no result and are as before after every
  * call. */
-#include "engine/base/float_env.h"
+#include "engine/base/numbers/float_env.h"
 
 #include <fenv.h>
 
@@ -30,7 +30,7 @@ static void run(struct results *r, const struct optimizer *optimizer, uint32_t t
     optimizer_prepare(optimizer, &params, 2, &scalars);
     shard_update(&r->shard, optimizer, kernel_isa(), &scalars, DTYPE_F16, DTYPE_F16, 0, COUNT, threads);
     r->block = norm_block(r->shard.master, DTYPE_F32, SMALL);
-    r->span = norm_span(r->shard.master, DTYPE_F32, COUNT);
+    r->span = norm_more(0, r->shard.master, DTYPE_F32, COUNT);
     cast(r->half, DTYPE_F16, r->shard.master, DTYPE_F32, SMALL);
     cast(r->wide, DTYPE_F32, r->half, DTYPE_F16, SMALL);
     memcpy(r->added, r->shard.master, sizeof r->added);

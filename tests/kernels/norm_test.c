@@ -79,12 +79,12 @@ static void span_is_blocks_in_order(void) {
         uint64_t left = ELEMENTS - i;
         blocks += norm_block(values + i, DTYPE_F32, left < NORM_BLOCK_ELEMENTS ? left : NORM_BLOCK_ELEMENTS);
     }
-    CHECK(same_bits(norm_span(values, DTYPE_F32, ELEMENTS), blocks));
+    CHECK(same_bits(norm_more(0, values, DTYPE_F32, ELEMENTS), blocks));
     CHECK_DOUBLE(blocks, (double)sum, 2.3e-12);
-    CHECK(same_bits(norm_span(values, DTYPE_F32, 0), 0.0));
+    CHECK(same_bits(norm_more(0, values, DTYPE_F32, 0), 0.0));
     cast(half, DTYPE_BF16, values, DTYPE_F32, ELEMENTS);
     cast(wide, DTYPE_F32, half, DTYPE_BF16, ELEMENTS);
-    CHECK(same_bits(norm_span(half, DTYPE_BF16, ELEMENTS), norm_span(wide, DTYPE_F32, ELEMENTS)));
+    CHECK(same_bits(norm_more(0, half, DTYPE_BF16, ELEMENTS), norm_more(0, wide, DTYPE_F32, ELEMENTS)));
 }
 
 int main(void) {

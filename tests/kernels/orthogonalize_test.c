@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "kernels/optimizer.h"
 #include "tests/check.h"
 #include "tests/kernels/random.h"
@@ -100,7 +100,7 @@ static void zero_stays_zero(void) {
 static void ten_steps(uint64_t rows, uint64_t columns, bool nesterov, bool match_rms) {
     const struct optimizer *muon = optimizer_find("muon");
     struct optimizer_params p = muon->defaults;
-    p.lr = 1e-2, p.nesterov = nesterov, p.match_rms = match_rms;
+    p.lr = 1e-2, p.nesterov = nesterov, p.match_rms = match_rms, p.weight_decay = 0.1;
     uint64_t count = rows * columns, seed = 5;
     float *w = random_matrix(count, 1), *m = calloc(count, sizeof *m), *d = malloc(count * sizeof *d),
           *scratch = malloc(muon->matrix_scratch(rows, columns) * sizeof(float));

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/check.h"
 #include "tests/kernels/optimizer_run.h"
 
@@ -103,7 +103,7 @@ static void rounding_is_fair(void) {
         uint32_t up = 0;
         for (int i = 0; i < COUNT; i++) source[i] = float_of(0x3f800000 | low);
         for (uint64_t key = 1; key <= 20; key++) {
-            bf16_stochastic(target, source, COUNT, key << 33, 0);
+            bf16_stochastic_isa(kernel_isa(), target, source, COUNT, key << 33, 0);
             for (int i = 0; i < COUNT; i++) up += target[i] == 0x3f81;
         }
         double p = low / 65536.0, mean = (double)up / (20 * COUNT);
@@ -119,10 +119,10 @@ static void cuts_do_not_matter(void) {
     uint64_t seed = 3;
     for (int i = 0; i < COUNT; i++) source[i] = random_uniform(&seed);
     for (int f = 0; f < 4; f++) {
-        bf16_stochastic(whole, source, COUNT, 42, firsts[f]);
-        bf16_stochastic(pieces, source, 1777, 42, firsts[f]);
-        bf16_stochastic(pieces + 1777, source + 1777, COUNT - 1777, 42, firsts[f] + 1777);
-        bf16_stochastic(other, source, COUNT, 43, firsts[f]);
+        bf16_stochastic_isa(kernel_isa(), whole, source, COUNT, 42, firsts[f]);
+        bf16_stochastic_isa(kernel_isa(), pieces, source, 1777, 42, firsts[f]);
+        bf16_stochastic_isa(kernel_isa(), pieces + 1777, source + 1777, COUNT - 1777, 42, firsts[f] + 1777);
+        bf16_stochastic_isa(kernel_isa(), other, source, COUNT, 43, firsts[f]);
         CHECK_BYTES(pieces, whole, sizeof whole);
         CHECK(memcmp(other, whole, sizeof whole) != 0);
     }
@@ -191,7 +191,7 @@ static void narrow_moments(const struct optimizer *optimizer) {
     optimizer_update(optimizer, &b);
     CHECK_BYTES(narrow.master, wide.master, ELEMENTS * 4);
     for (uint32_t k = 0; k < optimizer->state_count; k++) {
-        bf16_stochastic(expected, wide.state[k], ELEMENTS, 1234 + k, FIRST);
+        bf16_stochastic_isa(kernel_isa(), expected, wide.state[k], ELEMENTS, 1234 + k, FIRST);
         CHECK_BYTES(moment[k], expected, sizeof expected);
     }
     shard_free(&wide), shard_free(&narrow);

@@ -266,9 +266,9 @@ static void formats_are_those_that_are_stored(void) {
     CHECK(wide[0][5] != 0 && wide[1][5] != 0);
     args = (struct optimizer_args){
         .count = FEW, .master = master, .state = {wide[0], wide[1]}, .scalars = &scalars, .threads = 1};
-    stored.weights = norm_span(master, DTYPE_F32, FEW);
+    stored.weights = norm_more(0, master, DTYPE_F32, FEW);
     optimizer_update(lamb()->direction, &args);
-    stored.direction = norm_span(master, DTYPE_F32, FEW);
+    stored.direction = norm_more(0, master, DTYPE_F32, FEW);
     CHECK_BYTES(&split, &stored, sizeof split);
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/check.h"
+#include "tests/synced.h"
 
 static char root[200]; /* of this test */
 
@@ -121,6 +122,7 @@ static void missing_levels_are_made(void) {
     CHECK_STRING(d.path, in_root("a/b//c/"));
     CHECK_INT(stat(in_root("a/b"), &found), 0), CHECK_INT(found.st_mode & 0777, 0700);
     CHECK_INT(stat(in_root("a/b/c"), &found), 0), CHECK_INT(found.st_mode & 0777, 0700);
+    CHECK(was_synced(root) && was_synced(in_root("a")) && was_synced(in_root("a/b")));
     swap_directory_close(&d);
     CHECK_INT(creat(in_root("file"), 0600) >= 0, 1);
     CHECK_INT(swap_directory_open(in_root("file/x"), false, &d, &error), ZERO_E_IO);
@@ -147,8 +149,8 @@ static void named_files_lie_in_a_directory_of_their_own(void) {
     for (int again = 0; again < 2; again++) {
         CHECK_INT(swap_directory_open(shared, true, &d, &error), ZERO_OK);
         CHECK_STRING(d.path, own);
-        CHECK_INT(stat(own, &found), 0), CHECK_INT(found.st_mode & 0777, 0700),
-                swap_directory_close(&d);
+        CHECK(was_synced(shared));
+        CHECK_INT(stat(own, &found), 0), CHECK_INT(found.st_mode & 0777, 0700), swap_directory_close(&d);
     }
     CHECK_INT(chmod(own, 0755), 0);
     CHECK_INT(swap_directory_open(shared, true, &d, &error), ZERO_E_IO);

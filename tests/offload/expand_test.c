@@ -55,7 +55,7 @@ static int run_list(const struct list *l, const char *expected) {
     struct offload offload;
     struct offload_region region[TOY_REGIONS_MAX];
     bool last = !strcmp(l->stage, "zero0") || !strcmp(l->stage, "zero1");
-    toy_tied(&toy, stage_named(l->stage), (const uint32_t[]){2, 1}, l->micro_steps,
+    toy_tied(&toy, toy_stage(l->stage), (const uint32_t[]){2, 1}, l->micro_steps,
              last ? ACCUMULATE_LAST : ACCUMULATE_EVERY, l->depth);
     open_offload(l, &toy, &offload, region);
     drive(&toy, l->scenario);
@@ -195,7 +195,44 @@ static void held_sums_are_stored_once(void) {
     check_op(&d.row[1], OP_STORE, STREAM_GRAD, GRAD_CHUNKS);
     CHECK_INT(d.row[1].read[0].kind, BUFFER_GRAD_HELD);
     CHECK_INT(d.row[1].write[0].kind, BUFFER_GRAD_SHARD);
+    CHECK_INT(d.row[1].writes, 1);
     CHECK(!d.row[1].pipe.used);
+}
+
+/* If the host updates for a device, the sum waits in the device's memory. A store takes it to the host's memory; or to the drive, through
+ * the ring, whose slots it shares with other gradients. */
+static void held_sums_leave_a_device(void) {
+    struct drive d;
+    open_drive(&d);
+    d.offload.hands_over = true;
+    d.region[0].held = true;
+    expand_one(&d, reduction(0, false));
+    CHECK_INT(d.list.count, 1);
+    struct operation last = reduction(0, true);
+    last.final = true;
+    expand_one(&d, last);
+    CHECK_INT(d.list.count, 2);
+    CHECK_INT(d.row[0].write[0].kind, BUFFER_GRAD_HELD);
+    check_op(&d.row[1], OP_STORE, STREAM_GRAD, d.region[0].chunks);
+    CHECK_INT(d.row[1].write[0].kind, BUFFER_GRAD_SHARD);
+    CHECK_INT(d.row[1].writes, 1);
+    CHECK(!d.row[1].pipe.used);
+    int64_t stored = d.region[0].chunks;
+    uint64_t sequence = 0;
+    for (int held = 0; held < 3; held++) {
+        d.region[GRAD_REGION].held = held != 1;
+        last = reduction(GRAD_REGION, false);
+        last.final = true;
+        expand_one(&d, last);
+        check_op(&d.row[1], OP_STORE, STREAM_GRAD, GRAD_CHUNKS);
+        CHECK_INT(d.row[1].sequence, sequence);
+        if (held != 1) {
+            CHECK_INT(d.row[1].write[1].kind, BUFFER_GRAD_STAGED);
+            CHECK_INT(d.row[1].pipe.stream, STREAM_GRAD);
+            CHECK_INT(d.row[1].pipe.value, stored + 1 - SLOTS);
+        }
+        sequence += GRAD_CHUNKS, stored += GRAD_CHUNKS;
+    }
 }
 
 /* Updates in the backward free slots: the next chunks are read into them, unless their gradient is not on the drive yet. */
@@ -394,7 +431,7 @@ static void matrices_go_through_the_ring_twice(void) {
         for (int i = 0; i < 3; i++) d.region[i] = (struct offload_region){.chunks = GRAD_CHUNKS};
         d.region[1] = (struct offload_region){.chunks = GRAD_CHUNKS,
                                               .resident = RESIDENT,
-                                              .halves = true,
+                                              .scope = SCOPE_MATRIX,
                                               .weights = masters,
                                               .params = params,
                                               .grads = grads};
@@ -406,7 +443,7 @@ static void matrices_go_through_the_ring_twice(void) {
             expand_one(&d, (struct operation){.kind = OP_COMPUTE, .final = true, .items = 1});
             note_passed(&n, &d, OBJECT_STATE, 0);
             for (op.region = 0; op.region < 3; op.region++) {
-                op.kind = OP_UPDATE, op.object = OBJECT_DIRECTION;
+                op.kind = OP_UPDATE, op.object = OBJECT_DIRECTION, op.leg = 0;
                 if (op.region == 1) {
                     expand_one(&d, op);
                     CHECK_INT(d.list.count, 3u + (first > 0));
@@ -419,7 +456,7 @@ static void matrices_go_through_the_ring_twice(void) {
                     CHECK_INT(d.list.count, 1);
                     note_passed(&n, &d, OBJECT_DIRECTION, first);
                 }
-                op.kind = OP_UPDATE, op.object = OBJECT_STATE;
+                op.kind = OP_UPDATE, op.object = OBJECT_STATE, op.leg = op.region == 1;
                 expand_one(&d, op);
                 for (uint32_t i = 0; i < d.list.count; i++)
                     if (d.row[i].kind == OP_FETCH) CHECK_INT(d.row[i].reads, 0);
@@ -474,6 +511,7 @@ static void expand_ring(struct drive *d, struct ring *ring, enum operation_kind 
     expand_one(d, (struct operation){.kind = (uint8_t)kind,
                                      .object = (uint8_t)object,
                                      .stream = kind == OP_UPDATE ? STREAM_UPDATE : STREAM_COMPUTE,
+                                     .leg = object == OBJECT_STATE && region != 1,
                                      .final = kind == OP_COMPUTE,
                                      .region = region,
                                      .items = 1});
@@ -506,10 +544,9 @@ static void norms_come_before_all_other_updates(void) {
             for (int i = 0; i < 3; i += 2)
                 d.region[i] = (struct offload_region){.chunks = i ? 1 + resident : GRAD_CHUNKS,
                                                       .resident = resident,
-                                                      .halves = true,
-                                                      .measures = true,
+                                                      .scope = SCOPE_TENSOR,
                                                       .weights = what & 8,
-                                                      .reads = what & 2,
+                                                      .place = what & 2 ? WEIGHT_SPLIT : WEIGHT_IN_MASTER,
                                                       .params = what & 4};
             offload_open(&d.offload);
             for (int step = 0; step < 3; step++) {
@@ -563,6 +600,7 @@ int main(void) {
     norms_come_before_all_other_updates();
     gradients_go_through_a_ring();
     held_sums_are_stored_once();
+    held_sums_leave_a_device();
     a_backward_fetches_what_it_may();
     sums_go_through_the_ring();
     parameters_go_through_a_ring();

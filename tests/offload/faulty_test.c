@@ -2,8 +2,8 @@
  * a checksum finds. */
 #include <stdlib.h>
 
-#include "offload/faults.h"
 #include "tests/check.h"
+#include "tests/offload/faults.h"
 #include "tests/offload/tier_conformance.h"
 
 enum { PAGE = 4096, BLOCK = 16 * PAGE, PAGES = 64, EXTENT = PAGES * PAGE };
@@ -25,7 +25,7 @@ static void open_with(struct bench *b, enum fault fault, double probability, boo
     const char *path = b->directory;
     struct tier_options options = {
         .bytes = EXTENT,
-        .faults = &b->faults,
+        .hook = faults_hook(&b->faults),
         .nvme = {
             .paths = &path, .path_count = 1, .block_bytes = BLOCK, .queue_depth = 4, .no_uring = no_uring}};
     if (!CHECK_INT(tier_open(&tier_nvme, &options, &b->tier, &error), ZERO_OK)) {

@@ -23,6 +23,7 @@
 
 #include "tests/check.h"
 #include "tests/offload/tier_conformance.h"
+#include "tests/synced.h"
 
 enum { PAGE = 4096, EXTENT = 1 << 20, KILLS = 20, REOPENS = 20 };
 
@@ -143,12 +144,20 @@ static bool forbid(long call, int why) {
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static void where_io_uring_is_forbidden(const char *directory) {
-    if (!CHECK(forbid(__NR_io_uring_setup, EPERM))) return;
+static void io_uring_without(long call, const char *directory) {
+    if (!CHECK(forbid(call, EPERM))) return;
     struct tier_options options = options_for(&directory, 1);
     opens_and_works(&options);
     CHECK_INT(occurrences(lines, "the system refuses io_uring: Operation not permitted; threads with pread"),
               1);
+}
+
+static void where_io_uring_is_forbidden(const char *directory) {
+    io_uring_without(__NR_io_uring_setup, directory);
+}
+
+static void where_a_ring_opens_and_takes_nothing(const char *directory) {
+    io_uring_without(__NR_io_uring_enter, directory);
 }
 
 /* Capabilities lift the limit: they go first. */
@@ -253,6 +262,7 @@ static void keeps_what_was_written(const char *directory) {
         if (writes) CHECK_INT(tier_perform(tier, true, 0, PAGE, memory, &error), ZERO_OK);
         tier->ops->close(tier);
         CHECK_INT(directory_entries(directory, true), writes);
+        if (writes) CHECK(was_synced(directory)); /* the file has its name also after a power loss */
     }
     if (!CHECK_INT(try_open(&options, &tier, &error), ZERO_OK)) return;
     CHECK(tier->found);
@@ -624,6 +634,7 @@ int main(void) {
     char directory[200];
     directory_make(directory, sizeof directory, false);
     in_child(where_io_uring_is_forbidden, directory);
+    in_child(where_a_ring_opens_and_takes_nothing, directory);
     in_child(with_little_memlock, directory);
     in_child(a_small_tmpfs, directory);
     in_child(with_a_file_limit, directory);

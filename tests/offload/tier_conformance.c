@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "offload/faults.h"
 #include "tests/check.h"
+#include "tests/offload/faults.h"
 #include "tests/seeds.h"
 
 enum {
@@ -100,7 +100,7 @@ static struct tier_options options_of(struct bench *b, uint64_t bytes) {
     return (struct tier_options){.bytes = bytes,
                                  .device = b->device,
                                  .requests_max = IN_FLIGHT,
-                                 .faults = c->faults,
+                                 .hook = c->faults ? faults_hook(c->faults) : NULL,
                                  .nvme = {.paths = b->paths,
                                           .path_count = c->paths,
                                           .block_bytes = c->block_bytes,
@@ -321,7 +321,7 @@ static void no_bytes(struct bench *b) {
     struct zero_error error;
     error_clear(&error);
     struct tier_options options = options_of(b, 0);
-    options.faults = NULL;
+    options.hook = NULL;
     options.nvme.path_count = 0;
     struct tier *tier = NULL;
     check_ok(tier_open(b->c->tier, &options, &tier, &error), &error);
@@ -335,7 +335,7 @@ static void one_page(struct bench *b) {
     struct zero_error error;
     error_clear(&error);
     struct tier_options options = options_of(b, PAGE);
-    options.faults = NULL;
+    options.hook = NULL;
     struct tier *tier = NULL;
     zero_status status = tier_open(b->c->tier, &options, &tier, &error);
     check_ok(status, &error);

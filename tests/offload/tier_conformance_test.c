@@ -1,8 +1,8 @@
 /* The suite against one row of this table: tier_conformance_test NAME. */
 #include <stdlib.h>
 
-#include "offload/faults.h"
 #include "tests/check.h"
+#include "tests/offload/faults.h"
 #include "tests/offload/tier_conformance.h"
 
 enum { BLOCK = 64 << 10 };

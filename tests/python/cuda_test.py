@@ -24,11 +24,12 @@ class Opened(Exception):
     """In place of an engine on a GPU."""
 
 
-def cuda(current=0, stream=0, initialized=True):
+def cuda(current=0, stream=0, initialized=True, capturing=False):
     """torch.cuda of a process with eight GPUs."""
     streams = lambda device=None: MagicMock(cuda_stream=stream)
     answers = {"is_available": lambda: True, "is_initialized": lambda: initialized, "current_device": lambda: current}
     answers |= {"device_count": lambda: 8, "set_device": MagicMock(), "current_stream": MagicMock(side_effect=streams)}
+    answers["is_current_stream_capturing"] = lambda: capturing
     return patch.multiple(torch.cuda, **answers)
 
 
@@ -101,9 +102,28 @@ class Opening(unittest.TestCase):
         engine._passes.device, engine._passes.stream = GPU, 0
         with cuda(stream=0x70), self.assertRaisesRegex(zero.ZeroError, "another CUDA stream"):
             loss_of_vectors(engine.model, 0)
+        with cuda(capturing=True), self.assertRaisesRegex(zero.ZeroError, "a CUDA graph is captured here"):
+            loss_of_vectors(engine.model, 0)
         with cuda():
             engine.backward(loss_of_vectors(engine.model, 0))
         engine.close()
+
+    def test_another_stream_of_a_backward(self):
+        """The engine's stream waits for the one on which autograd has made a unit's gradients, and their memory is kept until then."""
+        for stream, own in ((0x60, "ExternalStream"), (0, "default_stream")):
+            engine = zero.fully_shard(made("mlp"), configuration(3))
+            engine.commit()
+            engine._passes.device, engine._passes.stream = GPU, stream
+            side = MagicMock(cuda_stream=0x70)
+            with cuda(stream=stream), patch.object(torch.cuda, own) as made_stream, patch.object(torch.Tensor, "record_stream") as kept:
+                loss = loss_of_vectors(engine.model, 0)
+                made_stream.assert_not_called()
+                torch.cuda.current_stream.side_effect = lambda device=None: side
+                engine.backward(loss)
+            made_stream.return_value.wait_stream.assert_called_with(side)
+            kept.assert_called_with(made_stream.return_value)
+            self.assertEqual(kept.call_count, len(list(engine.model.parameters())))
+            engine.close()
 
 
 class Backwards(MLP):

@@ -1,6 +1,7 @@
 """The guard of parameters where PyTorch lacks its functions, as in builds without CUDA and before 2.12."""
 
 import copy
+import os
 import subprocess
 import sys
 import unittest
@@ -28,7 +29,7 @@ class Guard(Case):
         keep.remove()
         *views, y = views
         for use in (*(view.sum for view in views), lambda: views[1].zero_(), lambda: y.grad_fn(torch.ones_like(y))):
-            with self.assertRaisesRegex(RuntimeError, "Cannot access data pointer of Storage"):
+            with self.assertRaisesRegex(RuntimeError, "Cannot access data pointer of Storage|head.weight is used outside of"):
                 use()
         engine.backward(loss)
         engine.step()
@@ -48,6 +49,27 @@ class Import(unittest.TestCase):
             program = f"import torch.compiler; del {remove}; import zero"
             result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
             self.assertIn("ImportError: zero needs PyTorch 2.6 or newer; this is", result.stderr)
+
+    @unittest.skipIf(torch.cuda.is_available(), "PyTorch has a thread for each GPU")
+    def test_no_thread_for_a_gpu(self):
+        """The trace leaves PyTorch as it was: tensors without data make it believe in eight GPUs, and a forked process starts a thread
+        for each."""
+        program = """if True:  # which makes no backward before it forks
+            import os, torch, zero
+            from models import configuration
+            if os.fork() == 0:
+                model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+                engine = zero.fully_shard(model, configuration(3))
+                loss = model(torch.ones(2, 4)).sum()
+                before = len(os.listdir("/proc/self/task"))
+                engine.backward(loss)
+                print(len(os.listdir("/proc/self/task")) - before, flush=True)
+                os._exit(0)
+            os.wait()
+        """
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        self.assertEqual(result.stdout, "0\n", result.stderr)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import contextlib
 import dis
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -27,6 +28,10 @@ STEPS = 24  # of a training; then the next one begins
 
 class Stop(KeyboardInterrupt):
     """Of this test."""
+
+
+def stop(*_):
+    raise Stop
 
 
 class Model(MLP):
@@ -63,7 +68,7 @@ class Interrupt:
             self.left -= 1
             if self.left == 0:
                 self.where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}, opcode {frame.f_lasti}"
-                raise Stop
+                signal.raise_signal(signal.SIGINT)
         return self.trace
 
     def __enter__(self):
@@ -260,5 +265,6 @@ class Interrupts(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, stop)
     print(f"{POINTS} points, seed {SEED}", flush=True)
     unittest.main(argv=sys.argv[:1])

@@ -1,15 +1,14 @@
 """Two ranks: copies of this process, which has imported all that they need."""
 
+import contextlib
 import copy
 import ctypes
 import os
 import re
 import signal
-import socket
 import sys
 import tempfile
 import time
-import traceback
 import unittest
 from importlib.util import find_spec
 
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from models import KINDS, MLP, configuration, loss_of_vectors, made, need_torchrun, plain_losses, tokens, vectors
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from two import Rank, TwoRanks
 
 import zero
 
@@ -152,6 +152,9 @@ def first_values():
             own = sums[0]
             zero._abi.lib.zero_engine_sum(engine._handle, sums, 1)
             assert sums[0] == 2 * own, (stage, devices, own, sums[0])
+            engine.load_state_dict(make(7 + RANK).state_dict())  # another one on each rank
+            for name, value in make(7).named_parameters():
+                assert torch.equal(engine.state_dict()[name], value) or name == "count", (stage, devices, name)
             engine.close()
     print(f"rank {RANK} has the values of rank 0", flush=True)
 
@@ -173,6 +176,34 @@ def generates():
         engine.close()
     print(f"rank {RANK} has {len(right[0])} tokens", flush=True)
     dist.destroy_process_group()
+
+
+def alone():
+    """Below stage 3 rank 0 evaluates by itself: between steps, and between a forward and its backward. An exception in it drops it."""
+    for stage in (0, 1, 2):
+        hashes = set()
+        for evaluates in (False, True):
+            engine = zero.fully_shard(made("mlp"), configuration(stage, comm={"timeout_s": 20}), secret=os.environ["SECRET"])
+
+            def evaluate(engine=engine, evaluates=evaluates):
+                for batch in range(2 if evaluates and RANK == 0 else 0):
+                    engine.model.eval()
+                    with torch.no_grad():
+                        engine.model(vectors(batch, 0)[0])
+                        with contextlib.suppress(RuntimeError):
+                            engine.model(torch.zeros(1, 5))  # of no fitting shape
+                    engine.model.train()
+
+            for step in range(3):
+                loss = loss_of_vectors(engine.model, step, RANK)
+                evaluate()
+                engine.backward(loss)
+                engine.step()
+                evaluate()
+            hashes.add(engine.hash())
+            engine.close()
+        assert len(hashes) == 1, (stage, hashes)
+    print(f"rank {RANK} has one hash", flush=True)
 
 
 def no_targets():
@@ -290,49 +321,15 @@ def wrong_secret():
         print(f"rank {RANK}: {error}", flush=True)
 
 
-class Rank:
-    """A copy of this process. It ends by itself after some minutes."""
-
-    def __init__(self, case, rank, **environment):
-        sys.stdout.flush()
-        read, write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self.run(case, rank, write, environment)
-        os.close(write)
-        self.lines = os.fdopen(read)
-
-    def run(self, case, rank, write, environment):
-        global RANK
-        RANK = rank
-        signal.alarm(280)
-        os.dup2(write, 1)
-        os.dup2(write, 2)
-        os.environ |= environment
-        try:
-            case()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        os._exit(code)
-
-    def output(self):
-        text = self.lines.read()
-        self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.lines.close()
-        return text
+def as_rank(case):
+    global RANK
+    RANK = int(os.environ["RANK"])
+    case()
 
 
-class Ranks(unittest.TestCase):
+class Ranks(TwoRanks):
     def start(self, case):
-        """Both ranks, without a launcher."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
-        self.time_file = os.path.join(tempfile.mkdtemp(), "killed")
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SECRET": "a secret of this test"}
-        return [Rank(case, rank, RANK=str(rank), KILLED=self.time_file, **place) for rank in (0, 1)]
+        return super().start(lambda: as_rank(case))
 
     def assertTorchrun(self, case):
         need_torchrun()
@@ -363,6 +360,10 @@ class Ranks(unittest.TestCase):
         for rank in self.start(generates):
             self.assertRegex(rank.output(), r"rank \d has \d+ tokens")
 
+    def test_alone(self):
+        for rank in self.start(alone):
+            self.assertRegex(rank.output(), r"rank \d has one hash")
+
     def test_inner_losses(self):
         outputs = [rank.output() for rank in self.start(inner_losses)]
         hashes = [re.findall(r"stage \d (\w+)", output) for output in outputs]
@@ -384,7 +385,7 @@ class Ranks(unittest.TestCase):
     def test_fails_while_saving(self):
         output, _ = (rank.output() for rank in self.start(fails_while_saving))
         for way in ("close", "end of the program"):
-            self.assertRegex(output, rf"{way}: .*rank 1 (closed its communicator|is gone|left)")
+            self.assertRegex(output, rf"{way}: .*rank 1 failed: ValueError")
 
     def test_interrupted(self):
         ranks = self.start(interrupted)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from models import KINDS, MLP, Block, images, loss_of_images, loss_of_vectors, made, vectors
+from models import KINDS, MLP, Block, configuration, images, loss_of_images, loss_of_lm, loss_of_vectors, made, vectors
 from modules_test import Case
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -143,6 +143,40 @@ class Pretrained(Files):
             self.engine(Around(on("meta", MLP))).state_dict()
         self.assertSame(self.engine(first).state_dict(), expected)
         self.engine(on("meta", MLP)).commit()  # the first one has its values
+
+    def test_values_of_the_program_after_that(self):
+        """Whoever replaces a parameter that was on the meta device gives it its value, and a warning says so."""
+        directory, expected = self.saved(drawn(MLP()))
+        model = zero.load_pretrained(on("meta", MLP), directory)
+        model.head.to_empty(device="cpu")
+        nn.init.ones_(model.head.weight)
+        with said() as lines:
+            state = self.engine(model).state_dict()
+        self.assertSame(state, {name: t for name, t in expected.items() if "head" not in name} | {"head.weight": torch.ones(10, 96)})
+        for name in ("head.weight", "head.bias"):
+            self.assertTrue(any(f"{name} is not on the meta device any more, so its value is the program's" in line for line in lines), lines)
+
+    @unittest.skipUnless(HAS_PEFT, "no peft")
+    def test_adapters_that_are_off_at_first(self):
+        """PEFT freezes adapters while they are off, as for the first forward of a loss that compares with the base model."""
+        import peft
+
+        trained = []
+        for shard in (False, True):
+            torch.manual_seed(0)
+            model = peft.get_peft_model(made("llama"), peft.LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False))
+            engine = zero.fully_shard(model, configuration(3, gradient_clipping=0)) if shard else None
+            with torch.no_grad(), model.disable_adapter():
+                base = loss_of_lm(model, 0)
+            loss = (loss_of_lm(model, 0) - base).square()
+            engine.backward(loss) if shard else loss.backward()
+            if shard:
+                engine.step()
+            else:
+                torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1).step()
+            trained.append({k: t.clone() for k, t in (engine or model).state_dict().items()})
+        for name, value in trained[0].items():
+            self.assertTrue(torch.allclose(value, trained[1][name], atol=1e-6), name)
 
     @unittest.skipUnless(HAS_PEFT, "no peft")
     def test_lora(self):

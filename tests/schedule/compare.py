@@ -1,4 +1,4 @@
-"""Sequences of DeepSpeed's own runtime/lr_schedules.py, or of PyTorch's schedules, beside ours.
+"""Sequences of DeepSpeed's own runtime/lr_schedules.py, or of PyTorch's and Transformers' schedules, beside ours.
 
 compare.py PRINT_SCHEDULE deepspeed|torch: of DeepSpeed, loads that file alone, from where the package is installed, with stand-ins
 for what it imports, and every double must be the same; PyTorch multiplies from step to step, and rounds in each. Exit status 3:
@@ -53,13 +53,30 @@ class PyTorch:
 
     def sequence(self, kind, params):
         optimizer = self.torch.optim.AdamW([self.torch.nn.Parameter(self.torch.zeros(1))], lr=0.02, betas=(0.85, 0.97))
-        schedule = getattr(self.torch.optim.lr_scheduler, kind)(optimizer, **params)
+        kinds = self.torch.optim.lr_scheduler
+        schedule = getattr(kinds, kind)(optimizer, **params) if hasattr(kinds, kind) else transformers(kind, optimizer, params)
         group = optimizer.param_groups[0]
         for update in range(UPDATES):
             yield (group["lr"], *group["betas"])
             optimizer.step()
             if kind != "OneCycleLR" or update + 1 < params["total_steps"]:
                 schedule.step()
+
+
+def transformers(kind, optimizer, params):
+    from transformers.optimization import get_scheduler
+
+    own = {name: value for name, value in params.items() if name not in ("num_warmup_steps", "num_training_steps")}
+    return get_scheduler(kind, optimizer, params.get("num_warmup_steps", 0), params["num_training_steps"], own)
+
+
+def transformers_cases():
+    warm = {"num_warmup_steps": [9, None], "num_training_steps": [7, UPDATES]}
+    whole = {**warm, "num_training_steps": [UPDATES, 200]}  # after its end the cosine of Transformers rises again
+    yield from product("cosine_with_min_lr", min_lr=[0.001, 0], **whole)
+    yield from product("cosine_with_min_lr", min_lr_rate=[0.1], **whole)
+    yield from product("warmup_stable_decay", num_decay_steps=[0, 30], min_lr_ratio=[0.1],
+                       decay_type=["linear", "1-sqrt", None], **warm)
 
 
 def product(kind, **values):
@@ -81,6 +98,8 @@ def torch_cases():
                        base_momentum=[0.7, None])
     yield from product("OneCycleLR", max_lr=[0.1], total_steps=[30, 120, 500], pct_start=[0.4, None], anneal_strategy=["linear", None],
                        three_phase=[True, None], div_factor=[10, None], final_div_factor=[100, None], cycle_momentum=[False, None])
+    if importlib.util.find_spec("transformers"):
+        yield from transformers_cases()
 
 
 def cases():

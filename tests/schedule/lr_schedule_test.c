@@ -1,5 +1,6 @@
 /* What each update takes, worked out by hand from the formulas of DeepSpeed 0.19's runtime/lr_schedules.py; with
  * i = -1, 0, 1, ... for last_batch_iteration. deepspeed_test compares with that file itself. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/config/config.h"
@@ -51,11 +52,14 @@ static const struct sequence {
      5,
      {0, 0, 1e-3, 1e-3, 75e-5}},
     /* null is "auto" there: the optimizer's lr, where a missing warmup_max_lr is 0.001 */
-    {"'type': 'WarmupDecayLR', 'params': {'total_num_steps': 6, 'warmup_max_lr': null, 'warmup_num_steps': 2, "
+    {"'type': 'WarmupDecayLR', 'params': {'total_num_steps': 6, 'warmup_max_lr': null, 'warmup_num_steps': "
+     "2, "
      "'warmup_type': 'linear'}",
      9,
      {0, 0, 4, 8, 6, 4, 2, 0, 0}},
-    {"'type': 'WarmupLR', 'params': {'warmup_max_lr': null, 'warmup_num_steps': 4}", 6, {0, 0, 4, 8 * log3_of_4, 8, 8}},
+    {"'type': 'WarmupLR', 'params': {'warmup_max_lr': null, 'warmup_num_steps': 4}",
+     6,
+     {0, 0, 4, 8 * log3_of_4, 8, 8}},
     /* begun at 3: the first update takes the optimizer's lr, for nothing has set it; the next i = 4 */
     {"'type': 'WarmupDecayLR', 'params': {'total_num_steps': 6, 'warmup_max_lr': 4, 'warmup_num_steps': 2, "
      "'warmup_type': 'linear', 'last_batch_iteration': 3}",
@@ -100,6 +104,28 @@ static const struct sequence {
      "'final_div_factor': 2, 'anneal_strategy': 'linear'}",
      9,
      {8, 7, 6, 5, 4, 3, 2, 1, 1}},
+    /* t / 2 up; then half a cosine over 4 steps to 2, which is a quarter of 8, and there it stays */
+    {"'type': 'cosine_with_min_lr', 'params': {'num_warmup_steps': 2, 'num_training_steps': 6, 'min_lr': 2}",
+     8,
+     {0, 4, 8, 2 + 6 * diagonal, 5, 2 + 6 * (1 - diagonal), 2, 2}},
+    /* "auto" is 6 */
+    {"'type': 'cosine_with_min_lr', 'params': {'num_warmup_steps': 2, 'num_training_steps': 'auto', "
+     "'min_lr_rate': 0.25}",
+     8,
+     {0, 4, 8, 2 + 6 * diagonal, 5, 2 + 6 * (1 - diagonal), 2, 2}},
+    /* a quarter, and t / 2 of the rest up; 2 steps at 8; down in 2, by 1 - s, 1 - sqrt(s), (1 + cos(pi s)) / 2 with s = 0, 1/2 */
+    {"'type': 'warmup_stable_decay', 'params': {'num_warmup_steps': 2, 'num_stable_steps': 2, "
+     "'num_decay_steps': 2, "
+     "'min_lr_ratio': 0.25, 'decay_type': 'linear'}",
+     8,
+     {2, 5, 8, 8, 8, 5, 2, 2}},
+    {"'type': 'warmup_stable_decay', 'params': {'num_training_steps': 'auto', 'num_decay_steps': 4, "
+     "'decay_type': '1-sqrt'}",
+     8,
+     {8, 8, 8, 4, 8 * (1 - M_SQRT1_2), 8 * (1 - 0.86602540378443865), 0, 0}},
+    {"'type': 'warmup_stable_decay', 'params': {'num_training_steps': 5, 'num_decay_steps': 4}",
+     6,
+     {8, 8, 8 * diagonal, 4, 8 * (1 - diagonal), 0}},
     /* "auto" is 6 */
     {"'type': 'OneCycleLR', 'params': {'max_lr': 8, 'total_steps': 'auto', 'pct_start': 0.16666666666666666, "
      "'three_phase': true}",
@@ -179,7 +205,7 @@ static void no_schedule_changes_nothing(void) {
     config_free(&config);
 }
 
-/* The keys that are not given have the defaults of DeepSpeed 0.19 and PyTorch 2. The others are given as 9. */
+/* The keys that are not given have the defaults of DeepSpeed 0.19, PyTorch 2 and Transformers 5. The others are given as 9. */
 static const struct defaults {
     const char *type, *given, *values;
 } defaults[] = {
@@ -211,6 +237,10 @@ static const struct defaults {
     {"OneCycleLR", "'max_lr': 9, 'total_steps': 9",
      "cycle_momentum true, max_lr 9, base_momentum 0.85, max_momentum 0.95, total_steps 9, "
      "pct_start 0.3, anneal_strategy \"cos\", div_factor 25, final_div_factor 10000, three_phase false"},
+    {"cosine_with_min_lr", "'num_training_steps': 9, 'min_lr': 9",
+     "num_warmup_steps 0, num_training_steps 9, min_lr 9"},
+    {"warmup_stable_decay", "'num_decay_steps': 9, 'num_stable_steps': 9",
+     "num_warmup_steps 0, num_decay_steps 9, num_stable_steps 9, min_lr_ratio 0, decay_type \"cosine\""},
 };
 
 static void take_defaults(const struct defaults *d) {

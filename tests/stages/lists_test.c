@@ -33,10 +33,10 @@ int main(int argc, char **argv) {
         char *expected = strstr(line, " | ");
         if (!CHECK(expected && sscanf(line, "%31s %u %u %u %7s %u %u", name, &mesh[0], &mesh[1], &n, mode,
                                       &depth, &scenario) == 7) ||
-            !CHECK(stage_named(name)))
+            !CHECK(toy_stage(name)))
             break;
         line[strcspn(line, "\n")] = 0;
-        toy_tied(&toy, stage_named(name), (const uint32_t[]){mesh[0], mesh[1]}, n,
+        toy_tied(&toy, toy_stage(name), (const uint32_t[]){mesh[0], mesh[1]}, n,
                  strcmp(mode, "last") ? ACCUMULATE_EVERY : ACCUMULATE_LAST, depth);
         drive(&toy, (int)scenario);
         toy_letters(&toy, got, sizeof got);

@@ -24,12 +24,13 @@ static uint32_t position_of(const struct toy *t, char letter) {
 
 static void begin(struct program *p, uint32_t position) {
     p->open[p->depth++] = position;
-    policy_begin(&p->toy->policy, position, &p->toy->out);
+    policy_begin(&p->toy->policy, &(struct event){.position = position}, &p->toy->out);
 }
 
 static void end(struct program *p) {
-    policy_end(&p->toy->policy, &p->toy->out);
-    if (--p->depth) policy_go_on(&p->toy->policy, p->open[p->depth - 1], &p->toy->out);
+    policy_end(&p->toy->policy, &(struct event){0}, &p->toy->out);
+    if (!--p->depth) return;
+    policy_go_on(&p->toy->policy, &(struct event){.position = p->open[p->depth - 1]}, &p->toy->out);
 }
 
 static void run(struct toy *t, const char *uses) {
@@ -95,9 +96,9 @@ static void written_out(void) {
     static char got[8192];
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         open(&t, lists[i].stage, lists[i].bound);
-        policy_pass(&t.policy, false, true, &t.out);
+        policy_pass(&t.policy, &(struct event){.last = true}, &t.out);
         run(&t, lists[i].uses);
-        policy_pass(&t.policy, false, true, &t.out);
+        policy_pass(&t.policy, &(struct event){.last = true}, &t.out);
         render(&t, got);
         if (!CHECK_STRING(got, lists[i].events)) fprintf(stderr, "in list %zu\n", i);
     }
@@ -178,7 +179,7 @@ static void check_in_use(const struct toy *t, uint32_t position) {
 static void random_pass(struct toy *t, bool evaluating, bool last) {
     struct program p = {.toy = t};
     uint32_t uses = 1 + pick(24), turn = pick(20), from = t->out.count;
-    policy_pass(&t->policy, evaluating, last, &t->out);
+    policy_pass(&t->policy, &(struct event){.evaluating = evaluating, .last = last}, &t->out);
     for (uint32_t i = 0; i < uses; i++) {
         uint32_t unit = pick(t->policy.uses), backward = !evaluating && i >= turn && pick(4) > 0,
                  ends = pick(4);

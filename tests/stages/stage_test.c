@@ -168,8 +168,8 @@ static void short_lists_say_so(void) {
         struct operation rows[] = {{.region = 77}, {.region = 77}, {.region = 77}};
         struct operation_list list = {rows, 0, capacity};
         toy_plain(&toy, &stage_zero3, 2, 1, ACCUMULATE_LAST, 0);
-        policy_pass(&toy.policy, false, true, &list);
-        policy_begin(&toy.policy, 0, &list); /* gather, compute */
+        policy_pass(&toy.policy, &(struct event){.last = true}, &list);
+        policy_begin(&toy.policy, &(struct event){.position = 0}, &list); /* gather, compute */
         CHECK_INT(operation_list_overflowed(&list), capacity < 2);
         CHECK_INT(rows[capacity].region, 77);
     }
@@ -201,10 +201,10 @@ static void outcomes(const struct stage *stage, enum outcome outcome) {
     toy.policy.update_in_backward = true, toy.policy.repeats = outcome == OUTCOME_REPEATED;
     policy_open(&toy.policy);
     toy_pass(&toy, false, "");
-    CHECK(policy_updated(&toy.policy));
-    policy_agree(&toy.policy, out);
+    CHECK(toy.region[0].updated);
+    policy_agree(&toy.policy, &(struct event){0}, out);
     uint32_t first = out->count, updates = 0, refreshes = 0;
-    policy_apply(&toy.policy, outcome, out);
+    policy_apply(&toy.policy, &(struct event){.outcome = outcome}, out);
     for (uint32_t i = first; i < out->count; i++) {
         const struct operation *op = &out->item[i];
         refreshes += op->kind == OP_GATHER;
@@ -216,11 +216,62 @@ static void outcomes(const struct stage *stage, enum outcome outcome) {
     CHECK_INT(updates, outcome == OUTCOME_UPDATED ? 0 : 3);
     CHECK_INT(refreshes, outcome != OUTCOME_UPDATED && toy.policy.eager && stage != &stage_zero0 ? 3 : 0);
     CHECK_INT(toy.region[0].grad_brief, !toy.policy.repeats && stage != &stage_zero0);
-    CHECK(!policy_updated(&toy.policy));
+    CHECK(!toy.region[0].updated);
+}
+
+enum { WINDOW_UNITS = 6 };
+
+/* The place of each region's update among all updates. Returns how many come before the agreement. */
+static uint32_t updates_of(const struct toy *t, uint32_t place[WINDOW_UNITS]) {
+    uint32_t updates = 0, early = 0;
+    for (uint32_t i = 0; i < t->out.count; i++) {
+        const struct operation *op = &t->list[i];
+        if (op->kind == OP_AGREE) early = updates;
+        if (op->kind != OP_UPDATE) continue;
+        CHECK_INT(op->outcome, OUTCOME_UPDATED);
+        CHECK_INT(op->region, t->policy.refresh[updates]);
+        place[op->region] = updates++;
+    }
+    CHECK_INT(updates, WINDOW_UNITS);
+    return early;
+}
+
+/* A share of the updates waits for the step, spread evenly over the backward, and comes in the order of the next forward. The first unit,
+ * which that forward needs at once, never waits; only gradients of updates that wait outlive their use. */
+static void updates_wait(const struct stage *stage) {
+    static const double shares[] = {0, 0.25, 0.5, 1};
+    static const char *const waiting[] = {"------", "---1--", "--1-1-", "-11111"};
+    for (size_t s = 0; s < sizeof shares / sizeof *shares; s++) {
+        static struct toy toy;
+        uint32_t place[WINDOW_UNITS] = {0};
+        char got[WINDOW_UNITS + 1] = "";
+        toy_plain(&toy, stage, WINDOW_UNITS, 1, ACCUMULATE_LAST, 0);
+        toy.policy.update_in_backward = true, toy.policy.waiting_share = shares[s];
+        for (uint32_t i = 0; i < WINDOW_UNITS; i++) toy.region[i].elements = 100;
+        policy_open(&toy.policy);
+        toy_pass(&toy, false, "");
+        toy_step(&toy, false);
+        uint32_t early = updates_of(&toy, place);
+        for (uint32_t i = 0; i < WINDOW_UNITS; i++) {
+            bool waits = place[i] >= early;
+            got[i] = waits ? '1' : '-';
+            CHECK_INT(toy.region[i].waits, waits);
+            CHECK_INT(toy.region[i].kth_trained, i);
+            CHECK_INT(toy.region[i].grad_brief, !waits && stage != &stage_zero0);
+            for (uint32_t k = 0; k < i; k++) {
+                if (waits && place[k] >= early) CHECK(place[k] < place[i]);
+                if (!waits && place[k] < early) CHECK(place[k] > place[i]);
+            }
+        }
+        CHECK_STRING(got, waiting[s]);
+    }
 }
 
 int main(void) {
     short_lists_say_so();
+    updates_wait(&stage_zero0);
+    updates_wait(&stage_zero1);
+    updates_wait(&stage_zero3);
     for (enum outcome outcome = OUTCOME_UPDATED; outcome <= OUTCOME_SKIPPED; outcome++) {
         outcomes(&stage_zero0, outcome);
         outcomes(&stage_zero1, outcome);

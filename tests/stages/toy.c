@@ -3,6 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
+static const struct event none;
+
+const struct stage *toy_stage(const char *name) {
+    for (int i = 0; stages[i]; i++)
+        if (strcmp(stages[i]->name, name) == 0) return stages[i];
+    return NULL;
+}
+
 static void begin(struct toy *t, const struct stage *stage, const uint32_t mesh[AXES], uint32_t micro_steps,
                   enum accumulation accumulation, uint32_t depth) {
     memset(t, 0, sizeof *t);
@@ -80,22 +88,23 @@ void toy_waits(struct toy *t, uint32_t from) {
 
 void toy_fill(struct toy *t) {
     uint32_t from = t->out.count;
-    policy_written(&t->policy, &t->out);
+    policy_written(&t->policy, &none, &t->out);
     toy_waits(t, from);
 }
 
 void toy_pass(struct toy *t, bool evaluating, const char *skip) {
     uint32_t from = t->out.count;
     if (!evaluating) t->micro++;
-    policy_pass(&t->policy, evaluating, t->micro == policy_passes(&t->policy), &t->out);
+    const struct event pass = {.evaluating = evaluating, .last = t->micro == policy_passes(&t->policy)};
+    policy_pass(&t->policy, &pass, &t->out);
     for (uint32_t q = 0; q < t->policy.positions; q++) {
         if (strstr(skip, t->name[policy_use(&t->policy, q)->region[0]])) continue;
-        policy_begin(&t->policy, q, &t->out);
+        policy_begin(&t->policy, &(struct event){.position = q}, &t->out);
         for (uint32_t micro = 1; micro < policy_use_micros(&t->policy) && !evaluating; micro++) {
-            policy_step_aside(&t->policy, &t->out);
-            policy_go_on(&t->policy, q, &t->out);
+            policy_step_aside(&t->policy, &none, &t->out);
+            policy_go_on(&t->policy, &(struct event){.position = q}, &t->out);
         }
-        policy_end(&t->policy, &t->out);
+        policy_end(&t->policy, &none, &t->out);
     }
     toy_waits(t, from);
 }
@@ -115,26 +124,28 @@ static bool skips(const struct toy *t, const char *skip, uint32_t use) {
 
 void toy_pass_again(struct toy *t, const char *skip) {
     uint32_t from = t->out.count, uses = t->policy.uses;
-    policy_pass(&t->policy, false, ++t->micro == t->policy.micro_steps, &t->out);
+    const struct event pass = {.last = ++t->micro == t->policy.micro_steps};
+    policy_pass(&t->policy, &pass, &t->out);
     for (uint32_t q = 0; q < 2 * uses; q++) {
         uint32_t last = q < uses ? q : 2 * uses - 1 - q;
         for (uint32_t use = last - t->use[last].segment_offset; q > uses && t->again[last] && use <= last;
              use++) {
             if (skips(t, skip, use)) continue;
-            policy_recompute(&t->policy, use, q, &t->out);
-            policy_recomputed(&t->policy, use, &t->out);
+            policy_recompute(&t->policy, &(struct event){.unit = use, .position = q}, &t->out);
+            policy_recomputed(&t->policy, &(struct event){.unit = use}, &t->out);
         }
         if (skips(t, skip, last)) continue;
-        policy_begin(&t->policy, q, &t->out);
-        policy_end(&t->policy, &t->out);
+        policy_begin(&t->policy, &(struct event){.position = q}, &t->out);
+        policy_end(&t->policy, &none, &t->out);
     }
     toy_waits(t, from);
 }
 
 void toy_step(struct toy *t, bool skipped) {
+    const struct event applied = {.outcome = skipped ? OUTCOME_SKIPPED : OUTCOME_UPDATED};
     uint32_t from = t->out.count;
-    policy_agree(&t->policy, &t->out);
-    policy_apply(&t->policy, skipped ? OUTCOME_SKIPPED : OUTCOME_UPDATED, &t->out);
+    policy_agree(&t->policy, &none, &t->out);
+    policy_apply(&t->policy, &applied, &t->out);
     t->micro = 0;
     toy_waits(t, from);
     if (t->offload && !skipped) offload_applied(t->offload);
@@ -142,7 +153,7 @@ void toy_step(struct toy *t, bool skipped) {
 
 void toy_flush(struct toy *t) {
     uint32_t from = t->out.count;
-    policy_flush(&t->policy, &t->out);
+    policy_flush(&t->policy, &none, &t->out);
     toy_waits(t, from);
 }
 

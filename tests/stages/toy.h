@@ -25,6 +25,8 @@ struct toy {
 };
 
 /* `plain` units a, b, c ...: one region and one use each. */
+const struct stage *toy_stage(const char *name); /* NULL: there is none */
+
 void toy_plain(struct toy *toy, const struct stage *stage, uint32_t units, uint32_t micro_steps,
                enum accumulation accumulation, uint32_t depth);
 /* The model of lists.txt. */

@@ -17,10 +17,11 @@ def _static_impl(ctx):
         outputs = [archive],
         mnemonic = "Relocatable",
         use_default_shell_env = True,
-        # The object's own name is what a linker's message shows.
+        # The object's own name is what a linker's message shows. A group that the program has, too, would be dropped with what is
+        # local here: no groups.
         command = """
             set -e
-            {ld} -r -o "{object}" --whole-archive {whole} --no-whole-archive --start-group {needed} --end-group
+            {ld} -r --force-group-allocation -o "{object}" --whole-archive {whole} --no-whole-archive --start-group {needed} --end-group
             {objcopy} --wildcard --keep-global-symbol='{exports}' --strip-unneeded "{object}"
             rm -f "{archive}"
             {ar} rcD "{archive}" "{object}"

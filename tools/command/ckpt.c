@@ -5,15 +5,14 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/base/utf8.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/command/command.h"
-#include "tools/command/ckpt_diff.h"
-#include "tools/command/format.h"
-#include "tools/command/interrupt.h"
-#include "tools/command/run_lock.h"
 #include "tools/command/subject.h"
+#include "tools/run_directory/run_directory.h"
+#include "tools/text/format.h"
+#include "tools/train/interrupt.h"
 #include "tools/weights/weights.h"
 
 struct arguments {
@@ -24,11 +23,11 @@ struct arguments {
 
 static const struct option options[] = {
     {"--file-mib", "N", "export: files of at most N MiB, where tensors allow (4768)", OPTION_COUNT,
-     offsetof(struct arguments, file_mib)},
+     FIELD(file_mib)},
     {"--dtype", "TYPE", "export: fp32, bf16 or fp16 (the type in which the run computed)", OPTION_TEXT,
-     offsetof(struct arguments, dtype)},
+     FIELD(dtype)},
     {"--ema", NULL, "export: the averaged weights (ema.decay of the configuration)", OPTION_FLAG,
-     offsetof(struct arguments, average)},
+     FIELD(average)},
     {0},
 };
 
@@ -83,7 +82,7 @@ static int info(const char *const *operand, const struct arguments *arguments) {
     error_clear(&error);
     zero_status status = checkpoint_open(storage_posix(), operand[0], &c, &error);
     if (!status) {
-        printf("%s\n", c.path);
+        format_line(stdout, "%s", c.path);
         print_run(&c.manifest);
         print_files(&c.manifest);
         print_params(&c.manifest);
@@ -102,7 +101,7 @@ static int verify(const char *const *operand, const struct arguments *arguments)
     zero_status status = checkpoint_open(storage_posix(), operand[0], &c, &error);
     if (!status && !block) status = error_set(&error, ZERO_E_MEMORY, "no memory for a block");
     if (!status) status = checkpoint_verify(&c, block, &error);
-    if (!status) printf("%s is whole: every checksum holds\n", c.path);
+    if (!status) format_line(stdout, "%s is whole: every checksum holds", c.path);
     checkpoint_close(&c);
     free(block);
     return report(status, &error);
@@ -133,8 +132,6 @@ static int export_weights(const char *const *operand, const struct arguments *ar
     struct weights_export options = {
         .file_bytes = mib << 20, .dtype = DTYPES, .average = arguments->average, .stop = interrupt_asked};
     if (arguments->dtype) options.dtype = find_dtype(arguments->dtype);
-    if (arguments->dtype && options.dtype == DTYPES)
-        return command_usage_error("ckpt", "--dtype is fp32, bf16 or fp16, not \"%s\"", arguments->dtype);
     zero_status status = take_signals(&error);
     if (!status) status = weights_export(operand[0], operand[1], &options, &left, &error);
     if (left.code) fprintf(stderr, "zero ckpt: %s\n", left.message);
@@ -168,7 +165,7 @@ static int import_weights(const char *const *operand, const struct arguments *ar
     if (!status) status = weights_open(operand[0], &weights, &error);
     if (!status) status = weights_import(weights, operand[1], interrupt_asked, &left, &error);
     if (left.code) fprintf(stderr, "zero ckpt: %s\n", left.message);
-    if (!status) printf("%s/step_00000000, from %s's format\n", operand[1], weights->format->name);
+    if (!status) format_line(stdout, "%s/step_00000000, from %s's format", operand[1], weights->format->name);
     weights_close(weights);
     run_lock_release(&lock);
     return report(status, &error);
@@ -214,15 +211,16 @@ static int run(int argc, char **argv) {
             return command_usage_error("ckpt", "%s takes %d names of directories", verb->name,
                                        verb->operands);
         operand[operands] = argv[2 + operands];
-        if (operands >= verb->checkpoints) continue;
-        subject_checkpoints(argv[2 + operands], inner[operands]);
-        operand[operands] = inner[operands];
     }
     if (options_parse(options, argc - 1 - operands, argv + 1 + operands, &arguments, &left, &error) !=
         ZERO_OK)
         return command_usage_error("ckpt", "%s", error.message);
     if (left) return command_usage_error("ckpt", "unexpected argument \"%s\"", left);
     if (arguments.file_mib > UINT64_MAX >> 21) return command_usage_error("ckpt", "--file-mib is too large");
+    if (arguments.dtype && find_dtype(arguments.dtype) == DTYPES)
+        return command_usage_error("ckpt", "--dtype is fp32, bf16 or fp16, not \"%s\"", arguments.dtype);
+    for (int i = 0; i < verb->checkpoints; operand[i] = inner[i], i++)
+        if (subject_checkpoints(operand[i], inner[i], &error)) return report(error.code, &error);
     allow_open_files();
     return verb->run(operand, &arguments);
 }
@@ -244,8 +242,7 @@ const struct command command_ckpt = {
         "the\n"
         "           directory that the model came from\n"
         "  import   a GPT-2 or Llama of Hugging Face (a directory), or a GPT-2 of llm.c (a .bin, version 3 "
-        "or 5), as "
-        "the\n"
+        "or 5), as the\n"
         "           first checkpoint in OUT, which holds none yet: with OUT = RUN/checkpoints,\n"
         "           `zero train --run RUN --resume` goes on from it",
     .options = options,

@@ -1,6 +1,4 @@
 /* Reads checkpoint a piece by piece and looks each range up in checkpoint b. All files of b stay open. */
-#include "tools/command/ckpt_diff.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +6,8 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "tools/command/format.h"
+#include "tools/command/command.h"
+#include "tools/text/format.h"
 
 enum { KINDS = 1 + MANIFEST_STATES_MAX };
 

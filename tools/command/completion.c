@@ -1,6 +1,7 @@
-#include "tools/command/completion.h"
-
+/* The completion of a shell. */
 #include <string.h>
+
+#include "tools/command/command.h"
 
 /* ---- bash: words, and files where a word begins with no hyphen ---- */
 

@@ -6,7 +6,7 @@
 
 #include "engine/config/config.h"
 #include "tools/command/command.h"
-#include "tools/command/settings.h"
+#include "tools/text/format.h"
 
 enum { RANKS_MAX = 65536 };
 
@@ -18,15 +18,14 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--help", NULL, "lists every key with its type, default and meaning", OPTION_FLAG,
-     offsetof(struct arguments, help)},
+    {"--help", NULL, "lists every key with its type, default and meaning", OPTION_FLAG, FIELD(help)},
     {"--changed", NULL, "prints only the keys that the file or the command line gives", OPTION_FLAG,
-     offsetof(struct arguments, changed)},
-    {"--ranks", "N", "resolves for N ranks (1)", OPTION_COUNT, offsetof(struct arguments, ranks)},
+     FIELD(changed)},
+    {"--ranks", "N", "resolves for N ranks (1)", OPTION_COUNT, FIELD(ranks)},
     {"--model", "DIR", "a Hugging Face config.json, or its directory, in place of the model block",
-     OPTION_TEXT, offsetof(struct arguments, model)},
+     OPTION_TEXT, FIELD(model)},
     {"--set", "KEY=VALUE", "takes this value for a key, as `zero train --set` does; repeatable", OPTION_EACH,
-     offsetof(struct arguments, set)},
+     FIELD(set)},
     {0},
 };
 
@@ -35,6 +34,7 @@ static int print_text(char *text) {
         fputs("zero config: no memory\n", stderr);
         return EXIT_FAILED;
     }
+    format_tame(text);
     fputs(text, stdout);
     free(text);
     return EXIT_OK;

@@ -8,7 +8,7 @@
 
 #include "offload/io_probe.h"
 #include "tools/command/command.h"
-#include "tools/command/format.h"
+#include "tools/text/format.h"
 
 struct arguments {
     uint64_t mib, ms;
@@ -16,11 +16,10 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--mib", "N", "measures in a file of N MiB (1024, or half of what is free)", OPTION_COUNT,
-     offsetof(struct arguments, mib)},
-    {"--ms", "N", "gives each measurement N milliseconds (50)", OPTION_COUNT, offsetof(struct arguments, ms)},
+    {"--mib", "N", "measures in a file of N MiB (1024, or half of what is free)", OPTION_COUNT, FIELD(mib)},
+    {"--ms", "N", "gives each measurement N milliseconds (50)", OPTION_COUNT, FIELD(ms)},
     {"--no-uring", NULL, "measures the threads that replace io_uring where the system refuses it",
-     OPTION_FLAG, offsetof(struct arguments, no_uring)},
+     OPTION_FLAG, FIELD(no_uring)},
     {0},
 };
 
@@ -39,9 +38,10 @@ static void print_table(const struct io_probe *probe) {
 }
 
 static void print_probe(const char *path, const struct io_probe *probe) {
-    printf("%s: %s, %s, aligned to %" PRIu32 " bytes; a file of %s\n\n", path, probe->io,
-           probe->direct ? "past the page cache" : "through the page cache", probe->alignment,
-           format_bytes(probe->file_bytes).chars);
+    format_line(stdout, "%s: %s, %s, aligned to %" PRIu32 " bytes; a file of %s", path, probe->io,
+                probe->direct ? "past the page cache" : "through the page cache", probe->alignment,
+                format_bytes(probe->file_bytes).chars);
+    puts("");
     print_table(probe);
     const struct io_probe_cell *best = &probe->cells[probe->suggested];
     printf("\nWith the least in flight that reaches 95 %% of the best mixture:\n"
@@ -62,8 +62,8 @@ static int run(int argc, char **argv) {
     struct stat found; /* a name with a typing error must not become a directory */
     int failed = stat(path, &found) != 0 ? errno : S_ISDIR(found.st_mode) ? 0 : ENOTDIR;
     if (failed) {
-        fprintf(stderr, "zero io: cannot measure %s: %s: name a directory on the drive\n", path,
-                strerror(failed));
+        format_line(stderr, "zero io: cannot measure %s: %s: name a directory on the drive", path,
+                    strerror(failed));
         return EXIT_FAILED;
     }
     struct log log = {.write = print_line};
@@ -75,10 +75,7 @@ static int run(int argc, char **argv) {
     struct io_probe probe;
     zero_status status = io_probe(&o, &probe, &error);
     if (status == ZERO_E_ARGUMENT) return command_usage_error("io", "%s", error.message);
-    if (status != ZERO_OK) {
-        fprintf(stderr, "zero io: %s\n", error.message);
-        return EXIT_FAILED;
-    }
+    if (status != ZERO_OK) return command_failed("io", error.message);
     print_probe(path, &probe);
     return EXIT_OK;
 }

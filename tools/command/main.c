@@ -4,11 +4,12 @@
 #include <string.h>
 
 #include "engine/comm/launch.h"
+#include "engine/config/suggest.h"
 #include "engine/zero.h"
 #include "tools/command/command.h"
-#include "tools/command/completion.h"
-#include "tools/command/streams.h"
 #include "tools/command/version.h"
+#include "tools/text/format.h"
+#include "tools/text/output.h"
 
 static int run_help(int argc, char **argv);
 static int run_completion(int argc, char **argv);
@@ -61,7 +62,12 @@ static int print_help(const struct command *command) {
 }
 
 static int unknown_command(const char *name) {
-    fprintf(stderr, "zero: \"%s\" is not a command; `zero help` lists them\n", name);
+    enum { FAR = 3 };
+    const char *near = NULL;
+    for (int i = 0; i < COMMANDS && !near; i++)
+        if (suggest_distance(name, commands[i]->name, FAR) < FAR) near = commands[i]->name;
+    format_line(stderr, "zero: \"%s\" is not a command%s%s%s; `zero help` lists them", name,
+                near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
     return EXIT_USAGE;
 }
 
@@ -91,7 +97,7 @@ static bool asks_for_help(const struct command *command, int argc, char **argv) 
 
 /* mpirun gives the same command line to all ranks: rank 0 says it. */
 static int refuse_ranks(const struct command *command, const struct launch *launch) {
-    if (launch->rank) return EXIT_USAGE;
+    if (launch->rank) return command_leave_silently();
     return command_usage_error(
         command->name, "mpirun started %u processes, and this command takes one: start it without mpirun",
         launch->size);

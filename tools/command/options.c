@@ -146,6 +146,23 @@ zero_status options_parse(const struct option *options, int argc, char **argv, v
     return status;
 }
 
+void options_fill(const struct option *options, const void *earlier, void *values) {
+    static const size_t bytes[] = {[OPTION_FLAG] = sizeof(bool),
+                                   [OPTION_COUNT] = sizeof(uint64_t),
+                                   [OPTION_REAL] = sizeof(double),
+                                   [OPTION_TEXT] = sizeof(char *),
+                                   [OPTION_MAYBE] = sizeof(struct option_maybe),
+                                   [OPTION_NAME] = sizeof(struct option_name),
+                                   [OPTION_EACH] = sizeof(struct option_each),
+                                   [OPTION_LIST] = sizeof(struct option_list)};
+    static const char nothing[sizeof(struct option_each)];
+    for (const struct option *o = options; o && o->name; o++) {
+        char *field = (char *)values + o->offset;
+        if (memcmp(field, nothing, bytes[o->kind]) == 0)
+            memcpy(field, (const char *)earlier + o->offset, bytes[o->kind]);
+    }
+}
+
 void options_help(const struct option *options, FILE *out) {
     for (const struct option *o = options; o && o->name; o++) {
         char left[64];

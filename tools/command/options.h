@@ -48,10 +48,16 @@ struct option {
     size_t offset; /* of the field in `values` */
 };
 
+/* A field of the command's `struct arguments`. */
+#define FIELD(name) offsetof(struct arguments, name)
+
 /* Fills `values` from argv[1..]. The field of an option that is not given keeps its value. `out_operand` gets the one
  * argument that belongs to no option. Errors name the wrong argument. */
 zero_status options_parse(const struct option *options, int argc, char **argv, void *values,
                           const char **out_operand, struct zero_error *error);
+
+/* Takes from `earlier` the fields that `values` lacks. */
+void options_fill(const struct option *options, const void *earlier, void *values);
 
 void options_help(const struct option *options, FILE *out);
 

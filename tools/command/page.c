@@ -5,22 +5,16 @@
 
 #include "tools/command/command.h"
 #include "tools/report/page.h"
-#include "tools/report/serve.h"
+#include "tools/text/format.h"
 
 enum { PATH_BYTES = 4096 };
 
 struct arguments {
     const char *out;
-    bool watch;
-    uint64_t port;
 };
 
 static const struct option options[] = {
-    {"--out", "FILE", "where the page goes (report.html in the run's directory)", OPTION_TEXT,
-     offsetof(struct arguments, out)},
-    {"--watch", NULL, "serves the page on 127.0.0.1 while the run goes on", OPTION_FLAG,
-     offsetof(struct arguments, watch)},
-    {"--port", "N", "for --watch (a free one)", OPTION_COUNT, offsetof(struct arguments, port)},
+    {"--out", "FILE", "where the page goes (report.html in the run's directory)", OPTION_TEXT, FIELD(out)},
     {0},
 };
 
@@ -43,15 +37,17 @@ static int write_page(const struct runs *runs, const char *path) {
     bool bad = !file;
     if (file) {
         if (runs->count == 1)
-            page_write(runs->record, 0, file);
+            page_write(runs->record, file);
         else
             page_compare(runs->record, runs->name, runs->count, file);
         bad = ferror(file);
         bad |= fclose(file) != 0;
     }
-    if (!bad) return printf("%s\n", path) > 0 ? EXIT_OK : EXIT_FAILED;
-    fprintf(stderr, "zero report: cannot write %s: %s\n", path, strerror(errno));
-    return EXIT_FAILED;
+    if (bad)
+        format_line(stderr, "zero report: cannot write %s: %s", path, strerror(errno));
+    else
+        format_line(stdout, "%s", path);
+    return bad ? EXIT_FAILED : EXIT_OK;
 }
 
 static int report(struct runs *runs, const struct arguments *a) {
@@ -60,10 +56,7 @@ static int report(struct runs *runs, const struct arguments *a) {
     error_clear(&error);
     snprintf(path, sizeof path, "%s/report.html", runs->name[0]);
     int result = EXIT_FAILED;
-    if (a->watch)
-        serve_run(runs->name[0], (uint16_t)a->port, &error);
-    else if (!read_runs(runs, &error))
-        result = write_page(runs, a->out ? a->out : path);
+    if (!read_runs(runs, &error)) result = write_page(runs, a->out ? a->out : path);
     if (error.code) fprintf(stderr, "zero report: %s\n", error.message);
     for (uint32_t r = 0; r < runs->count; r++) run_record_free(&runs->record[r]);
     return result;
@@ -74,6 +67,11 @@ static int run(int argc, char **argv) {
     error_clear(&error);
     struct arguments a = {0};
     struct runs runs = {0};
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--watch") == 0)
+            return command_usage_error(
+                "report", "--watch is gone: write the page anew, or let the run write tensorboard/ "
+                          "(\"tensorboard\": {\"enabled\": true}), which TensorBoard shows live");
     const char *last = NULL;
     int operands = 0; /* the runs come first; options_parse takes the last one */
     while (operands + 1 < argc && argv[operands + 1][0] != '-') operands++;
@@ -88,12 +86,9 @@ static int run(int argc, char **argv) {
     for (uint32_t r = 0; r < runs.count; r++)
         if (strlen(runs.name[r]) >= PATH_BYTES)
             return command_usage_error("report", "the run's directory has too long a name");
-    if (runs.count > 1 && a.watch) return command_usage_error("report", "--watch goes with one run");
     if (runs.count > 1 && !a.out)
         return command_usage_error("report",
                                    "--out is missing: name the file of the page that compares the runs");
-    if (a.port && !a.watch) return command_usage_error("report", "--port goes with --watch");
-    if (a.port > UINT16_MAX) return command_usage_error("report", "--port is at most %d", UINT16_MAX);
     return report(&runs, &a);
 }
 
@@ -104,8 +99,7 @@ const struct command command_report = {
     .description =
         "Reads what `zero train` left in the run's directory RUN: metrics.jsonl, run.json, and trace.json "
         "with\n"
-        "the timeline of two steps. The page needs nothing else, and may be made while the run goes on:\n"
-        "--watch serves it to a browser of this machine, which loads it again every five seconds.\n"
+        "the timeline of two steps. The page needs nothing else, and may be made while the run goes on.\n"
         "Several runs, at most eight, are compared on one page.\n"
         "trace.json by itself opens in ui.perfetto.dev.",
     .options = options,

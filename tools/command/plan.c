@@ -9,44 +9,47 @@
 #include <unistd.h>
 
 #include "engine/base/limits.h"
-#include "engine/config/value.h"
 #include "engine/comm/launch.h"
-#include "tools/command/automatic.h"
+#include "engine/config/value.h"
+#include "tools/automatic/automatic.h"
 #include "tools/command/command.h"
 #include "tools/plan/choice.h"
-#include "tools/plan/figure.h"
-#include "tools/plan/largest.h"
-#include "tools/plan/literature.h"
-#include "tools/plan/measure.h"
-#include "tools/plan/print.h"
+#include "tools/plan/measure/measure.h"
+#include "tools/plan/print/one_gpu.h"
+#include "tools/plan/print/figure.h"
+#include "tools/plan/print/largest.h"
+#include "tools/plan/print/literature.h"
+#include "tools/plan/print/print.h"
 #include "tools/plan/throughput.h"
 #include "tools/weights/weights.h"
 
 enum { LARGEST_SEQUENCE = 4096, SEQUENCE_MAX = 1 << 24, THREADS_MAX = 4096 };
 
 struct arguments {
-    const char *config, *model, *gpu, *hardware, *net, *link, *nvme, *price;
+    const char *config, *model, *gpu, *host, *hardware, *net, *link, *nvme, *price;
     uint64_t ranks, nodes, micro_batch, accumulate, seq, threads;
     uint64_t measure_link;
     const char *drive, *out, *host_memory, *write_config;
-    bool all, json, literature, models, measure, largest;
+    bool all, json, literature, machines, models, measure, largest;
 };
 
-#define FIELD(name) offsetof(struct arguments, name)
 static const struct option options[] = {
     {"--model", "NAME",
      "a model by name (--models lists them), or a Hugging Face config.json or its directory; by default "
      "the model block's",
      OPTION_TEXT, FIELD(model)},
     {"--gpu", "NAME", "the device: h100-80g, a100-80g, cpu, or one of --hardware's", OPTION_TEXT, FIELD(gpu)},
+    {"--host", "NAME",
+     "the host of the device: 16-cores, desktop-128g, or one of --hardware's (the device's)", OPTION_TEXT,
+     FIELD(host)},
     {"--ranks", "N", "ranks, one per device (those of one node)", OPTION_COUNT, FIELD(ranks)},
     {"--nodes", "N", "nodes that the ranks fill evenly (as few as hold them)", OPTION_COUNT, FIELD(nodes)},
     {"--net", "SPEED", "the network of one rank, as 400Gb, or of a node's ranks together, as 3200Gb/node",
      OPTION_TEXT, FIELD(net)},
     {"--link", "NAME", "the link between the ranks of a node: its name, or a speed", OPTION_TEXT,
      FIELD(link)},
-    {"--nvme", "SPEED", "a node's drives together, as 7GB/s, or 7GB/s,5GB/s to read and write", OPTION_TEXT,
-     FIELD(nvme)},
+    {"--nvme", "SPEED", "a node's drives together, as 7GB/s, or 7GB/s,5GB/s to read and write, or none",
+     OPTION_TEXT, FIELD(nvme)},
     {"--hardware", "FILE", "adds descriptions, or overrides values, in the form of configs/hardware.json",
      OPTION_TEXT, FIELD(hardware)},
     {"--micro-batch", "N", "sequences per rank in one forward and backward (the configuration's, or 1)",
@@ -76,13 +79,14 @@ static const struct option options[] = {
     {"--models", NULL, "lists the models that have names", OPTION_FLAG, FIELD(models)},
     {"--literature", NULL, "prints papers' bytes and published tokens/s beside what would be planned here",
      OPTION_FLAG, FIELD(literature)},
+    {"--machines", NULL, "prints which models one GPU trains, by its memory, its host's, and a drive",
+     OPTION_FLAG, FIELD(machines)},
     {0},
 };
-#undef FIELD
 
 /* Options of the processes that --measure starts by mpirun; the help does not show them. */
 static const struct option link_options[] = {
-    {"--measure-link", "BYTES", NULL, OPTION_COUNT, offsetof(struct arguments, measure_link)}, {0}};
+    {"--measure-link", "BYTES", NULL, OPTION_COUNT, FIELD(measure_link)}, {0}};
 
 /* Counts that a plan computes with: their products and sums fit in 64 bits, and each fits in 32. */
 static zero_status check_counts(const struct arguments *a, struct zero_error *error) {
@@ -122,7 +126,7 @@ static zero_status read_memory(const char *text, double *out, struct zero_error 
 }
 
 static zero_status find_machine(const struct arguments *a, struct machine *out, struct zero_error *error) {
-    struct hardware_choice choice = {a->gpu, a->link, a->net, a->nvme};
+    struct hardware_choice choice = {a->gpu, a->link, a->net, a->nvme, a->host};
     zero_status status = hardware_machine(a->hardware, &choice, out, error);
     if (!status) status = read_price(a->price, &out->device.price_per_hour, error);
     if (!status) status = read_memory(a->host_memory, &out->host.memory_bytes, error);
@@ -427,8 +431,10 @@ static int run(int argc, char **argv) {
         return command_usage_error("plan", "%s", error.message);
     if (arguments.models) return print_models();
     if (arguments.measure) return measure_machine(&arguments);
+    if (arguments.machines) return one_gpu_machines_print(stdout, &error) ? fail(&error) : EXIT_OK;
     if (arguments.literature) {
-        bool printed = !literature_print(stdout, &error) && !throughput_print(stdout, &error);
+        bool printed = !literature_print(stdout, &error) && !throughput_print(stdout, &error) &&
+                       !one_gpu_print(stdout, &error);
         return printed ? EXIT_OK : fail(&error);
     }
     struct config config = {0};
@@ -450,7 +456,8 @@ const struct command command_plan = {
         "Assumptions: a GPU holds the activations that `zero train` needs there, and outputs that it\n"
         "keeps where there is room (device.keep_outputs); libraries take 5 % of its memory; its norms,\n"
         "activations, sums and loss take as long as the bytes that they move;\n"
-        "the host updates offloaded state, and the ranks of a node share its memory;\n"
+        "the host updates offloaded state, and the ranks of a node share its memory, of which copies to and\n"
+        "from devices take their part;\n"
         "collectives are rings. MFU leaves recomputation out. `clipped` is a step that updates in the\n"
         "backward and then again, clipped, under the next forward, where all steps do. The stage and the "
         "offloading of\n"

@@ -6,9 +6,9 @@
 
 #include "engine/base/utf8.h"
 #include "tools/command/command.h"
-#include "tools/command/generate.h"
-#include "tools/command/interrupt.h"
 #include "tools/command/subject.h"
+#include "tools/train/job.h"
+#include "tools/train/interrupt.h"
 
 struct arguments {
     uint64_t tokens, seed;
@@ -19,29 +19,27 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--tokens", "N", "generates N tokens (256)", OPTION_COUNT, offsetof(struct arguments, tokens)},
+    {"--tokens", "N", "generates N tokens (256)", OPTION_COUNT, FIELD(tokens)},
     {"--prompt", "TEXT", "the text that the sample continues; only where tokens are bytes", OPTION_TEXT,
-     offsetof(struct arguments, prompt)},
+     FIELD(prompt)},
     {"--prompt-ids", "N,N,...",
      "the same as numbers of tokens, which tools/tokenize --ids prints (zero-tokenize where zero is "
      "installed)",
-     OPTION_TEXT, offsetof(struct arguments, ids)},
+     OPTION_TEXT, FIELD(ids)},
     {"--tokenizer", "PATH",
      "a tokenizer.json, or its directory, to print tokens as text (that of the model's directory)",
-     OPTION_TEXT, offsetof(struct arguments, tokenizer)},
+     OPTION_TEXT, FIELD(tokenizer)},
     {"--temperature", "T", "divides the logits; 0: always the most probable token (0.8)", OPTION_REAL,
-     offsetof(struct arguments, temperature)},
-    {"--top-k", "K", "draws from the K most probable tokens (all)", OPTION_COUNT,
-     offsetof(struct arguments, top_k)},
+     FIELD(temperature)},
+    {"--top-k", "K", "draws from the K most probable tokens (all)", OPTION_COUNT, FIELD(top_k)},
     {"--top-p", "P", "draws from the fewest tokens that have this probability together (1)", OPTION_REAL,
-     offsetof(struct arguments, top_p)},
-    {"--ignore-end", NULL, "goes on after the model's end of text", OPTION_FLAG,
-     offsetof(struct arguments, ignore_end)},
+     FIELD(top_p)},
+    {"--ignore-end", NULL, "goes on after the model's end of text", OPTION_FLAG, FIELD(ignore_end)},
     {"--no-cache", NULL, "computes keys and values of all tokens again for each token", OPTION_FLAG,
-     offsetof(struct arguments, no_cache)},
+     FIELD(no_cache)},
     {"--ema", NULL, "takes the checkpoint's averaged weights (ema.decay of the configuration)", OPTION_FLAG,
-     offsetof(struct arguments, average)},
-    {"--seed", "N", "of the draws (1)", OPTION_COUNT, offsetof(struct arguments, seed)},
+     FIELD(average)},
+    {"--seed", "N", "of the draws (1)", OPTION_COUNT, FIELD(seed)},
     {0},
 };
 
@@ -58,10 +56,10 @@ static zero_status read_ids(const char *text, uint32_t vocab, int32_t **out, uin
         if (isdigit((unsigned char)*at)) {
             unsigned long id = strtoul(at, &end, 10);
             if (id >= vocab)
-                return error_set(error, ZERO_E_ARGUMENT,
-                                 "--prompt-ids: %lu is not below vocab_size %u: are these "
-                                 "another tokenizer's numbers?",
-                                 id, vocab);
+                return error_set(
+                    error, ZERO_E_ARGUMENT,
+                    "--prompt-ids: %lu is not below vocab_size %u: are these another tokenizer's numbers?",
+                    id, vocab);
             ids[(*out_count)++] = (int32_t)id;
         } else if (*at != ',' && !isspace((unsigned char)*at)) {
             return error_set(error, ZERO_E_ARGUMENT,
@@ -74,14 +72,15 @@ static zero_status read_ids(const char *text, uint32_t vocab, int32_t **out, uin
                       : error_set(error, ZERO_E_ARGUMENT, "--prompt-ids has no number: write them as 1,2,3");
 }
 
-static zero_status read_prompt(const struct arguments *a, struct job *job, int32_t **ids,
-                               struct zero_error *error) {
+static zero_status read_prompt(const struct arguments *a, const char *tokenizer, struct job *job,
+                               int32_t **ids, struct zero_error *error) {
     job->is_text = job->model.vocab <= 256 && !job->sampling.decoder && !a->ids;
     if (a->prompt && !job->is_text)
-        return error_set(
-            error, ZERO_E_ARGUMENT,
-            "--prompt is text, and to cut it into the model's tokens needs a tokenizer: give --prompt-ids "
-            "with what tools/tokenize --ids prints for it");
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "--prompt is text, and to cut it into the model's tokens needs a tokenizer: give "
+                         "--prompt-ids with what tools/tokenize %s --ids TEXT prints for it, or --chat TEXT "
+                         "for a message by the chat template",
+                         *tokenizer ? tokenizer : "MODEL-DIRECTORY");
     if (a->prompt && a->ids)
         return error_set(error, ZERO_E_ARGUMENT, "--prompt and --prompt-ids are two prompts: drop one");
     if (!a->ids) return ZERO_OK;
@@ -104,7 +103,13 @@ static zero_status sample(struct subject *s, struct job *job, struct zero_error 
     zero_engine *engine = NULL;
     fit_context(job, s);
     job->model = s->model;
+    char settings[300];
     zero_status status = subject_load(s, &engine, &gpt, error);
+    subject_settings(s, settings, sizeof settings);
+    if (!status && *settings)
+        fprintf(stderr, "zero sample: settings %s%s%s\n", settings,
+                job->sampling.decoder && *s->tokenizer ? "; tokens of " : "",
+                job->sampling.decoder ? s->tokenizer : "");
     if (!status) {
         interrupt_enter(INTERRUPT_RUNNING, "sampling");
         status = generate(engine, gpt, job, error);
@@ -131,7 +136,7 @@ static zero_status run_sample(const char *path, const struct arguments *a, struc
                                      .begin = subject.begin,
                                      .has_begin = subject.has_begin,
                                      .no_cache = a->no_cache};
-    if (!status) status = read_prompt(a, &job, &ids, error);
+    if (!status) status = read_prompt(a, subject.tokenizer, &job, &ids, error);
     if (!status) status = sample(&subject, &job, error);
     decoder_close(decoder);
     subject_close(&subject);
@@ -151,10 +156,7 @@ static int run(int argc, char **argv) {
     if (!path) return command_usage_error("sample", "DIR is missing; name a checkpoint");
     if (!is_share(arguments.top_p))
         return command_usage_error("sample", "--top-p is a probability: give more than 0, and at most 1");
-    if (interrupt_open("sample", true, &error) != ZERO_OK) {
-        fprintf(stderr, "zero sample: %s\n", error.message);
-        return EXIT_FAILED;
-    }
+    if (interrupt_open("sample", true, &error) != ZERO_OK) return command_failed("sample", error.message);
     zero_status status = run_sample(path, &arguments, &error);
     if (status == ZERO_E_INTERRUPTED) return interrupt_exit_status();
     if (status != ZERO_OK) fprintf(stderr, "zero sample: %s\n", error.message);

@@ -1,4 +1,4 @@
-#include "tools/command/settings.h"
+#include "tools/command/command.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -7,30 +7,39 @@
 
 #include "engine/base/utf8.h"
 #include "engine/config/key.h"
-#include "engine/config/scan.h"
-#include "engine/config/tree.h"
+#include "engine/config/text/scan.h"
+#include "engine/config/text/tree.h"
 
 enum { KEY_BYTES = 256 };
 
-/* A text that is no JSON is a string: --set data.path=text.txt. */
-static struct json_object *parse_value(const char *text) {
+/* A text that is no JSON is a string: --set data.path=text.txt. False: no memory. */
+static bool parse_value(const char *text, struct json_object **out) {
     struct zero_error ignored;
-    struct json_object *value;
     error_clear(&ignored);
-    if (config_scan_value(text, strlen(text), "", &ignored) ||
-        config_tree_parse(text, strlen(text), ZERO_E_CONFIG, &value, &ignored))
-        return json_object_new_string(text);
-    return value;
+    zero_status scanned = config_scan_value(text, strlen(text), "", &ignored);
+    if (!scanned) return config_tree_parse(text, strlen(text), ZERO_E_CONFIG, out, &ignored) == ZERO_OK;
+    *out = scanned == ZERO_E_MEMORY ? NULL : json_object_new_string(text);
+    return *out;
 }
 
-/* The block `name` in `parent`, made if it is not there. */
+/* Takes over the value. */
+static bool add(struct json_object *to, const char *name, struct json_object *value) {
+    bool added = to && json_object_object_add(to, name, value) == 0;
+    if (!added) json_object_put(value);
+    return added;
+}
+
+/* The block `name` in `parent`, made if it is not there. NULL: no memory. */
 static struct json_object *block_in(struct json_object *parent, const char *name) {
     struct json_object *block = NULL;
     if (json_object_object_get_ex(parent, name, &block) && json_object_is_type(block, json_type_object))
         return block;
     block = json_object_new_object();
-    json_object_object_add(parent, name, block);
-    return block;
+    return block && add(parent, name, block) ? block : NULL;
+}
+
+static zero_status no_memory(struct zero_error *error) {
+    return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
 }
 
 static zero_status apply_one(struct json_object *root, const char *setting, bool other_model,
@@ -45,18 +54,17 @@ static zero_status apply_one(struct json_object *root, const char *setting, bool
     memcpy(key, setting, length);
     key[length] = 0;
     if (other_model && strncmp(key, "model.", 6) == 0)
-        return error_set(
-            error, ZERO_E_ARGUMENT,
-            "--set %s: --model takes the place of the model block: change the key in its config.json, "
-            "or leave --model out",
-            key);
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "--set %s: --model takes the place of the model block: change the key in its "
+                         "config.json, or leave --model out",
+                         key);
     struct json_object *block = root;
     for (char *point; (point = strchr(at, '.')); at = point + 1) {
         *point = 0;
         block = block_in(block, at);
     }
-    json_object_object_add(block, at, parse_value(equals + 1));
-    return ZERO_OK;
+    struct json_object *value;
+    return parse_value(equals + 1, &value) && add(block, at, value) ? ZERO_OK : no_memory(error);
 }
 
 /* Checks only that the text is JSON: the settings may correct errors of the configuration. */
@@ -64,8 +72,7 @@ static zero_status read_root(const char *path, struct json_object **out, struct 
     struct config_text t;
     zero_status status = config_text_read(path, &t, error);
     if (!status) status = config_scan(t.text, t.length, t.name, error);
-    if (!status) *out = json_tokener_parse(t.text);
-    if (!status && !*out) status = error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", t.name);
+    if (!status) status = config_tree_parse(t.text, t.length, ZERO_E_CONFIG, out, error);
     free(t.text);
     return status;
 }
@@ -74,10 +81,9 @@ zero_status settings_text(const char *config_path, char **out, struct zero_error
     struct json_object *root = NULL;
     *out = NULL;
     zero_status status = read_root(config_path, &root, error);
-    if (!status) *out = strdup(json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN));
+    if (!status) *out = config_tree_print(root, JSON_C_TO_STRING_PLAIN);
     json_object_put(root);
-    if (status || *out) return status;
-    return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+    return status || *out ? status : no_memory(error);
 }
 
 zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
@@ -88,10 +94,9 @@ zero_status settings_apply(const char *config_path, const struct option_each *se
     zero_status status = read_root(config_path, &root, error);
     for (uint64_t i = 0; i < set->count && !status; i++)
         status = apply_one(root, set->items[i], other_model, error);
-    if (!status) *out = strdup(json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN));
+    if (!status) *out = config_tree_print(root, JSON_C_TO_STRING_PLAIN);
     json_object_put(root);
-    if (status || *out) return status;
-    return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+    return status || *out ? status : no_memory(error);
 }
 
 void settings_mark(struct config *config, const struct option_each *set) {

@@ -9,9 +9,8 @@
 
 #include "engine/base/limits.h"
 #include "tools/command/command.h"
-#include "tools/plan/hardware.h"
+#include "tools/plan/machine/hardware.h"
 #include "tools/sim/case.h"
-#include "tools/sim/report.h"
 #include "tools/sim/scaling.h"
 
 enum { TRACE_RANKS_DEFAULT = 8, STEPS_DEFAULT = 5, SEQUENCE_MAX = 1 << 24 };
@@ -23,7 +22,6 @@ struct arguments {
     bool data;
 };
 
-#define FIELD(name) offsetof(struct arguments, name)
 static const struct option options[] = {
     {"--ranks", "N", "virtual ranks, one per device (8); with --csv or --svg the largest number (1024)",
      OPTION_COUNT, FIELD(ranks)},
@@ -45,7 +43,8 @@ static const struct option options[] = {
     {"--micro-batch", "N", "sequences per rank in one forward and backward (the configuration's, or 1)",
      OPTION_COUNT, FIELD(job.micro_batch)},
     {"--seq", "N", "tokens of a sequence (the model's most, or 2048)", OPTION_COUNT, FIELD(job.seq)},
-    {"--gpu", "NAME", "the device, of configs/hardware.json (h100-80g)", OPTION_TEXT, FIELD(job.gpu)},
+    {"--gpu", "NAME", "the device, of configs/hardware.json (the only one of --hardware, else h100-80g)",
+     OPTION_TEXT, FIELD(job.gpu)},
     {"--link", "NAME", "the link between the ranks of a node: its name, or a speed", OPTION_TEXT,
      FIELD(job.link)},
     {"--net", "SPEED", "the network of one rank, as 400Gb, or of a node's ranks together, as 3200Gb/node",
@@ -68,7 +67,6 @@ static const struct option options[] = {
     {"--svg", "FILE", "draws this table as a chart", OPTION_TEXT, FIELD(svg)},
     {0},
 };
-#undef FIELD
 
 static int fail(const struct zero_error *error) {
     fprintf(stderr, "zero sim: %s\n", error->message);
@@ -160,6 +158,9 @@ static int simulate(const struct arguments *a, const struct job *job, uint32_t f
     uint32_t ranks = a->ranks ? (uint32_t)a->ranks : 8;
     zero_status status = job_place(job, ranks, (uint32_t)a->shard, &r, error);
     if (status) return fail(error);
+    char assumption[200];
+    if (machine_assumes(&job->machine, r.setup.terms.precision.compute, assumption, sizeof assumption))
+        fprintf(stderr, "zero sim: %s\n", assumption);
     r.setup.steps = (uint32_t)a->steps;
     r.setup.seed = a->seed;
     r.setup.faults = faults;

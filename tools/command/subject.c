@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "tools/command/agreement.h"
+#include "tools/text/format.h"
+#include "tools/train/job.h"
 #include "tools/weights/weights.h"
 
 /* The optimizer has no state. */
@@ -62,35 +63,71 @@ static void read_generation(struct subject *s) {
 
 /* ---- a checkpoint ---- */
 
+static bool is_on(const struct manifest *m, const char *key) {
+    const char *value = manifest_config(m, key);
+    return value && strcmp(value, "true") == 0;
+}
+
+/* The settings of the run's data, but its files. */
+static char *begin_of(const struct manifest *m, uint64_t batch, uint64_t seed) {
+    static const char *const keys[] = {"document_end", "bytes", "eval"};
+    char *text = NULL, key[64];
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+    if (!f) return NULL;
+    fprintf(f, BEGIN ", \"data\": {\"order\": \"sequential\"", batch, seed);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(key, sizeof key, "data.%s", keys[i]);
+        if (manifest_config(m, key)) fprintf(f, ", \"%s\": %s", keys[i], manifest_config(m, key));
+    }
+    fputc('}', f);
+    return fclose(f) == 0 ? text : (free(text), NULL);
+}
+
 static zero_status read_checkpoint(struct subject *s, const struct checkpoint *c, uint64_t batch,
                                    uint64_t seed, struct zero_error *error) {
     const struct manifest *m = &c->manifest;
-    const char *end = manifest_config(m, "data.document_end");
-    char begin[256];
+    const char *context = manifest_config(m, "data.context");
     snprintf(s->path, sizeof s->path, "%s", c->path);
     if (!manifest_config(m, "model.vocab_size"))
         return error_set(error, ZERO_E_ARGUMENT,
                          "%s is not a GPT's checkpoint: its configuration has no model block", c->path);
     for (uint32_t i = 0; i < m->notes.count; i++)
         take_note(s, m->notes.entry[i].key, m->notes.entry[i].value);
-    snprintf(begin, sizeof begin, BEGIN ", \"data\": {\"document_end\": %s}", batch, seed, end ? end : "-1");
-    zero_status status = weights_block_config(m, begin, &s->config, error);
+    char *begin = begin_of(m, batch, seed);
+    zero_status status = begin ? weights_block_config(m, begin, &s->config, error)
+                               : error_set(error, ZERO_E_MEMORY, "no memory for the run's settings");
+    free(begin);
     if (!status) s->model = weights_model(&s->config.model);
+    s->context = context ? strtoull(context, NULL, 10) : 0;
+    if (!s->context) s->context = s->model.context;
+    if (!manifest_note(m, "run")) s->context = 0; /* imported, or of a program */
+    s->dtype = is_on(m, "bf16.enabled") || is_on(m, "bfloat16.enabled") ? DTYPE_BF16
+               : is_on(m, "fp16.enabled")                               ? DTYPE_F16
+                                                                        : DTYPE_F32;
     s->model.documents = s->config.data.document_end >= 0;
     return status;
 }
 
-void subject_checkpoints(const char *path, char out[4096]) {
-    bool run = has(path, "checkpoints") && !has(path, "manifest.json") && !has(path, "latest");
-    snprintf(out, 4096, "%s%s", path, run ? "/checkpoints" : "");
+zero_status subject_checkpoints(const char *path, char out[4096], struct zero_error *error) {
+    bool within = has(path, "checkpoints"), run = !has(path, "manifest.json") && !has(path, "latest");
+    snprintf(out, 4096, "%s%s", path, run && within ? "/checkpoints" : "");
+    if (access(path, F_OK) != 0)
+        return error_set(error, ZERO_E_ARGUMENT, "%s is not there: give a run's directory, or a checkpoint",
+                         path);
+    if (run && !within && has(path, "run.json"))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%s is a run that saved no checkpoint: zero train --save-every N makes them", path);
+    return ZERO_OK;
 }
 
 static zero_status open_checkpoint(struct subject *s, const char *path, uint64_t batch, uint64_t seed,
                                    struct zero_error *error) {
     char inner[4096];
     struct checkpoint checkpoint;
-    subject_checkpoints(path, inner);
-    zero_status status = checkpoint_open(storage_posix(), inner, &checkpoint, error);
+    zero_status status = subject_checkpoints(path, inner, error);
+    if (status) return status;
+    status = checkpoint_open(storage_posix(), inner, &checkpoint, error);
     if (!status) status = read_checkpoint(s, &checkpoint, batch, seed, error);
     checkpoint_close(&checkpoint);
     return status;
@@ -101,7 +138,7 @@ static zero_status open_checkpoint(struct subject *s, const char *path, uint64_t
 /* A run's directory, and the checkpoint of a C host, may have a config.json, too. */
 static bool is_foreign(const char *path) {
     size_t length = strlen(path);
-    if (has(path, "manifest.json") || (has(path, "run.json") && has(path, "checkpoints"))) return false;
+    if (has(path, "manifest.json") || has(path, "run.json")) return false;
     return has(path, "config.json") || (length > 4 && strcmp(path + length - 4, ".bin") == 0);
 }
 
@@ -119,6 +156,16 @@ static zero_status open_foreign(struct subject *s, const char *path, uint64_t ba
     return status ? status : weights_note_source(s->pretrained.weights, take_note, s);
 }
 
+/* If the model's directory is gone, the run keeps its tokenizer. */
+static void find_tokenizer(struct subject *s) {
+    char run[SUBJECT_RUN_BYTES];
+    subject_run(s, run);
+    if (!*s->tokenizer || !*run || access(s->tokenizer, F_OK) == 0 || !has(run, WEIGHTS_COMPANIONS "/of_run"))
+        return;
+    if (strlen(run) + sizeof "/" WEIGHTS_COMPANIONS > sizeof s->tokenizer) return;
+    sprintf(s->tokenizer, "%s/" WEIGHTS_COMPANIONS, run);
+}
+
 /* ---- interface ---- */
 
 zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct subject *out,
@@ -127,6 +174,7 @@ zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct
     zero_status status = is_foreign(path) ? open_foreign(out, path, batch, seed, error)
                                           : open_checkpoint(out, path, batch, seed, error);
     if (status) return status;
+    find_tokenizer(out);
     read_generation(out);
     out->has_begin &= (uint32_t)out->begin < out->model.vocab;
     const char *problem = gpt_config_problem(&out->model);
@@ -144,15 +192,45 @@ zero_status subject_failed(zero_status status, struct zero_error *error) {
                   : error_set(error, ZERO_E_INTERNAL, "%s", zero_last_error());
 }
 
+static zero_engine *open_engine(struct subject *s) {
+    static const char *const types[] = {[DTYPE_F32] = "",
+                                        [DTYPE_BF16] = ", \"bf16\": {\"enabled\": true}",
+                                        [DTYPE_F16] = ", \"fp16\": {\"enabled\": true}"};
+    char json[256];
+    snprintf(json, sizeof json, BEGIN "%s}", s->config.micro_batch, s->config.seed, types[s->dtype]);
+    zero_runtime runtime = {.struct_size = sizeof runtime, .local = s->local};
+    return zero_engine_init_with(json, &runtime);
+}
+
+void subject_run(const struct subject *s, char out[SUBJECT_RUN_BYTES]) {
+    *out = 0;
+    if (s->pretrained.weights) return;
+    snprintf(out, SUBJECT_RUN_BYTES, "%s/../..", s->path);
+    if (!has(out, "run.json")) *out = 0;
+}
+
+void subject_settings(const struct subject *s, char *out, size_t capacity) {
+    *out = 0;
+    if (!s->context) return;
+    snprintf(out, capacity, "of the run: %s, sequences of %s tokens%s%s", dtype_name(s->dtype),
+             format_grouped(s->context).chars, s->lacks ? "; in fp32, because " : "",
+             s->lacks ? s->lacks : "");
+}
+
 zero_status subject_load(struct subject *s, zero_engine **out_engine, struct gpt **out_gpt,
                          struct zero_error *error) {
-    char json[256];
-    snprintf(json, sizeof json, BEGIN "}", s->config.micro_batch, s->config.seed);
     *out_engine = NULL, *out_gpt = NULL;
     s->local = zero_local_create(1);
     if (!s->local) return subject_failed(ZERO_OK, error);
-    zero_runtime runtime = {.struct_size = sizeof runtime, .local = s->local};
-    zero_engine *engine = *out_engine = zero_engine_init_with(json, &runtime);
+    zero_engine *engine = *out_engine = open_engine(s);
+    const char *lacks = engine ? gpt_engine_problem(engine) : NULL;
+    if (lacks && s->dtype != DTYPE_F32) {
+        s->lacks = lacks, s->dtype = DTYPE_F32;
+        zero_engine_destroy(engine);
+        zero_local_destroy(s->local);
+        s->local = zero_local_create(1);
+        engine = *out_engine = s->local ? open_engine(s) : NULL;
+    }
     if (!engine) return subject_failed(ZERO_OK, error);
     zero_status status = gpt_create(engine, &s->model, (uint32_t)s->config.micro_batch, out_gpt);
     if (status == ZERO_E_MEMORY && !*gpt_last_error() && !*zero_last_error())
@@ -186,6 +264,11 @@ struct decoder *subject_find_decoder(const char *directory, const char *command)
     struct decoder *decoder = NULL;
     struct zero_error why;
     error_clear(&why);
+    if (access(directory, F_OK) != 0)
+        fprintf(stderr,
+                "zero %s: warning: numbers of tokens follow in place of text: %s, from which the model came, "
+                "is not there any more; zero sample --tokenizer PATH names where its tokenizer is now\n",
+                command, directory);
     if (has(directory, "tokenizer.json") && decoder_open(directory, &decoder, &why) != ZERO_OK)
         fprintf(stderr, "zero %s: warning: numbers of tokens follow in place of text: %s\n", command,
                 why.message);

@@ -1,4 +1,4 @@
-#include "tools/data/contents.h"
+#include "tools/data/corpus.h"
 
 #include <errno.h>
 #include <fcntl.h>

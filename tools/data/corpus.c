@@ -119,11 +119,10 @@ static zero_status find_format(const char *path, const int32_t header[3], const 
                                struct zero_error *error) {
     *out = header[0] == TOKEN_FILE_WIDE_MAGIC ? &token_formats[1] : &token_formats[0];
     if (header[0] != (*out)->magic)
-        return error_set(
-            error, ZERO_E_IO,
-            "data: %s is not a token file: its magic number is %d, expected %d (llm.c's format); text must "
-            "not be named .bin",
-            path, header[0], TOKEN_FILE_MAGIC);
+        return error_set(error, ZERO_E_IO,
+                         "data: %s is not a token file: its magic number is %d, expected %d (llm.c's "
+                         "format); text must not be named .bin",
+                         path, header[0], TOKEN_FILE_MAGIC);
     if (header[1] != (*out)->version)
         return error_set(error, ZERO_E_IO, "data: %s has token file version %d, expected %d", path, header[1],
                          (*out)->version);

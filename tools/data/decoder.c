@@ -126,11 +126,10 @@ static zero_status read_kind(const struct json *document, const char *path, stru
     for (uint64_t i = 0; json_is_list(list) && i < json_count(list); i++)
         good = good && read_part(json_at(list, i), d, spell);
     if (good && *spell) return ZERO_OK;
-    return error_set(
-        error, ZERO_E_UNSUPPORTED,
-        "%s: its decoder is neither byte-level nor SentencePiece's: the numbers of tokens can be "
-        "printed without it",
-        path);
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "%s: its decoder is neither byte-level nor SentencePiece's: the numbers of tokens can "
+                     "be printed without it",
+                     path);
 }
 
 /* ---- tokens ---- */

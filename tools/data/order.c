@@ -2,17 +2,13 @@
 
 #include <string.h>
 
+#include "engine/base/hash.h"
+
 enum {
     FEISTEL_ROUNDS = 6
 }; /* four rounds make a pseudo-random permutation (Luby and Rackoff 1988); two more for small halves */
 
-/* splitmix64's finaliser. */
-static uint64_t mix(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
+static uint64_t mix(uint64_t x) { return hash_mix(x + HASH_STEP); }
 
 static uint32_t half_bits(uint64_t samples) {
     uint32_t bits = 1;

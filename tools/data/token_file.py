@@ -31,12 +31,19 @@ def read_json(path):
         return {}
 
 
+def model_of(path):
+    """The directory of the model with which a run of zero began; else the path as it is."""
+    options = read_json(path / "run.json").get("kept", {}).get("options", []) if path.is_dir() and not (path / "tokenizer.json").exists() else []
+    return Path(options[options.index("--model") + 1]) if "--model" in options[:-1] else path
+
+
 class Tokenizer:
     def __init__(self, path, masks=True):
         try:
             import tokenizers
         except ImportError:
             fail(f"{sys.executable} has no package tokenizers: pip install tokenizers, or name another Python by PYTHON")
+        path = model_of(path)
         self.directory = path if path.is_dir() else path.parent
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
@@ -91,6 +98,11 @@ class Tokenizer:
                 fail(f"{where}: the chat template refuses the messages: {error}")
 
         return render
+
+    def prompt_chat(self, text):
+        """The tokens of a user's message, up to where the assistant's begins."""
+        render = self.renderer({}, "--chat")
+        return self.encode(render([{"role": "user", "content": text}], add_generation_prompt=True), special=False)[0]
 
     def encode_chat(self, messages, options, where):
         render = self.renderer(options, where)
@@ -305,16 +317,20 @@ def write_partial(tokenizer, end, paths, partial, partial_mask):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="tools/tokenize", usage="tools/tokenize TOKENIZER OUT.bin FILE... [--end TOKEN] [--no-mask] | TOKENIZER --ids TEXT")
+    parser = argparse.ArgumentParser(prog="tools/tokenize", usage="tools/tokenize TOKENIZER OUT.bin FILE... [--end TOKEN] [--no-mask] | TOKENIZER --ids TEXT | TOKENIZER --chat TEXT")
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--end")
     parser.add_argument("--no-mask", action="store_true")
     parser.add_argument("--ids")
+    parser.add_argument("--chat")
     arguments = parser.parse_args()
     if arguments.ids is not None:
         print(*Tokenizer(arguments.tokenizer).prompt(arguments.ids), sep=",")
+        return
+    if arguments.chat is not None:
+        print(*Tokenizer(arguments.tokenizer).prompt_chat(arguments.chat), sep=",")
         return
     if not arguments.files:
         parser.error("name the file to write, and files to read")

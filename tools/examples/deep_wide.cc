@@ -117,7 +117,7 @@ struct linear {
 
     void forward(const matrix &x, matrix &y) const {
         zero::use in = unit.forward();
-        zero::span<float> w = weight.value(), b = bias.value();
+        zero::span<const float> w = weight.value(), b = bias.value();
         for (std::size_t r = 0; r < BATCH; r++)
             for (std::size_t o = 0; o < outs; o++) {
                 float sum = b[o];
@@ -128,7 +128,8 @@ struct linear {
 
     void backward(const matrix &x, const matrix &dy, matrix &dx) const {
         zero::use in = unit.backward();
-        zero::span<float> w = weight.value(), dw = weight.grad(), db = bias.grad();
+        zero::span<const float> w = weight.value();
+        zero::span<float> dw = weight.grad(), db = bias.grad();
         dx.assign(dx.size(), 0);
         for (std::size_t r = 0; r < BATCH; r++)
             for (std::size_t o = 0; o < outs; o++) {

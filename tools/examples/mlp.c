@@ -232,8 +232,7 @@ static void *run_rank(void *argument) {
     char json[256], hash[33];
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": %u, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
-             "{\"lr\": 1e-3}}, "
-             "\"zero_optimization\": {\"stage\": %u}}",
+             "{\"lr\": 1e-3}}, \"zero_optimization\": {\"stage\": %u}}",
              (unsigned)flags.batch, (unsigned)flags.stage);
     zero_runtime runtime = {.struct_size = sizeof runtime, .local = rank->local, .local_rank = rank->index};
     zero_engine *engine = zero_engine_init_with(json, &runtime);

@@ -5,19 +5,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum {
-    LINE_BYTES = 64,
-    PAGE_BYTES = 4096,
-    HUGE_BYTES = 2 << 20,
-    CHECKPOINT_SLOTS =
-        2 /* beside one for each micro-batch: one that is made, and one that still leaves or comes */
-};
+#include "engine/base/integer.h"
+
+enum { LINE_BYTES = 64, PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20 };
 
 /* Starts each array on its own cache line, a few lines past a multiple of the page. Arrays that are read side by side
  * then use different sets of the cache. */
 static void *take_from(struct arena *arena, uint64_t count, uint64_t element_bytes) {
     uint64_t start = arena->bytes;
-    uint64_t bytes = (count * element_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    uint64_t bytes = round_up(count * element_bytes, LINE_BYTES);
     arena->bytes += bytes + 5 * LINE_BYTES;
     return arena->memory ? (char *)arena->memory + start : NULL;
 }
@@ -28,45 +24,32 @@ static void *take(struct activations *a, uint64_t count, uint64_t element_bytes)
 
 static float *take_floats(struct activations *a, uint64_t count) { return take(a, count, sizeof(float)); }
 
-static uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
-
-static uint64_t round_up_bytes(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
-
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* The elements of the largest unit. */
 static uint64_t widest_unit(const struct gpt_config *c, bool vectors_alone) {
     struct gpt_config untied = *c; /* a tied head has a gradient, too */
     untied.tied = false;
     uint64_t most = declared_elements(&untied, 0, vectors_alone);
     for (uint32_t unit = 1; unit <= c->layers + 1; unit += c->layers) /* all blocks have the same size */
-        most = larger(most, declared_elements(&untied, unit, vectors_alone));
+        most = max64(most, declared_elements(&untied, unit, vectors_alone));
     return most;
 }
 
 uint64_t checkpoint_place_bytes(const struct gpt_config *c, uint32_t batch, zero_dtype dtype) {
     uint64_t number_bytes = c->gpu && dtype != ZERO_F32 ? 2 : sizeof(float); /* the host computes in fp32 */
-    return round_up_bytes((uint64_t)batch * c->context * c->width * number_bytes, PAGE_BYTES);
-}
-
-void activations_size(struct activations *a, const struct gpt_config *c, uint32_t batch) {
-    uint64_t most = (uint64_t)checkpoint_segments(c) * c->micros, slots = c->micros + CHECKPOINT_SLOTS;
-    a->rows = batch * c->context;
-    a->checkpoint_slots = (uint32_t)(slots < most ? slots : most);
-    a->checkpoint_bytes = checkpoint_place_bytes(c, batch, ZERO_F32);
+    return round_up((uint64_t)batch * c->context * c->width * number_bytes, PAGE_BYTES);
 }
 
 static void plan_sizes(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads) {
-    activations_size(a, c, batch);
+    a->rows = batch * c->context;
     /* Every thread has a tile, if there are enough rows. */
-    a->tile_rows = round_up((a->rows + threads - 1) / threads, 16);
+    a->tile_rows = (uint32_t)round_up((a->rows + threads - 1) / threads, 16);
     if (a->tile_rows > TILE_ROWS_MAX) a->tile_rows = TILE_ROWS_MAX;
     a->tiles = (a->rows + a->tile_rows - 1) / a->tile_rows;
     uint32_t head_tiles = threads > HEAD_TILES ? threads : HEAD_TILES;
     if (head_tiles > a->tiles) head_tiles = a->tiles;
     a->head_rows = head_tiles * a->tile_rows;
     a->partial_stride = widest_unit(c, true) + LINE_BYTES / sizeof(float);
-    a->strip_stride = round_up(c->context, 16) + 16;
+    a->strip_stride = (uint32_t)round_up(c->context, 16) + 16;
     a->strip_elements = 2ull * QUERY_ROWS * a->strip_stride + 2ull * c->context * c->head_width + QUERY_ROWS;
     a->strip_elements = (a->strip_elements + 15) / 16 * 16;
 }
@@ -119,7 +102,7 @@ static void plan_scratch(struct activations *a, const struct gpt_config *c, uint
 static uint64_t rounded_columns(const struct gpt_config *c) {
     uint64_t last = projection_right(c, PROJECT_QKV), middle = 0;
     for (uint32_t i = 0; i < PROJECTIONS; i++) middle += i == PROJECT_QKV ? 0 : projection_right(c, i);
-    return larger(larger(last, middle), c->width);
+    return max64(max64(last, middle), c->width);
 }
 
 static void plan_wide(struct activations *a, const struct gpt_config *c, bool vectors_alone) {
@@ -128,19 +111,19 @@ static void plan_wide(struct activations *a, const struct gpt_config *c, bool ve
 }
 
 static void plan_bf16(struct activations *a, const struct gpt_config *c, uint32_t threads) {
-    uint64_t widest = larger(c->width, c->vocab);
+    uint64_t widest = max64(c->width, c->vocab);
     for (uint32_t i = 0; i < PROJECTIONS; i++)
-        widest = larger(
-            widest, larger(extent_of(c, architecture_of(c)->projection[i].inputs), projection_outputs(c, i)));
-    a->operand_elements = larger(a->tile_rows * widest, (uint64_t)a->rows * PANEL_ROWS);
+        widest = max64(
+            widest, max64(extent_of(c, architecture_of(c)->projection[i].inputs), projection_outputs(c, i)));
+    a->operand_elements = max64(a->tile_rows * widest, (uint64_t)a->rows * PANEL_ROWS);
     a->operands = take(a, threads * a->operand_elements, sizeof *a->operands);
     a->rounded = take(a, a->rows * rounded_columns(c), sizeof *a->rounded);
 }
 
 /* Slots of checkpoints on their way to the drive and back: whole pages, as the drive needs them. */
-static void plan_checkpoints(struct activations *a) {
-    a->device.bytes = round_up_bytes(a->device.bytes, PAGE_BYTES);
-    a->checkpoints = take(a, a->checkpoint_slots, a->checkpoint_bytes);
+static void plan_checkpoints(struct activations *a, const struct gpt_config *c, uint32_t batch) {
+    a->device.bytes = round_up(a->device.bytes, PAGE_BYTES);
+    a->checkpoints = take(a, checkpoint_slots(c), checkpoint_place_bytes(c, batch, ZERO_F32));
 }
 
 /* The input of block `i`: kept, or in a buffer that all segments share. NULL: in the slots of checkpoints. */
@@ -204,7 +187,7 @@ static void plan(struct activations *a, const struct gpt_config *config, uint32_
     if (compute != ZERO_F32) plan_wide(a, c, compute == ZERO_BF16);
     if (compute == ZERO_BF16) plan_bf16(a, c, threads);
     if (in_use) plan_saved(a, &again, c, batch);
-    if (checkpoints_leave(c)) plan_checkpoints(a);
+    if (checkpoints_leave(c)) plan_checkpoints(a, c, batch);
     for (uint32_t m = 0; m < c->micros; m++) {
         plan_waiting(a, c, batch, threads, cut, in_use ? &again : NULL);
         if (each) each[m] = *a;

@@ -53,13 +53,20 @@ enum { CUDA_CHECKPOINT_SLOTS = 4 };
 /* The inputs of so many segments, the last ones, never go to the drive: on a GPU those of two segments are on the device, and those
  * before them in pinned memory. */
 static inline uint32_t checkpoints_kept(const struct gpt_config *c) {
-    return c->gpu ? 2 + CUDA_CHECKPOINT_SLOTS : 1;
+    return c->gpu && !recomputes_in_use(c) ? 2 + CUDA_CHECKPOINT_SLOTS : 1;
 }
 
 /* The inputs of segments go to the drive: of so many, the first ones. */
 static inline uint32_t checkpoints_leave(const struct gpt_config *c) {
     uint32_t segments = checkpoint_segments(c), kept = checkpoints_kept(c);
     return c->checkpoints == ZERO_NVME && segments > kept ? segments - kept : 0;
+}
+
+/* Slots of checkpoints.h in memory: beside one for each micro-batch one that is made, and one that still leaves or comes; on a GPU, whose
+ * copies are late, two more. */
+static inline uint32_t checkpoint_slots(const struct gpt_config *c) {
+    uint32_t most = checkpoint_segments(c) * c->micros, slots = c->micros + (c->gpu ? 4 : 2);
+    return slots < most ? slots : most;
 }
 
 /* residual[index] is the input of a segment. */
@@ -78,7 +85,7 @@ struct arena {
  * With recomputation, every config.recompute blocks form a segment. The input of the segment's first block is kept as a
  * checkpoint. All other arrays of blocks exist config.recompute times, and the segments share them. If checkpoints go to the drive,
  * all micro-batches share its slots. */
-/* Runs of rows that attend to each other alone (sequences_find). */
+/* Runs of rows that attend to each other alone (host.c). */
 struct sequences {
     uint32_t count;
     uint32_t *first;    /* [count + 1 of rows + 1]: the first row of each; then the number of rows */
@@ -88,10 +95,8 @@ struct sequences {
 struct activations {
     struct arena device, cpu; /* cpu: checkpoints, if they are kept there */
     float **residual;         /* [layers + 1][rows][width]: input of block i; the last is the head's input */
-    /* If they go to the drive: [checkpoint_slots][checkpoint_bytes], which residual then points to. */
+    /* If they go to the drive: the slots of checkpoints.h, to which residual then points. */
     float *checkpoints;
-    uint32_t checkpoint_slots;
-    uint64_t checkpoint_bytes;
     struct saved *saved;    /* [layers] */
     float *cosine, *sine;   /* [context][head_width / 2]: of rotary positions, or NULL */
     struct statistics norm; /* of the head */
@@ -101,8 +106,8 @@ struct activations {
      * from there, and the target's. */
     float *row_most, *row_total, *row_wanted; /* [rows] */
 
-    float
-        *gradient[2]; /* [rows][width]: of the residual stream, between units the first; the two alternate */
+    /* [rows][width]: of the residual stream, between units the first; the two alternate */
+    float *gradient[2];
 
     /* scratch of one unit at a time */
     float *mixed_gradient; /* [rows][query] */
@@ -127,10 +132,8 @@ struct activations {
     uint64_t partial_stride, strip_elements, operand_elements;
 };
 
-/* Sets what does not depend on the number of threads: rows, and of checkpoints the slots and their size. */
 /* Of the input of a segment, where it goes to the drive. */
 uint64_t checkpoint_place_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype);
-void activations_size(struct activations *out, const struct gpt_config *config, uint32_t batch);
 
 /* `out`: config->micros of them; the first owns the memory. Returns ZERO_E_MEMORY if there is no memory. `config` is complete and
  * valid. */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/cuda/kernels/kernels.h"
 
 /* Hugging Face's "gpt2": linear layers are [inputs][outputs] (Conv1D). Only the head is [outputs][inputs], because it
  * may be the token embedding. */
@@ -184,24 +184,13 @@ const char *gpt_cuda_slow(const struct gpt_config *config, zero_dtype dtype) {
 }
 
 const char *gpt_cuda_problem(const struct gpt_config *config) {
-    const struct architecture *a = architecture_of(config);
     struct gpt_config complete = gpt_complete(config);
     if (complete.head_width > HEAD_WIDTH_MAX)
         return "heads wider than 128 are computed on the CPU alone in this version: set device.type to "
                "\"cpu\"";
-    if (gpt_vocab_blocks(config) > 1) return GPT_NO_BLOCKS;
-    if (config->documents)
-        return "bounds of documents are computed on the CPU alone in this version: set device.type to "
-               "\"cpu\", or remove data.document_end";
-    if (a->block[KEY_BIAS].name)
-        return "biases of keys and values are computed on the CPU alone in this version: set device.type to "
-               "\"cpu\"";
-    if (a->block[QUERY_NORM_WEIGHT].name)
-        return "norms of queries and keys are computed on the CPU alone in this version: set device.type to "
-               "\"cpu\"";
-    if (config->window && config->window < config->context)
-        return "sliding windows are computed on the CPU alone in this version: set device.type to \"cpu\", "
-               "or "
-               "data.context to at most the window";
+    if (complete.micros > 1 && config->checkpoints == ZERO_NVME && config->recompute != 1)
+        return "zero_optimization.micro_order \"vertical\" with nvme_checkpointing needs "
+               "activation_checkpointing.interval 1 on a GPU: set it, or use cpu_checkpointing";
+    if (complete.micros > 1 && gpt_vocab_blocks(config) > 1) return GPT_NO_BLOCKS;
     return NULL;
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "tools/gpt/gpt.h"
-#include "tools/gpt/kernels.h"
+#include "tools/gpt/math/kernels.h"
 
 enum embedding_param { TOKEN_WEIGHT, POSITION_WEIGHT, EMBEDDING_PARAMS };
 enum block_param {

@@ -32,19 +32,20 @@ struct backend {
     zero_status (*keep_outputs)(struct gpt *gpt, struct zero_error *error);
     uint32_t (*kept)(const struct gpt *gpt, enum gpt_output kind);
 
-    /* The choice among algorithms of matrix products: gpt.h says what they do. NULL: there is no choice. */
-    zero_status (*products_question)(struct gpt *gpt, struct gpt_products_question *out,
-                                     struct zero_error *error);
-    zero_status (*products_time)(struct gpt *gpt, char *out, struct zero_error *error);
-    zero_status (*products_use)(struct gpt *gpt, const char *choices, struct zero_error *error);
-    bool (*attention_times)(const struct gpt *gpt, struct gpt_attention_times *out);
+    /* NULL: it computes on the host. */
+    void (*device_name)(const struct gpt *gpt, char out[GPT_DEVICE_NAME_BYTES]);
 
     /* Begin and end a pass, gpt->pass. out_loss: the mean cross-entropy of each micro-step; unchanged without targets. */
     zero_status (*pass_begin)(struct gpt *gpt);
     zero_status (*pass_end)(struct gpt *gpt, double out_loss[], struct zero_error *error);
 
-    /* Inside a use: what follows is of micro-step `micro` of the pass. NULL: the backend knows one. */
+    /* Inside a use: what follows is of micro-step `micro` of the pass. */
     void (*use_micro)(struct gpt *gpt, uint32_t micro);
+
+    /* With checkpoints.h on a GPU: waits until the last input that a micro-batch wrote is in its slot; until the input of block `index` of the
+     * micro-step in use has been read from its slot. NULL: nothing is late. */
+    void (*await_input)(struct gpt *gpt, uint32_t micro);
+    void (*await_read)(struct gpt *gpt, uint32_t index);
 
     /* Called after a unit's slots became valid, and before they end. `backward`: with gradients. */
     void (*unit_begin)(struct gpt *gpt, struct unit *unit, bool backward);

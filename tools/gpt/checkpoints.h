@@ -11,6 +11,9 @@
  * once number n + M is made from it. So M slots and a few more are enough: number n may take its slot when number n - slots is used,
  * and when the slot's last transfer has ended.
  *
+ * On a GPU the slots are in pinned memory, and work is late: what is made is stored two numbers later, or with two micro-batches one,
+ * when its copy has ended, and a slot is free when the copy from it has ended (backend.h).
+ *
  * Segment s of micro-batch m has place s * M + m of the scratch. Each place is stored once per pass, and fetched once. Segments below
  * the lowest trained block are not stored, nor is anything in an evaluation. */
 #ifndef ZERO_TOOLS_GPT_CHECKPOINTS_H
@@ -24,9 +27,15 @@ struct gpt;
 struct checkpoints {
     zero_scratch *scratch;    /* NULL: checkpoints stay in memory */
     uint32_t segments, first; /* first: the lowest segment that the backward needs */
-    uint64_t fetched;         /* of this pass: numbers below are on their way or have come */
-    /* [slots]: of the slot's last transfer, or NO_PLACE. NULL: without a scratch, and on a GPU; the functions of a pass then do nothing */
+    /* Of this pass: numbers below have been made; are stored or on their way; have been fetched or are on their way. */
+    uint64_t made, stored, fetched;
+    bool turned; /* the forward has ended */
+    /* [slots]: of the slot's last transfer, or NO_PLACE. NULL: without a scratch, and where cuda/checkpoints.c moves the inputs; the
+     * functions of a pass then do nothing */
     uint64_t *place;
+    char *memory; /* [slots][slot_bytes]: the backend's */
+    uint32_t slots;
+    uint64_t slot_bytes;
 };
 
 /* Before commit: declares the scratch, if config->checkpoints asks for it. `trained`: the blocks that the backward runs. *out is NULL
@@ -37,6 +46,9 @@ zero_status checkpoints_declare(zero_engine *engine, const struct gpt_config *co
 /* Before commit, once the units are declared; and the end, which waits for all transfers. */
 zero_status checkpoints_open(struct gpt *gpt);
 void checkpoints_close(struct gpt *gpt);
+
+/* The slot of an input in this part of the pass. */
+void *checkpoints_at(const struct gpt *gpt, uint32_t index, uint32_t micro);
 
 /* A pass begins; its forward ends, and its backward follows. */
 void checkpoints_pass(struct gpt *gpt);

@@ -3,21 +3,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "tools/gpt/gpt.h"
-#include "tools/gpt/parallel.h"
+#include "tools/gpt/math/parallel.h"
 
 enum { TASK_ELEMENTS = 4096 };
 
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 static uint64_t key_of(uint64_t seed, const char *name) {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-    return mix(mix(seed + 0x9e3779b97f4a7c15u) ^ hash);
+    return hash_mix(hash_mix(seed + HASH_STEP) ^ hash_bytes(HASH_START, name, strlen(name)));
 }
 
 struct pair {
@@ -25,7 +18,7 @@ struct pair {
 };
 
 static struct pair normal_pair(uint64_t key, uint64_t index, double deviation) {
-    uint64_t bits = mix(key + (index + 1) * 0x9e3779b97f4a7c15u);
+    uint64_t bits = hash_mix(key + (index + 1) * HASH_STEP);
     double u = ((double)(bits >> 32) + 0.5) * 0x1p-32,
            angle = (double)(uint32_t)bits * (0x1p-32 * 6.283185307179586);
     double radius = deviation * sqrt(-2 * log(u)), sine, cosine;

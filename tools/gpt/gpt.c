@@ -76,8 +76,6 @@ static zero_status reserve_outputs(struct gpt *gpt) {
 
 static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
-    if (gpt->config.micros > 1 && !gpt->backend->use_micro)
-        return error_set(&last, ZERO_E_UNSUPPORTED, "%s", GPT_NO_MICROS);
     zero_status status = gpt->backend->open(gpt, bytes, &last);
     if (status) return status;
     gpt->vocab_blocks = gpt_vocab_blocks(&gpt->config);
@@ -146,29 +144,9 @@ uint32_t gpt_kept(const struct gpt *gpt, enum gpt_output kind) {
     return gpt->backend->kept ? gpt->backend->kept(gpt, kind) : 0;
 }
 
-zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out) {
-    *out = (struct gpt_products_question){"", ""};
-    error_clear(&last);
-    return gpt->backend->products_question ? gpt->backend->products_question(gpt, out, &last) : ZERO_OK;
-}
-
-bool gpt_products_timed(const struct gpt_config *config) {
-    return config->times_products || config->attention == GPT_ATTENTION_TIMED;
-}
-
-zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]) {
+void gpt_device_name(const struct gpt *gpt, char out[GPT_DEVICE_NAME_BYTES]) {
     *out = 0;
-    error_clear(&last);
-    return gpt->backend->products_time ? gpt->backend->products_time(gpt, out, &last) : ZERO_OK;
-}
-
-zero_status gpt_products_use(struct gpt *gpt, const char *choice) {
-    error_clear(&last);
-    return gpt->backend->products_use ? gpt->backend->products_use(gpt, choice, &last) : ZERO_OK;
-}
-
-bool gpt_attention_times(const struct gpt *gpt, struct gpt_attention_times *out) {
-    return gpt->backend->attention_times && gpt->backend->attention_times(gpt, out);
+    if (gpt->backend->device_name) gpt->backend->device_name(gpt, out);
 }
 
 double gpt_flops_per_token(const struct gpt_config *config) {
@@ -219,18 +197,11 @@ zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *tar
     return run(gpt, ZERO_TRAIN, sequences_of(gpt, gpt->batch, tokens, targets), pass_backward, out_loss);
 }
 
-zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss) {
-    return gpt_evaluate_some(gpt, tokens, targets, gpt->batch, out_loss);
-}
-
-zero_status gpt_evaluate_some(struct gpt *gpt, const int32_t *tokens, const int32_t *targets,
-                              uint32_t sequences, double *out_loss) {
-    if (sequences < 1 || sequences > gpt->batch) return ZERO_E_ARGUMENT;
+zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, uint32_t sequences,
+                         double *out_loss) {
+    if (!sequences) sequences = gpt->batch;
+    if (sequences > gpt->batch) return ZERO_E_ARGUMENT;
     return run(gpt, ZERO_EVAL, sequences_of(gpt, sequences, tokens, targets), pass_evaluate, out_loss);
-}
-
-zero_status gpt_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, float *out_logits) {
-    return gpt_next_logits(gpt, tokens, length, 0, out_logits);
 }
 
 /* With recomputation, blocks share the memory of their keys and values. */

@@ -52,12 +52,11 @@ enum gpt_outputs {
 enum gpt_output { GPT_NORMS, GPT_ACTIVATIONS, GPT_OUTPUT_KINDS };
 
 /* On a GPU attention multiplies by mma.sync, or by warpgroups (wgmma): on sm_90, in bf16, for heads up to 64 and of 97 to 128. The two
- * have other bits. Before a rank uses warpgroups, both compute a small problem; where they differ by more than their roundings, the call
- * fails: gpt_create or gpt_products_use. */
+ * have other bits. Before a rank uses warpgroups, both compute a small problem; where they differ by more than their roundings, gpt_create
+ * fails. */
 enum gpt_attention {
     GPT_ATTENTION_AUTO, /* warpgroups where they can be used */
-    GPT_ATTENTION_MMA,
-    GPT_ATTENTION_TIMED /* as gpt_products_time chooses */
+    GPT_ATTENTION_MMA
 };
 
 struct gpt_config {
@@ -67,11 +66,11 @@ struct gpt_config {
     struct gpt_rope rope;                                 /* all but GPT-2 */
     /* In blocks window_from and above, a token sees `window` tokens at most, itself included; 0: all before it. */
     uint32_t window, window_from;
-    bool tied;                                            /* the head is the token embedding */
-    double layer_norm_epsilon, initializer_range;         /* epsilon: of either kind of norm */
+    bool tied;                                    /* the head is the token embedding */
+    double layer_norm_epsilon, initializer_range; /* epsilon: of either kind of norm */
 
     /* If `documents`: in training and evaluation, another document begins after each target GPT_NEXT_DOCUMENT. Its attention
-     * sees none of the earlier ones, and its positions begin at 0, as if it were a sequence of its own. Not on a GPU. */
+     * sees none of the earlier ones, and its positions begin at 0, as if it were a sequence of its own. */
     bool documents;
 
     /* Recomputation (Chen et al. 2016): every `recompute` blocks form a segment. From forward to backward only the
@@ -88,12 +87,13 @@ struct gpt_config {
      * that one of them is gathered at a time. 0, or the vocabulary: one unit each. The loss is then computed by blocks with a
      * running maximum (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"), and the head's forward and
      * backward each use every block once. Its sums have another order, so losses and gradients round differently than without
-     * blocks. Checkpoints, the weights' hash and fills are those of whole tensors. Not on a GPU. */
+     * blocks. Checkpoints, the weights' hash and fills are those of whole tensors. On a GPU not with several micros. */
     uint32_t vocab_block;
 
     /* Micro-batches that each use of a unit computes, one after another (zero_engine_use_micros, which gpt_create asks): what a
      * forward keeps exists for each of them. With recompute 1 the backward of a block computes its forward again right before each
-     * micro-batch, so that what a block's forward leaves exists once; the last block's, too. 0: one. Not on a GPU. */
+     * micro-batch, so that what a block's forward leaves exists once; the last block's, too. On a GPU their inputs and gradients then wait in memory of
+     * `checkpoints`, of the device or the host (cuda/waiting.c). 0: one. */
     uint32_t micros;
 
     /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
@@ -101,7 +101,6 @@ struct gpt_config {
 
     enum gpt_outputs outputs; /* on a GPU */
 
-    bool times_products; /* on a GPU: gpt_products_time chooses products' algorithms; else they are the first proposals */
     enum gpt_attention attention;
 
     /* on a GPU: the bytes of logits that exist at a time; 0: 1 GiB */
@@ -124,13 +123,10 @@ uint32_t gpt_cuda_head(const struct gpt_config *config, zero_dtype dtype);
 /* NULL, or a sentence that says what is slow on a GPU, and what would be faster. */
 const char *gpt_cuda_slow(const struct gpt_config *config, zero_dtype dtype);
 
-/* The same of vocab_block where the engine is on a GPU. */
+/* The same of vocab_block in vertical order, where the engine is on a GPU. */
 #define GPT_NO_BLOCKS                                                                                        \
-    "zero_optimization.vocabulary_block_rows: a GPU computes embedding and head as a whole: remove the key"
-
-/* The same of micros. */
-#define GPT_NO_MICROS                                                                                        \
-    "zero_optimization.micro_order \"vertical\": a GPU computes one micro-batch in each use: remove the key"
+    "zero_optimization.vocabulary_block_rows with micro_order \"vertical\" is computed on the CPU alone in " \
+    "this version: remove one of the keys, or set device.type to \"cpu\""
 
 /* Blocks of the vocabulary, at least 1; units of the engine: layers, and twice as many as there are such blocks. */
 uint32_t gpt_vocab_blocks(const struct gpt_config *config);
@@ -140,7 +136,7 @@ uint32_t gpt_units(const struct gpt_config *config);
  * of config->context tokens. Tensor names and layouts are Hugging Face's: "wte.weight", "h.0.attn.c_attn.weight"
  * ..., or "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight" ... The tied head is "lm_head.weight",
  * tied to the token embedding. ZERO_E_ARGUMENT: see gpt_config_problem; batch *
- * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem; vocab_block on a GPU. ZERO_E_CONFIG: no directory for checkpoints
+ * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem, gpt_cuda_problem. ZERO_E_CONFIG: no directory for checkpoints
  * on the drive. */
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                        struct gpt **out);
@@ -163,33 +159,9 @@ uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_d
                          struct gpt_spare out[GPT_OUTPUT_KINDS]);
 uint32_t gpt_cuda_places(const struct gpt_config *config);
 
-/* On a GPU, cuBLASLt proposes several algorithms for a matrix product of one shape. They differ in time and in bits. Each
- * product uses the first proposal, unless a choice is given. A choice is text: a line for the place (library, driver, GPU) that it was made
- * on, then a line for each shape of a whole training pass. Shorter batches and generated text have other shapes; these
- * keep the first proposal. On the host there is no choice: the texts are "".
- * gpt_products_question: what a choice depends on: models with the same shapes can use the same choice at the same place.
- * gpt_products_time: chooses by time, for one rank's GPU alone. Called before the engine's commit: for a moment it takes memory
- * for two copies of the largest parameter, or of the largest weights that one product multiplies, which the engine's plan exceeds
- * later. Nothing that runs at the same time on the
- * GPU is waited for. A proposal that is not 2 % faster than the first is not taken.
- * With GPT_ATTENTION_TIMED the choice has a line for attention: its forward and its backward each multiply by warpgroups if that is 2 %
- * faster.
- * gpt_attention_times: for the log; false: nothing was timed here.
- * gpt_products_use: from now on. For the bits of ZeRO all ranks use one choice: give it to all of them, before the first pass.
- * ZERO_E_ARGUMENT: the text is no choice for these shapes; ZERO_E_UNSUPPORTED: it was made with another version of the library, or for another
- * kind of GPU. Then all products use the first proposal, and gpt_last_error has a sentence. */
-enum { GPT_PRODUCTS_BYTES = 32768 };
-struct gpt_products_question {
-    char place[200], shapes[64]; /* each in one line, shapes by their hash */
-};
-bool gpt_products_timed(const struct gpt_config *config); /* there is something to choose by time */
-zero_status gpt_products_question(struct gpt *gpt, struct gpt_products_question *out);
-zero_status gpt_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES]);
-zero_status gpt_products_use(struct gpt *gpt, const char *choice);
-struct gpt_attention_times {
-    float forward_ms[2], backward_ms[2]; /* without and with warpgroups */
-};
-bool gpt_attention_times(const struct gpt *gpt, struct gpt_attention_times *out);
+/* The name of the GPU; "": the host computes. */
+enum { GPT_DEVICE_NAME_BYTES = 100 };
+void gpt_device_name(const struct gpt *gpt, char out[GPT_DEVICE_NAME_BYTES]);
 
 /* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot, and the same scratch.
  * gpt_activation_bytes returns the bytes that gpt_create would reserve, *out_cpu of them on the cpu tier. The
@@ -271,19 +243,15 @@ void gpt_set_divisor(struct gpt *gpt, double divisor);
  * context; out_loss[micro-step] is their mean cross-entropy in nats; an evaluation has one. Returns any failure of the engine; ZERO_E_ARGUMENT, before any call to the engine: a token
  * outside the vocabulary (a target may be one that does not count); ZERO_E_MEMORY: oneDNN had no memory for its scratch. */
 zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double out_loss[]);
-zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss);
 
-/* gpt_evaluate of only the first `sequences` <= batch. */
-zero_status gpt_evaluate_some(struct gpt *gpt, const int32_t *tokens, const int32_t *targets,
-                              uint32_t sequences, double *out_loss);
+/* Evaluates the first `sequences` of a batch; 0: all. */
+zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, uint32_t sequences,
+                         double *out_loss);
 
-/* Evaluates one sequence of `length` <= context tokens. out_logits: vocab floats, the logits of the position after the
- * last token. */
-zero_status gpt_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, float *out_logits);
-
-/* The same. The caller says that the first `known` < length tokens are those of its last call, and that the weights are
- * the same: their keys and values are still in memory, and only the tokens after them are computed. The logits are those of
- * gpt_logits up to rounding. With recomputation, or on a GPU, everything is computed. */
+/* Evaluates one sequence of `length` <= context tokens. out_logits: vocab floats, the logits of the position after the last token. The
+ * caller says that the first `known` < length tokens are those of its last call, and that the weights are the same: their keys and
+ * values are still in memory, and only the tokens after them are computed; the logits are the same up to rounding. With recomputation,
+ * or on a GPU, everything is computed. */
 zero_status gpt_next_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, uint32_t known,
                             float *out_logits);
 

@@ -11,8 +11,8 @@
 #include "tools/gpt/backend.h"
 #include "tools/gpt/checkpoints.h"
 #include "tools/gpt/gpt.h"
-#include "tools/gpt/kernels.h"
-#include "tools/gpt/matmul.h"
+#include "tools/gpt/math/kernels.h"
+#include "tools/gpt/math/matmul.h"
 
 /* A parameter. Between begin and end `param` and `grad` point to the engine's memory or to an fp32 copy. A parameter
  * that the architecture lacks has no elements. */

@@ -2,8 +2,8 @@
  * are converted to fp32 once per use, and gradients are computed in fp32 and rounded once, at the end. bf16 matrices
  * are multiplied as they are. fp16 matrices are converted, too, because oneDNN 2.6 multiplies fp16 on no CPU; their
  * products then round only the sums. Vectors that the engine keeps in fp32 are used as they are. */
+#include "tools/gpt/math/parallel.h"
 #include "tools/gpt/model.h"
-#include "tools/gpt/parallel.h"
 
 enum { STEP_ELEMENTS = 1024, TASK_ELEMENTS = 64 * STEP_ELEMENTS };
 

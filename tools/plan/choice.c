@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/base/regular_file.h"
+#include "engine/base/system/regular_file.h"
 
 static char *read_all(FILE *file) {
     char *text = NULL;

@@ -2,7 +2,7 @@
 #ifndef ZERO_TOOLS_PLAN_EDIT_H
 #define ZERO_TOOLS_PLAN_EDIT_H
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/zero.h"
 #include "tools/plan/shapes.h"
 

@@ -1,6 +1,6 @@
-#include "tools/plan/elementwise.h"
+#include "tools/plan/host_work.h"
 
-enum place { IN_EMBEDDING = 1, IN_BLOCK = 2, IN_HEAD = 4 };
+enum units { IN_EMBEDDING = 1, IN_BLOCK = 2, IN_HEAD = 4 };
 enum family { OF_GPT2 = 1, OF_LLAMA = 2 /* and its relatives: RMSNorm, rotation, a gate */, OF_ALL = 3 };
 enum elements { STREAM, HEADS, KEYS, INNER, VOCABULARY, ELEMENTS };
 

@@ -17,20 +17,51 @@ static bool is_last(const struct loop *l) {
     return l->micro + (l->evaluating ? 0 : l->use_micros) == l->micro_steps;
 }
 
-void loop_prepare(const struct loop *l, struct host_moves *moves) {
-    if (l->next == MOVE_PASS) {
-        moves->pass.evaluating = l->evaluating;
-        moves->pass.last = is_last(l);
-    } else if (l->next == MOVE_BEGIN) {
-        const struct pass_use *use = loop_use(l);
-        moves->use.aside = l->within > 0;
-        moves->use.recomputes = use->recomputes;
-        moves->use.unit = use->unit;
-        moves->use.position =
-            moves->use.aside && use->recomputes ? 2 * l->forwards + use->unit : use->position;
-    } else if (l->next == MOVE_END) {
-        moves->use.aside = goes_on(l);
-    }
+static struct event use_event(const struct loop *l, bool begins) {
+    static const enum event_kind kinds[2][2] = {{EVENT_END, EVENT_RECOMPUTED},
+                                                {EVENT_BEGIN, EVENT_RECOMPUTE}};
+    const struct pass_use *use = loop_use(l);
+    bool aside = begins ? l->within > 0 : goes_on(l);
+    return (struct event){.kind = !aside   ? kinds[begins][use->recomputes]
+                                  : begins ? EVENT_GO_ON
+                                           : EVENT_STEP_ASIDE,
+                          .unit = use->unit,
+                          .position = aside && use->recomputes ? 2 * l->forwards + use->unit : use->position};
+}
+
+static struct event event_of(const struct loop *l) {
+    if (l->next == MOVE_PASS)
+        return (struct event){.kind = EVENT_PASS, .evaluating = l->evaluating, .last = is_last(l)};
+    if (l->next == MOVE_BEGIN || l->next == MOVE_END) return use_event(l, l->next == MOVE_BEGIN);
+    return (struct event){.kind = l->next == MOVE_AGREE ? EVENT_AGREE : EVENT_APPLY};
+}
+
+static const struct {
+    bool (*ready)(const struct executor *);
+    bool emits;
+} moves[] = {
+    [MOVE_PASS] = {executor_has_room, true},      [MOVE_BEGIN] = {executor_has_room, true},
+    [MOVE_COMPUTE] = {executor_computing, false}, [MOVE_END] = {executor_has_room, true},
+    [MOVE_AGREE] = {executor_has_room, true},     [MOVE_AGREED] = {executor_agreed, false},
+    [MOVE_APPLY] = {executor_has_room, true},     [MOVE_SETTLE] = {executor_settled, false},
+};
+
+void loop_prepare(struct loop *l) {
+    if (moves[l->next].emits) l->event = event_of(l);
+}
+
+bool loop_commits(const struct loop *l, const struct executor *e) {
+    return l->next == MOVE_BEGIN ? executor_commits_before(e, &l->event)
+                                 : l->next == MOVE_AGREED && executor_commits(e);
+}
+
+bool loop_ready(const struct loop *l, const struct executor *e) {
+    bool stores = l->next == MOVE_AGREE ? executor_commits(e) : l->next == MOVE_BEGIN && loop_commits(l, e);
+    return moves[l->next].ready(e) && (!stores || executor_stored(e));
+}
+
+zero_status loop_emit(const struct loop *l, struct executor *e) {
+    return moves[l->next].emits ? executor_emit(e, &l->event) : ZERO_OK;
 }
 
 static bool skips(const struct loop *l) {

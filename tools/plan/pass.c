@@ -21,11 +21,21 @@ static void add(struct pass *p, uint32_t unit, uint32_t position, bool recompute
         .unit = unit, .position = position, .recomputes = recomputes, .compute_ns = compute_ns};
 }
 
-/* The input of unit `u` waits on the drive. Those of segments below the `lowest` trained unit are not needed. */
-static bool leaves(const struct pass_segments *s, uint32_t u, uint32_t lowest) {
-    if (!s->stay || !s->blocks || u < s->first || u >= s->end || (u - s->first) % s->blocks) return false;
+/* The input of unit `u` leaves, if those of all segments but the last `stay` do; 0: none does. Those of segments below the `lowest`
+ * trained unit are not needed. */
+static bool leaves(const struct pass_segments *s, uint32_t stay, uint32_t u, uint32_t lowest) {
+    if (!stay || !s->blocks || u < s->first || u >= s->end || (u - s->first) % s->blocks) return false;
     uint32_t segments = (s->end - s->first - 1) / s->blocks + 1 + s->in_use;
-    return u + s->blocks > lowest && (u - s->first) / s->blocks + s->stay < segments;
+    return u + s->blocks > lowest && (u - s->first) / s->blocks + stay < segments;
+}
+
+/* Where micro-batches wait, a forward takes its input and leaves its output. A backward takes its input and the gradient of its output,
+ * and leaves that of its input; the first one makes the gradient, and the lowest unit's is the last. */
+static void cross(struct pass_use *use, const struct pass_segments *s, bool backward, uint32_t lowest) {
+    bool embeds = use->unit < s->first, head = use->unit >= s->end;
+    if (!s->waits || (head && !backward)) return;
+    use->enters = (uint8_t)(!embeds + (backward && !head));
+    use->leaves = !backward || use->unit > lowest;
 }
 
 zero_status pass_make(const struct pass_work *work, uint32_t units, const struct pass_segments *segments,
@@ -35,8 +45,9 @@ zero_status pass_make(const struct pass_work *work, uint32_t units, const struct
     uint32_t end = lowest(work, units);
     for (uint32_t u = 0; u < units; u++) {
         add(&p, u, u, false, work[u].forward_ns);
-        p.use[u].stores = leaves(segments, u + 1, end);
-        p.fetches += p.use[u].stores;
+        p.use[u].stores = leaves(segments, segments->stay, u + 1, end);
+        p.use[u].leaves = leaves(segments, segments->near, u + 1, end);
+        cross(&p.use[u], segments, false, end);
     }
     for (uint32_t u = units, first = 0; u-- > end;) {
         uint32_t position = 2 * units - 1 - u;
@@ -44,10 +55,13 @@ zero_status pass_make(const struct pass_work *work, uint32_t units, const struct
              again = segments->in_use && u >= segments->first && u < segments->end;
         for (uint32_t i = first; ends && i <= u; i++) {
             add(&p, i, position, true, i < u ? work[i].forward_ns : work[i].recompute_ns);
-            p.use[p.uses - 1].fetches = leaves(segments, i, end);
+            p.use[p.uses - 1].fetches = leaves(segments, segments->stay, i, end);
+            p.use[p.uses - 1].enters = leaves(segments, segments->near, i, end);
+            cross(&p.use[p.uses - 1], segments, false, end);
         }
         add(&p, u, position, false, work[u].backward_ns + (again ? work[u].recompute_ns : 0));
-        p.use[p.uses - 1].fetches = again && leaves(segments, u, end);
+        p.use[p.uses - 1].fetches = again && leaves(segments, segments->stay, u, end);
+        cross(&p.use[p.uses - 1], segments, true, end);
     }
     *out = p;
     return ZERO_OK;

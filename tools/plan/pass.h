@@ -25,6 +25,11 @@ struct pass_segments {
     /* The inputs of all segments except this number of last ones go to the drive (gpt_checkpoints_kept); with in_use, the part
      * after the units counts as a segment. 0: no input goes to the drive. */
     uint32_t stay;
+    /* On a device whose checkpoints leave it. `near`: the inputs of all segments except this number of last ones cross to the host and
+     * come back; 0: none does. `waits`: a use has several micro-batches, whose streams and their gradients wait on the host from one
+     * use to the next. */
+    uint32_t near;
+    bool waits;
 };
 
 /* True if unit `last` ends a recomputed segment; *out_first: the segment's first unit. */
@@ -37,12 +42,13 @@ struct pass_use {
     uint64_t compute_ns;
     /* After the use, the input of a segment leaves for the drive; before it, one has come back. */
     bool stores, fetches;
+    /* Streams of a micro-batch, [rows][width] each, that cross from the host before the use, and to it afterwards. */
+    uint8_t enters, leaves;
 };
 
 struct pass {
     struct pass_use *use;
     uint32_t uses;
-    uint32_t fetches; /* uses that fetch; as many store */
 };
 
 /* `work`: one per unit. The backward of a unit is at position 2 * units - 1 - unit. pass_free frees `out`. */

@@ -31,8 +31,16 @@ static void check_room(const struct scenario *s, const struct config *config, st
     }
 }
 
+/* Spare memory for outputs, as a trainer declares it, and the parts that the plan grants. */
+struct spares {
+    uint32_t count;
+    struct gpt_spare spare[GPT_OUTPUT_KINDS];
+    uint64_t granted[GPT_OUTPUT_KINDS];
+};
+
+/* Without what is granted: keep_outputs adds it. */
 static void take_bytes(const struct scenario *s, const struct blueprint *b, const zero_plan *plan,
-                       struct price *p) {
+                       const struct spares *spares, struct price *p) {
     p->parameters = plan->params;
     p->param_bytes = plan->param_bytes;
     p->grad_bytes = plan->grad_bytes;
@@ -40,6 +48,8 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     p->gathered_bytes = plan->gathered_bytes;
     p->staging_bytes = plan->staging_bytes;
     for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
+    for (uint32_t i = 0; i < spares->count; i++)
+        p->tier_bytes[ZERO_DEVICE] -= spares->granted[i] * spares->spare[i].part_bytes;
     check_room(s, b->o.config, p);
 }
 
@@ -53,30 +63,45 @@ static struct shapes_recompute recompute_of(const struct scenario *s, const zero
                                      .outputs = s->outputs};
 }
 
+static zero_status reserve_spares(const struct scenario *s, zero_engine *engine,
+                                  struct shapes_recompute recompute, struct spares *out) {
+    enum dtype dtype = (enum dtype)zero_engine_dtype(engine);
+    bool fitting = recompute.gpu && recompute.outputs == GPT_OUTPUTS_FITTING;
+    zero_status status = ZERO_OK;
+    if (fitting)
+        out->count = shapes_spares(&s->shapes, dtype, zero_engine_micro_batch(engine), recompute, out->spare);
+    for (uint32_t i = 0; i < out->count && !status; i++)
+        status = zero_engine_reserve_spare(engine, out->spare[i].part_bytes, out->spare[i].parts, "outputs",
+                                           &out->granted[i]);
+    return status;
+}
+
 /* Reserves the activations, as a trainer does before the engine fills budgets with state. */
-static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, struct price *p) {
+static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, struct spares *spares,
+                                       struct price *p) {
     struct shapes_recompute recompute = recompute_of(s, engine, p);
     p->activation_bytes = shapes_activation_bytes(
         &s->shapes, s->machine.device.is_host, (enum dtype)zero_engine_dtype(engine),
         zero_engine_micro_batch(engine), s->threads, recompute, &p->activation_host_bytes);
     zero_status status = zero_engine_reserve(engine, ZERO_DEVICE,
                                              p->activation_bytes - p->activation_host_bytes, "activations");
-    return status ? status : zero_engine_reserve(engine, ZERO_CPU, p->activation_host_bytes, "activations");
+    if (!status) status = zero_engine_reserve(engine, ZERO_CPU, p->activation_host_bytes, "activations");
+    return status ? status : reserve_spares(s, engine, recompute, spares);
 }
 
-/* The outputs of norms and activations that fit beside the plan, as the engine grants them (zero_engine_reserve_spare). */
-static void keep_outputs(const struct scenario *s, const struct blueprint *b,
+/* The outputs of norms and activations that the engine grants, as far as the device has room for them: the engine knows only its
+ * budget. */
+static void keep_outputs(const struct scenario *s, const struct blueprint *b, const struct spares *spares,
                          struct shapes_recompute *recompute, struct price *p) {
-    struct gpt_spare spare[GPT_OUTPUT_KINDS];
-    bool fitting = recompute->gpu && recompute->outputs == GPT_OUTPUTS_FITTING && p->fits && !s->bytes_alone;
-    uint32_t count = fitting ? shapes_spares(&s->shapes, p->compute, p->micro_batch, *recompute, spare) : 0;
+    uint32_t count = p->fits && !s->bytes_alone ? spares->count : 0;
     double room = p->left_bytes[SHORT_DEVICE];
     for (uint32_t i = 0; i < count; i++) {
-        double most = floor(room / (double)spare[i].part_bytes);
-        uint32_t parts = most < spare[i].parts ? (uint32_t)most : spare[i].parts;
-        recompute->kept[spare[i].kind] = parts;
-        room -= (double)parts * (double)spare[i].part_bytes;
-        p->spare_bytes += parts * spare[i].part_bytes;
+        const struct gpt_spare *spare = &spares->spare[i];
+        double most = floor(room / (double)spare->part_bytes);
+        uint64_t granted = spares->granted[i], parts = most < (double)granted ? (uint64_t)most : granted;
+        recompute->kept[spare->kind] = (uint32_t)parts;
+        room -= (double)parts * (double)spare->part_bytes;
+        p->spare_bytes += parts * spare->part_bytes;
     }
     struct pass_segments blocks = shapes_segments(&s->shapes, 0);
     for (uint32_t u = blocks.first; u < blocks.end && count; u++)
@@ -89,12 +114,6 @@ static void keep_outputs(const struct scenario *s, const struct blueprint *b,
 
 /* ---- time ---- */
 
-static double step_flops(const struct scenario *s, double tokens) {
-    double forward = 0;
-    for (uint32_t u = 0; u < shapes_units(&s->shapes); u++) forward += shapes_forward_flops(&s->shapes, u);
-    return 3 * forward * tokens;
-}
-
 static void conclude(const struct scenario *s, const struct blueprint *b, struct price *p) {
     const struct machine *m = &s->machine;
     double node_ranks = (double)s->ranks / s->nodes, written = (double)p->step.drive_write_bytes * node_ranks;
@@ -104,7 +123,7 @@ static void conclude(const struct scenario *s, const struct blueprint *b, struct
         if (p->step.busy_s[r] > p->step.busy_s[p->bound]) p->bound = (enum resource)r;
     p->tokens = (double)b->o.config->train_batch * (double)s->shapes.context;
     p->tokens_per_s = p->tokens / p->step.seconds;
-    p->flops_share = step_flops(s, p->tokens / s->ranks) / p->step.seconds /
+    p->flops_share = shapes_step_flops(&s->shapes, p->tokens / s->ranks) / p->step.seconds /
                      (m->device.flops[dtype] / m->device.flops_achieved[dtype]);
     p->drive_days = written > 0 ? m->drive.endurance_tbw * 1e12 / written * p->step.seconds / 86400 : NAN;
     p->cost_per_giga = m->device.price_per_hour * s->ranks * 1e9 / p->tokens_per_s / 3600;
@@ -127,7 +146,9 @@ static zero_status price_step(const struct scenario *s, struct blueprint *b,
                                  .pass = &pass,
                                  .checkpoint_bytes =
                                      shapes_checkpoint_bytes(&s->shapes, b->terms.precision.compute,
-                                                             b->o.config->micro_batch, recompute)};
+                                                             b->o.config->micro_batch, recompute),
+                                 .stream_bytes = b->o.config->micro_batch * s->shapes.context *
+                                                 s->shapes.width * dtype_bytes(b->terms.precision.compute)};
     status = timeline_step(&o, &p->step, error);
     pass_free(&pass);
     if (!status) conclude(s, b, p);
@@ -161,13 +182,14 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
                                 struct zero_error *error) {
     zero_plan plan = {.struct_size = sizeof plan};
     zero_slot unused; /* nothing is gathered */
+    struct spares spares = {0};
     struct shapes_recompute recompute = recompute_of(s, engine, p);
     const char *problem = shapes_problem(&s->shapes, s->machine.device.is_host, recompute);
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     zero_status status = check_rows(s, engine, error);
     if (status) return status;
     status = shapes_declare(&s->shapes, recompute, engine, &unused);
-    if (!status) status = reserve_activations(s, engine, p);
+    if (!status) status = reserve_activations(s, engine, &spares, p);
     if (!status && s->traced)
         status = zero_engine_trace(engine, 1, 1); /* unless the configuration says otherwise */
     if (!status) status = zero_engine_plan(engine, &plan);
@@ -177,8 +199,8 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     p->micro_batch = b->o.config->micro_batch;
     status = check_type(s, b, error);
     if (status) return status;
-    take_bytes(s, b, &plan, p);
-    keep_outputs(s, b, &recompute, p);
+    take_bytes(s, b, &plan, &spares, p);
+    keep_outputs(s, b, &spares, &recompute, p);
     return (p->fits || s->times_always) && !s->bytes_alone ? price_step(s, b, recompute, p, error) : ZERO_OK;
 }
 

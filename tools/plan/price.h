@@ -5,11 +5,11 @@
 
 #include "engine/zero.h"
 #include "tools/plan/edit.h"
-#include "tools/plan/machine.h"
+#include "tools/plan/host_work.h"
+#include "tools/plan/machine/machine.h"
 #include "tools/plan/shapes.h"
 #include "tools/plan/space.h"
 #include "tools/plan/timeline.h"
-#include "tools/plan/work.h"
 
 /* The settings that the rows of a table have in common. */
 struct scenario {

@@ -126,8 +126,7 @@ static uint32_t ends_of(const struct shapes *s) {
 const char *shapes_problem(const struct shapes *shapes, bool host, struct shapes_recompute recompute) {
     struct gpt_config config = gpt_of(shapes, recompute);
     if (host) return NULL;
-    const char *problem = gpt_cuda_problem(&config);
-    return problem ? problem : recompute.micros > 1 ? GPT_NO_MICROS : NULL;
+    return gpt_cuda_problem(&config);
 }
 
 /* ---- parameters ---- */
@@ -175,6 +174,12 @@ bool shapes_embeds(const struct shapes *shapes, uint32_t unit) { return unit < e
 double shapes_output_flops(const struct shapes *shapes) {
     struct shapes s = complete(*shapes);
     return 2 * (double)s.inner * (double)s.width;
+}
+
+double shapes_step_flops(const struct shapes *s, double tokens) {
+    double forward = 0;
+    for (uint32_t u = 0; u < shapes_units(s); u++) forward += shapes_forward_flops(s, u);
+    return 3 * forward * tokens;
 }
 
 double shapes_attention_fill(const struct shapes *shapes, enum dtype dtype) {

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/config/config.h"
 #include "engine/zero.h"
 #include "tools/gpt/gpt.h"
@@ -53,6 +53,8 @@ uint64_t shapes_parameters(const struct shapes *shapes); /* counts a tied parame
 /* FLOP of one token in a unit's forward: 2 per weight, and for attention 4 * width per key that the token sees,
  * (context + 1) / 2 on average. A backward has twice as many. */
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit);
+/* Of all units' forward and backward, for so many tokens. */
+double shapes_step_flops(const struct shapes *shapes, double tokens);
 /* On a GPU: how many times the FLOP of attention the tensor cores multiply, because heads are filled up with zeros. 0: attention does
  * not use them. */
 double shapes_attention_fill(const struct shapes *shapes, enum dtype dtype);

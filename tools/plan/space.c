@@ -3,8 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "engine/config/batch.h"
-#include "engine/config/given.h"
+#include "engine/config/resolve/resolve.h"
 #include "offload/tier.h"
 #include "stages/stage.h"
 #include "tools/plan/choice.h"

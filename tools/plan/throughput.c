@@ -7,6 +7,7 @@
 #include "tools/plan/price.h"
 
 #define FOUNDRY "llm-foundry"
+#define LLMQ "llmq"
 #define TITAN_A100 "torchtitan, A100"
 #define TITAN_H100 "torchtitan, H100"
 
@@ -17,7 +18,9 @@ static const struct throughput_style none = {"nothing again; eager", {KERNELS_EA
                                      every = {"every block; eager", {KERNELS_EAGER, {1, 1, 1}}},
                                      second = {"every 2nd block; eager", {KERNELS_EAGER, {.5, .5, .5}}},
                                      op = {"selective op; eager", {KERNELS_EAGER, {.365, 0, 1}}},
-                                     compiled = {"selective op; compiled", {KERNELS_FUSED, {.365, 0, 1}}};
+                                     compiled = {"selective op; compiled", {KERNELS_FUSED, {.365, 0, 1}}},
+                                     fused = {"nothing again; fused", {KERNELS_FUSED, {0, 0, 0}}},
+                                     passes = {"norms, SwiGLU; fused", {KERNELS_FUSED, {0, 0, 1}}};
 
 /* clang-format off */
 static const struct throughput_row rows[] = {
@@ -27,6 +30,13 @@ static const struct throughput_row rows[] = {
     {"mpt-7b",       "a100-80g",   8, 6,  2, &none,      4641, FOUNDRY,    THROUGHPUT_FIT, 0},
     {"mpt-70b",      "a100-80g",  64, 8,  4, &every,      410, FOUNDRY,    THROUGHPUT_FIT, 0},
     {"mpt-70b",      "a100-80g",  32, 2, 16, &every,      373, FOUNDRY,    THROUGHPUT_FIT, 0},
+    {"qwen2.5-0.5b", "rtx4090",    1, 8, 64, &fused,    40000, LLMQ,       THROUGHPUT_FIT, 1024},
+    {"qwen2.5-1.5b", "rtx4090",    1, 4, 128, &fused,   14000, LLMQ,       THROUGHPUT_FIT, 1024},
+    {"qwen2.5-3b",   "rtx4090",    1, 4, 128, &passes,   6200, LLMQ,       THROUGHPUT_MORE, 1024},
+    {"qwen2.5-0.5b", "l40s",       1, 16, 32, &fused,   42000, LLMQ,       THROUGHPUT_FIT, 1024},
+    {"qwen2.5-1.5b", "l40s",       1, 8, 64, &fused,    17000, LLMQ,       THROUGHPUT_FIT, 1024},
+    {"qwen2.5-3b",   "l40s",       1, 4, 128, &fused,    8900, LLMQ,       THROUGHPUT_MORE, 1024},
+    {"qwen2.5-7b",   "h100-80g",   1, 4, 128, &fused,   14000, LLMQ,       THROUGHPUT_MORE, 1024},
     {"llama-3-8b",   "a100-80g",  64, 1,  1, &second,    2904, TITAN_A100, THROUGHPUT_CHECK, 0},
     {"llama-3-8b",   "a100-80g",  64, 1,  1, &op,        2973, TITAN_A100, THROUGHPUT_CHECK, 0},
     {"llama-3-70b",  "a100-80g",  64, 1,  1, &every,      331, TITAN_A100, THROUGHPUT_CHECK, 0},
@@ -69,7 +79,7 @@ zero_status throughput_plan(const struct throughput_row *row, double *out, struc
     free(general);
     zero_status status = config ? hardware_machine(NULL, &choice, &s.machine, error)
                                 : error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
-    s.nodes = row->ranks / 8;
+    s.nodes = row->ranks < 8 ? 1 : row->ranks / 8;
     if (row->sequence) s.shapes.context = row->sequence;
     if (!status) status = price_cell(&s, &cell, &price, error);
     free(config);
@@ -87,7 +97,8 @@ static void print_sums(FILE *out, const uint32_t near[THROUGHPUT_USES],
             "Sources: mosaicml/llm-foundry at 061f2c7,\nscripts/train/benchmarking/README.md; "
             "pytorch/torchtitan at 0413364, "
             "docs/performance.md (A100), and at 31a17bf,\nbenchmarks/llama3_h100_202412_torchtitan.md "
-            "(H100). Where a source "
+            "(H100);\nIST-DASLab/llmq at 00ea1be, README.md, rows in bf16, half a million tokens a step. "
+            "Where a source "
             "does not name torch.compile, kernels are eager;\nnetworks are those of configs/hardware.json.\n",
             near[0] + near[1] + near[2], count[0] + count[1] + count[2], near[THROUGHPUT_FIT],
             count[THROUGHPUT_FIT], near[THROUGHPUT_CHECK], count[THROUGHPUT_CHECK], near[THROUGHPUT_MORE],

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "engine/base/error.h"
-#include "tools/plan/work.h"
+#include "tools/plan/host_work.h"
 
 struct throughput_row {
     const char *model, *device;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/integer.h"
 #include "tools/plan/loop.h"
 
 enum { STEPS = 4 /* only the last one is priced */ };
@@ -24,13 +25,15 @@ struct timeline {
     struct executor_options e;
     struct executor *executor;
     struct loop loop;
+    enum outcome outcome; /* of all steps */
     struct zero_error *error;
     uint64_t now, computing_until; /* computing_until: 0: the host waits */
     /* When the started operations end. */
     uint64_t inside_free, between_free, update_free, core_free, norm_free;
     struct speeds_turns drive;
-    uint64_t store_ns, fetch_ns; /* when the last checkpoint is written, and when the next one is read */
-    uint32_t fetches;            /* of this pass so far, the present one included */
+    uint64_t memory_ns;          /* speeds_pass, of the host */
+    uint64_t store_ns, fetch_ns; /* when the last checkpoint has left, and when the next one is there */
+    bool ahead;                  /* the next one is on its way */
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
@@ -39,9 +42,6 @@ struct timeline {
     struct way bus[2]; /* out of the device, and into it */
     struct step_price price;
 };
-
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 const char *resource_name(enum resource resource) {
     static const char *const names[RESOURCES] = {"compute", "link", "update", "drive", "bus"};
@@ -57,27 +57,18 @@ static uint64_t part_bytes(const struct timeline *t, const struct operation *op,
     uint64_t shard = t->e.shape.model->region[op->region].padded /
                      placement_parts(p->region[op->region].state, p->mesh),
              first = item * op->piece;
-    return (op->piece ? earlier(op->piece, shard - first) : shard) * dtype_bytes(dtype);
+    return (op->piece ? min64(op->piece, shard - first) : shard) * dtype_bytes(dtype);
 }
 
 /* True if data in the tier must cross the bus to the device. */
 static bool crosses(const struct timeline *t, enum tier_kind tier) {
-    return t->e.plan->discrete && tier != TIER_DEVICE;
+    return t->e.plan->terms->discrete && tier != TIER_DEVICE;
 }
 
 /* True if the buffer is planned and its memory is on the host. */
 static bool rests_on_host(const struct timeline *t, enum buffer_kind kind, uint16_t region) {
     uint32_t buffer = plan_fixed(t->e.plan, (struct buffer_ref){kind, region});
     return buffer != NO_BUFFER && crosses(t, t->e.plan->row_tier[t->e.plan->buffer[buffer].row]);
-}
-
-/* The nodes of rank 0's group. Ranks of the shard axis are adjacent; ranks of the replicate axis are a shard group
- * apart. */
-static uint32_t group_nodes(const struct timeline *t, uint8_t axes, uint32_t members) {
-    uint32_t stride = axes & AXES_SHARD ? 1 : t->e.shape.policy->mesh[AXIS_SHARD], nodes = 1;
-    for (uint32_t i = 1; i < members; i++)
-        nodes += i * stride / t->speeds.node_ranks != (i - 1) * stride / t->speeds.node_ranks;
-    return nodes;
 }
 
 /* All calls of an item, one after another. */
@@ -87,10 +78,11 @@ static struct speeds_call calls_ns(struct timeline *t, const struct operation *o
     struct speeds_call all = {0};
     bool gathers = op->kind == OP_GATHER;
     while (executor_next_call(&t->e.shape, op, item, &round, &call)) {
-        uint32_t ranks = comm_group_size(t->e.shape.group[round.axes][op->stream]);
+        const struct comm_group *group = t->e.shape.group[round.axes][op->stream];
+        uint32_t ranks = comm_group_size(group),
+                 nodes = speeds_nodes(&t->speeds, comm_group_ranks(group), ranks);
         struct comm_sent sent = comm_call_sent(&call, ranks);
-        struct speeds_call one =
-            speeds_collective(&t->speeds, ranks, group_nodes(t, round.axes, ranks), sent.bytes, 0, !gathers);
+        struct speeds_call one = speeds_collective(&t->speeds, ranks, nodes, sent.bytes, 0, !gathers);
         t->price.wire_bytes += sent.bytes;
         *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
         all.inside_ns += one.inside_ns, all.between_ns += one.between_ns;
@@ -110,54 +102,38 @@ static bool host_updates(const struct timeline *t, const struct chunk_range *ran
     return plan_host_updates(t->e.plan) && !range->device;
 }
 
-/* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them if they are the
- * masters or halves of them. Returns the bytes of an element. */
-static uint64_t whole_update_bytes(const struct chunk_format *format, bool joins) {
-    return 2 * chunk_format_bytes(format) + dtype_bytes(format->grad_dtype) +
-           (1 + joins) * dtype_bytes(format->param_dtype);
+/* The bytes of an element that a leg reads and writes. A leg that leaves the weights reads the masters, and no averages. Parameters are
+ * read only if they are the masters, or halves of them. */
+static uint64_t leg_bytes(const struct update_leg *leg, const struct chunk_format *format, bool joins) {
+    uint64_t bytes = 0, param = dtype_bytes(format->param_dtype);
+    for (uint32_t k = 0; k < format->arrays; k++) {
+        uint8_t array = k < format->moments ? ARRAY_MOMENTS : ARRAY_WEIGHTS;
+        bool writes = leg->writes & array, average = k >= format->moments && k < format->states,
+             reads = leg->reads & array && (writes || !average);
+        bytes += (uint64_t)(reads + writes) * format->array_bytes[k];
+    }
+    bytes += leg->reads & ARRAY_GRADIENT ? dtype_bytes(format->grad_dtype) : 0;
+    bytes += ((leg->makes == BUFFER_DIRECTION) + (leg->takes == BUFFER_DIRECTION)) * sizeof(float);
+    return bytes + (leg->reads & ARRAY_PARAMS && joins ? param : 0) +
+           (leg->writes & ARRAY_PARAMS ? param : 0);
 }
 
-/* The update of directions reads gradient and states and writes directions; the later update reads the directions. */
-static uint64_t matrix_bytes(const struct chunk_format *format, bool joins, bool before) {
-    uint64_t state = 0;
-    for (uint32_t k = 0; k < format->arrays; k++)
-        if (before == (k < format->moments)) state += 2 * format->array_bytes[k];
-    uint64_t param = before ? sizeof(float) : (1 + joins) * dtype_bytes(format->param_dtype);
-    return state + (before ? dtype_bytes(format->grad_dtype) : sizeof(float)) + param;
-}
-
-/* The update of norms reads gradient and weights, and changes the moments; the later update reads the moments and
- * changes the weights. */
-static uint64_t tensor_bytes(const struct chunk_format *format, bool joins, bool before) {
-    uint64_t all = chunk_format_bytes(format), moments = 0, average = 0,
-             param = dtype_bytes(format->param_dtype);
-    for (uint32_t k = 0; k < format->states; k++)
-        *(k < format->moments ? &moments : &average) += format->array_bytes[k];
-    if (!before) return 2 * all - moments + (1 + joins) * param;
-    return 2 * moments + (all - moments - average) + dtype_bytes(format->grad_dtype) + joins * param;
-}
-
-/* If the state is not on the device, the host updates. */
-static uint64_t update_ns(const struct timeline *t, const struct operation *op,
-                          const struct chunk_range *range) {
+/* The bytes of memory that an update moves. */
+static uint64_t update_bytes(const struct timeline *t, const struct operation *op,
+                             const struct chunk_range *range) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     const struct chunk_layout *layout = &t->e.plan->layout;
     const struct chunk_format *format = &layout->format[layout->kind[op->region]];
-    const struct offload_region *r = &layout->region[op->region];
-    bool joins = !precision_keeps_masters(p) || p->split, before = offload_half(op) == HALF_BEFORE;
-    uint64_t bytes = r->measures ? tensor_bytes(format, joins, before)
-                     : r->halves ? matrix_bytes(format, joins, before)
-                                 : whole_update_bytes(format, joins);
-    return speeds_ns(range->count * bytes,
-                     host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
+    bool joins = !precision_keeps_masters(p) || p->split;
+    return range->count * leg_bytes(policy_leg(t->e.shape.policy, op), format, joins);
 }
 
 /* ---- turns ---- */
 
 /* On shared cores, while the host and other work both want a core, each gets half of it. */
 static uint64_t take_core(struct timeline *t, enum resource resource, uint64_t ns) {
-    uint64_t begin = later(t->now, t->core_free),
-             shared = t->computing_until > begin ? earlier(ns, t->computing_until - begin) : 0;
+    uint64_t begin = max64(t->now, t->core_free),
+             shared = t->computing_until > begin ? min64(ns, t->computing_until - begin) : 0;
     t->busy[resource] += ns;
     if (shared) t->computing_until += shared;
     t->core_free = begin + ns + shared;
@@ -168,7 +144,7 @@ static uint64_t take_core(struct timeline *t, enum resource resource, uint64_t n
  * work down. */
 static uint64_t share_core(struct timeline *t, uint64_t ns) {
     if (!t->o->machine->device.shares_cores || t->core_free <= t->now) return ns;
-    uint64_t shared = earlier(ns, t->core_free - t->now);
+    uint64_t shared = min64(ns, t->core_free - t->now);
     for (uint32_t i = 0; i < t->pendings; i++)
         if (t->pending[i].core) t->pending[i].finish_ns += shared;
     t->core_free += shared;
@@ -176,23 +152,33 @@ static uint64_t share_core(struct timeline *t, uint64_t ns) {
 }
 
 static uint64_t take(uint64_t from, uint64_t *free_at, uint64_t ns) {
-    *free_at = later(from, *free_at) + ns;
+    *free_at = max64(from, *free_at) + ns;
     return *free_at;
 }
 
 static uint64_t cross(struct timeline *t, int way, uint64_t from, uint64_t bytes) {
     uint64_t ns = speeds_ns(bytes, t->speeds.bus_bytes_per_s);
     t->bus[way].busy_ns += ns;
+    speeds_pass(&t->speeds, &t->memory_ns, t->now, bytes);
     return take(from, &t->bus[way].free_ns, ns);
+}
+
+/* The host moves so many bytes through its memory, after what it does already. */
+static uint64_t host_moves(struct timeline *t, uint64_t from, uint64_t bytes) {
+    uint64_t began = max64(from, t->update_free),
+             passed = speeds_pass(&t->speeds, &t->memory_ns, t->now, bytes);
+    t->update_free = max64(began + speeds_ns(bytes, t->speeds.update_bytes_per_s), passed);
+    t->busy[RESOURCE_UPDATE] += t->update_free - began;
+    return t->update_free;
 }
 
 /* Links inside and between nodes work at the same time. */
 static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_call call) {
-    uint64_t longer = later(call.inside_ns, call.between_ns), finish = from;
+    uint64_t longer = max64(call.inside_ns, call.between_ns), finish = from;
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_LINK, longer);
     t->busy[RESOURCE_LINK] += longer;
     if (call.inside_ns) finish = take(from, &t->inside_free, call.inside_ns);
-    return call.between_ns ? later(finish, take(from, &t->between_free, call.between_ns)) : finish;
+    return call.between_ns ? max64(finish, take(from, &t->between_free, call.between_ns)) : finish;
 }
 
 /* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host
@@ -201,7 +187,7 @@ static uint64_t gather(struct timeline *t, const struct operation *op, uint32_t 
     struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
     enum dtype dtype = op->object == OBJECT_GRAD ? p.reduced : p.compute;
     bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
-                  op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->param_tier);
+                  op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->terms->param_tier);
     bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
     uint64_t from = brings ? cross(t, IN, t->now, part_bytes(t, op, item, dtype)) : t->now;
     from = communicate(t, from, calls_ns(t, op, item));
@@ -212,7 +198,7 @@ static uint64_t gather(struct timeline *t, const struct operation *op, uint32_t 
 /* A device that reduces alone sums in its own memory. In the gradient's place this only reads. */
 static uint64_t sum_alone_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
-    if (!t->e.plan->discrete || comm_group_size(t->e.shape.group[op->axes][op->stream]) > 1) return 0;
+    if (!t->e.plan->terms->discrete || comm_group_size(t->e.shape.group[op->axes][op->stream]) > 1) return 0;
     bool scatters = op->reads > 0, stays = !scatters || t->e.shape.policy->region[op->region].grad_in_place;
     uint64_t source = part_bytes(t, op, item, scatters ? p.message : p.reduced),
              target = stays ? 0 : part_bytes(t, op, item, p.reduced);
@@ -222,7 +208,8 @@ static uint64_t sum_alone_ns(const struct timeline *t, const struct operation *o
 /* A gradient shard in host memory crosses to the device first, if the device adds to it or sums it over the replicate axis. The
  * result crosses back to the host, which may add it there. */
 static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t item) {
-    bool host = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
+    bool host = op->object == OBJECT_GRAD && op->write[0].kind != BUFFER_GRAD_HELD &&
+                rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
     uint64_t bytes = part_bytes(t, op, item, blueprint_precision_of(t->o->blueprint, op->region).reduced),
              from = t->now;
     bool adds = host && executor_host_adds(&t->e.shape, op);
@@ -234,9 +221,7 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
         from = take(from, &t->norm_free, speeds_ns(bytes, t->speeds.device_bytes_per_s));
     if (host) from = cross(t, OUT, from, bytes);
     if (!adds) return from;
-    uint64_t ns = speeds_ns(3 * bytes, t->speeds.host_bytes_per_s); /* reads two arrays, writes one */
-    t->busy[RESOURCE_UPDATE] += ns;
-    return take(from, &t->update_free, ns);
+    return host_moves(t, from, 3 * bytes); /* reads two arrays, writes one */
 }
 
 /* True if the parameters cross to the host because its update reads weights: the parameters are the masters, or
@@ -244,10 +229,12 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
 static bool brings_params(const struct timeline *t, const struct operation *op,
                           const struct chunk_range *range) {
     const struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
-    const struct buffer_ref *ref = op->object == OBJECT_NORM ? &op->read[1] : &op->write[0];
-    bool joins = !precision_keeps_masters(&p) || p.split, slot = op->object == OBJECT_NORM && op->reads < 2;
-    return host_updates(t, range) && joins && !slot && op->object != OBJECT_DIRECTION &&
-           ref->kind != BUFFER_STATE && !rests_on_host(t, (enum buffer_kind)ref->kind, op->region);
+    const struct update_leg *leg = policy_leg(t->e.shape.policy, op);
+    const struct buffer_ref *ref = leg->writes & ARRAY_PARAMS ? &op->write[0] : &op->read[1];
+    bool joins = !precision_keeps_masters(&p) || p.split,
+         slot = leg->writes & ARRAY_PARAMS ? ref->kind == BUFFER_STATE : op->reads < 2;
+    return leg->reads & ARRAY_PARAMS && host_updates(t, range) && joins && !slot &&
+           !rests_on_host(t, (enum buffer_kind)ref->kind, op->region);
 }
 
 /* If the host updates parameters on a device, the new parameters cross to the device afterwards; if the host reads the weights,
@@ -256,19 +243,21 @@ static bool brings_params(const struct timeline *t, const struct operation *op,
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     struct chunk_range range = chunk_layout_updated(&t->e.plan->layout, op, item);
-    bool directs = op->object == OBJECT_DIRECTION, follows = op->read[0].kind == BUFFER_DIRECTION,
-         measured = op->read[0].kind == BUFFER_TENSOR_NORMS;
-    uint64_t ns = update_ns(t, op, &range), from = t->now,
-             bytes = range.count * dtype_bytes(directs ? DTYPE_F32 : p->compute);
+    const struct update_leg *leg = policy_leg(t->e.shape.policy, op);
+    bool directs = leg->makes == BUFFER_DIRECTION, follows = leg->takes == BUFFER_DIRECTION;
+    uint64_t moved = update_bytes(t, op, &range), ns = speeds_ns(moved, t->speeds.device_bytes_per_s),
+             from = t->now, bytes = range.count * dtype_bytes(directs ? DTYPE_F32 : p->compute);
     bool staged = host_updates(t, &range) && op->write[0].kind != BUFFER_STATE &&
                   !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     if (follows && host_updates(t, &range)) from = cross(t, OUT, from, range.count * sizeof(float));
     if (brings_params(t, op, &range)) from = cross(t, OUT, from, bytes);
-    if (range.device && !follows && !measured && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
+    if (range.device && leg->reads & ARRAY_GRADIENT && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
         from = cross(t, IN, from, range.count * dtype_bytes(p->reduced));
-    t->busy[RESOURCE_UPDATE] += ns;
-    from = take(from, &t->update_free, ns);
+    if (host_updates(t, &range))
+        from = host_moves(t, from, moved);
+    else
+        t->busy[RESOURCE_UPDATE] += ns, from = take(from, &t->update_free, ns);
     return staged ? cross(t, IN, from, bytes) : from;
 }
 
@@ -280,13 +269,22 @@ static uint64_t matrices(struct timeline *t, const struct operation *op) {
     return take(t->now, &t->update_free, ns);
 }
 
-static uint64_t transfer(struct timeline *t, bool write, uint64_t bytes) {
-    uint64_t began = later(t->now, t->drive.free_ns);
+static uint64_t transfer(struct timeline *t, uint64_t from, bool write, uint64_t bytes) {
+    uint64_t began = max64(from, t->drive.free_ns);
     *(write ? &t->price.drive_write_bytes : &t->price.drive_read_bytes) += bytes;
-    uint64_t finish = speeds_transfer(&t->speeds, &t->drive, t->now, write, bytes);
+    uint64_t finish = speeds_transfer(&t->speeds, &t->drive, from, write, bytes);
     t->busy[RESOURCE_DRIVE] += t->drive.free_ns - began;
     if (!t->o->machine->device.shares_cores) return finish;
-    return later(finish, take_core(t, RESOURCE_UPDATE, speeds_ns(bytes, t->speeds.device_bytes_per_s)));
+    return max64(finish, take_core(t, RESOURCE_UPDATE, speeds_ns(bytes, t->speeds.device_bytes_per_s)));
+}
+
+/* The sum of a use's micro-batches, which waited on the device, crosses to the host. */
+static uint64_t store(struct timeline *t, const struct operation *op, uint32_t item) {
+    uint64_t bytes = executor_drive_bytes(t->e.plan, op, item), finish = t->now;
+    bool held =
+        t->e.plan->terms->discrete && op->object == OBJECT_GRAD && op->read[0].kind == BUFFER_GRAD_HELD;
+    if (held) finish = cross(t, OUT, t->now, chunk_layout_moved(&t->e.plan->layout, op, item).grad_used);
+    return bytes ? max64(finish, transfer(t, t->now, true, bytes)) : finish;
 }
 
 static void note(struct timeline *t, uint64_t finish_ns, bool core) {
@@ -321,8 +319,11 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
         finish = matrices(t, op);
         break;
     case OP_FETCH:
+        finish = transfer(t, t->now, false, executor_drive_bytes(t->e.plan, op, item));
+        core = false;
+        break;
     case OP_STORE:
-        finish = transfer(t, op->kind == OP_STORE, executor_drive_bytes(t->e.plan, op, item));
+        finish = store(t, op, item);
         core = false;
         break;
     case OP_AGREE:
@@ -346,7 +347,7 @@ static bool done(void *user, uint64_t ticket) {
 
 static zero_status fail(struct timeline *t) { return error_pass(t->error, executor_error(t->executor)); }
 
-static zero_status settle(struct timeline *t) {
+static zero_status poll_all(struct timeline *t) {
     bool moved = true;
     while (moved)
         if (executor_poll(t->executor, &moved)) return fail(t);
@@ -357,9 +358,9 @@ static zero_status settle(struct timeline *t) {
 /* Advances the clock to the next end of an operation, or to `limit`. False: nothing ends. */
 static bool advance(struct timeline *t, uint64_t limit) {
     uint64_t next = limit;
-    for (uint32_t i = 0; i < t->pendings; i++) next = earlier(next, t->pending[i].finish_ns);
+    for (uint32_t i = 0; i < t->pendings; i++) next = min64(next, t->pending[i].finish_ns);
     if (next == UINT64_MAX) return false;
-    t->now = later(t->now, next);
+    t->now = max64(t->now, next);
     for (uint32_t i = 0; i < t->pendings;)
         if (t->pending[i].finish_ns <= t->now)
             t->pending[i] = t->pending[--t->pendings];
@@ -368,13 +369,12 @@ static bool advance(struct timeline *t, uint64_t limit) {
     return true;
 }
 
-static zero_status wait_move(void *user, const struct host_moves *moves, enum host_move move) {
-    struct timeline *t = user;
-    zero_status status = settle(t);
-    while (!status && !host_move_ready(moves, move)) {
+static zero_status wait_move(struct timeline *t) {
+    zero_status status = poll_all(t);
+    while (!status && !loop_ready(&t->loop, t->executor)) {
         if (!advance(t, UINT64_MAX))
             return error_set(t->error, ZERO_E_INTERNAL, "the priced step is stuck: no operation can start");
-        status = settle(t);
+        status = poll_all(t);
     }
     return status;
 }
@@ -386,7 +386,7 @@ static zero_status compute(struct timeline *t, uint64_t ns) {
     t->busy[RESOURCE_COMPUTE] += ns;
     while (!status && t->now < t->computing_until) {
         advance(t, t->computing_until);
-        status = settle(t);
+        status = poll_all(t);
     }
     t->computing_until = 0;
     return status;
@@ -396,88 +396,106 @@ static zero_status wait_until(struct timeline *t, uint64_t ns) {
     zero_status status = ZERO_OK;
     while (!status && t->now < ns) {
         advance(t, ns);
-        status = settle(t);
+        status = poll_all(t);
     }
     return status;
 }
 
-/* Reads the next checkpoint of the pass, ahead of its use. */
-static void fetch_next(struct timeline *t) {
-    uint32_t all = t->o->pass->fetches * t->loop.use_micros;
-    if (t->fetches++ < all) t->fetch_ns = transfer(t, false, t->o->checkpoint_bytes);
+/* What a use needs comes from the drive, from the host, or from the drive by way of the host; and leaves as it came. */
+static uint64_t bring(struct timeline *t, const struct pass_use *use) {
+    uint64_t at = use->fetches ? transfer(t, t->now, false, t->o->checkpoint_bytes) : t->now;
+    return use->enters ? cross(t, IN, at, use->enters * t->o->stream_bytes) : at;
 }
 
-/* With checkpoints on the drive, a use waits for the one that it needs, which was read ahead; and for the one before, where it makes
- * another: tools/gpt has slots for more. */
+static uint64_t send(struct timeline *t, const struct pass_use *use) {
+    uint64_t at = use->leaves ? cross(t, OUT, t->now, use->leaves * t->o->stream_bytes) : t->now;
+    return use->stores ? transfer(t, at, true, t->o->checkpoint_bytes) : at;
+}
+
+static bool needs(const struct pass_use *use) { return use->fetches || use->enters; }
+
+/* The next use of the pass that needs something, from the use `from` on; then it is brought ahead. */
+static void bring_ahead(struct timeline *t, uint32_t from) {
+    const struct pass *pass = t->o->pass;
+    while (from < pass->uses && !needs(&pass->use[from])) from++;
+    t->ahead = from < pass->uses;
+    if (t->ahead) t->fetch_ns = bring(t, &pass->use[from]);
+}
+
+/* With checkpoints on the drive or the host, a use waits for what it needs, which was brought ahead; and for what the one before left,
+ * where it leaves something, too: tools/gpt has slots for more. A backward's first need is brought from its beginning on. */
 static zero_status use(struct timeline *t) {
     const struct pass_use *use = loop_use(&t->loop);
-    if (use->position == 0 && !t->loop.within) t->fetches = 0;
-    if (t->o->pass->fetches && use->position >= t->loop.forwards && !t->fetches) fetch_next(t);
-    zero_status status = use->fetches ? wait_until(t, t->fetch_ns) : ZERO_OK;
-    if (use->fetches) fetch_next(t);
+    bool again = t->loop.within + 1 < t->loop.use_micros;
+    zero_status status = ZERO_OK;
+    if (use->position == 0 && !t->loop.within) t->ahead = false;
+    if (!t->ahead && (needs(use) || use->position >= t->loop.forwards)) bring_ahead(t, t->loop.use);
+    if (needs(use)) {
+        status = wait_until(t, t->fetch_ns);
+        bring_ahead(t, t->loop.use + !again);
+    }
     if (!status) status = compute(t, use->compute_ns);
-    if (status || !use->stores) return status;
+    if (status || !(use->stores || use->leaves)) return status;
     status = wait_until(t, t->store_ns);
-    t->store_ns = transfer(t, true, t->o->checkpoint_bytes);
+    t->store_ns = send(t, use);
     return status;
 }
 
 /* With a shadow: writes the page that says which step is complete on all ranks. Its turn on the drive comes after the stores of that
  * step. */
-static void commit(struct timeline *t, struct host_moves *moves) {
+static void commit(struct timeline *t) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
     t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
-    moves->commits = false;
+    executor_set_commits(t->executor, false);
 }
 
-static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
-    struct timeline *t = user;
-    if (host_move_commits(moves, move)) commit(t, moves);
-    return move == MOVE_COMPUTE ? use(t) : ZERO_OK;
+/* Waits until the loop's next move is ready, does the host's work, and emits the move's event. */
+static zero_status move(struct timeline *t) {
+    static const struct optimizer_scalars scalars[2];
+    static const struct update_settings update = {.scale = 1, .scalars = scalars, .count = 2};
+    static const struct agreement mine;
+    loop_prepare(&t->loop);
+    t->loop.event.outcome = t->outcome, t->loop.event.update = &update, t->loop.event.mine = &mine;
+    zero_status status = wait_move(t);
+    if (!status && loop_commits(&t->loop, t->executor)) commit(t);
+    if (!status && t->loop.next == MOVE_COMPUTE) status = use(t);
+    if (status) return status;
+    return loop_emit(&t->loop, t->executor) ? fail(t) : ZERO_OK;
 }
 
-static zero_status make_event(void *user, struct host_moves *moves, enum host_move move) {
-    return host_move_event(moves, move) ? fail(user) : ZERO_OK;
-}
-
-/* Makes the moves of one step. */
-static zero_status step(struct timeline *t, struct host_moves *moves) {
-    const struct host_calls host = {wait_move, work_move, make_event, t};
+static zero_status step(struct timeline *t) {
     uint32_t steps = t->loop.step + 1;
     zero_status status = ZERO_OK;
-    for (; !status && !loop_ended(&t->loop, steps); loop_advance(&t->loop)) {
-        loop_prepare(&t->loop, moves);
-        status = host_make_moves(&host, moves, t->loop.next, t->loop.next);
-    }
+    for (; !status && !loop_ended(&t->loop, steps); loop_advance(&t->loop)) status = move(t);
     return status;
 }
 
 /* The last of some steps. */
-static zero_status price_steps(struct timeline *t, struct host_moves *moves, struct step_price *out) {
+static zero_status price_steps(struct timeline *t, struct step_price *out) {
     zero_status status = ZERO_OK;
     for (int k = 0; k < STEPS && !status; k++) {
         uint64_t began = t->now;
         t->price = (struct step_price){0};
         memset(t->busy, 0, sizeof t->busy);
         t->bus[OUT].busy_ns = t->bus[IN].busy_ns = 0;
-        status = step(t, moves);
+        status = step(t);
         t->price.seconds = (double)(t->now - began) * 1e-9;
     }
-    t->busy[RESOURCE_BUS] = later(t->bus[OUT].busy_ns, t->bus[IN].busy_ns);
+    t->busy[RESOURCE_BUS] = max64(t->bus[OUT].busy_ns, t->bus[IN].busy_ns);
     for (int r = 0; r < RESOURCES; r++) t->price.busy_s[r] = (double)t->busy[r] * 1e-9;
     *out = t->price;
     return status;
 }
 
 /* The steps after those of `out`, if updates can be repeated: in these steps all updates are. */
-static zero_status price_repeated(struct timeline *t, struct host_moves *moves, struct step_price *out) {
+static zero_status price_repeated(struct timeline *t, struct step_price *out) {
     const struct blueprint *b = t->o->blueprint;
     struct step_price repeated;
     if (!b->policy.repeats) return ZERO_OK;
     out->repeat_read_bytes = plan_repeat_read_bytes(&b->plan);
     out->repeat_write_bytes = plan_repeat_write_bytes(&b->plan);
-    moves->outcome = OUTCOME_REPEATED;
-    zero_status status = price_steps(t, moves, &repeated);
+    t->outcome = OUTCOME_REPEATED;
+    zero_status status = price_steps(t, &repeated);
     out->repeated_seconds = repeated.seconds;
     return status;
 }
@@ -493,17 +511,11 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     t.e = blueprint_executor_options(b);
     zero_status status = executor_open(&t.e, &mechanisms, &t.executor, error);
     if (status) return status;
-    const struct optimizer_scalars scalars[2] = {0};
-    struct agreement mine = {0};
-    struct host_moves moves = {.executor = t.executor,
-                               .mine = &mine,
-                               .update = {.scale = 1, .scalars = scalars, .count = 2},
-                               .commits = b->plan.shadow && !b->policy.update_in_backward,
-                               .settles = plan_settles(&b->plan)};
+    executor_set_commits(t.executor, b->plan.terms->shadow && !b->policy.update_in_backward);
     t.loop = loop_begin(o->pass, &b->policy);
     struct step_price price;
-    status = price_steps(&t, &moves, &price);
-    if (!status) status = price_repeated(&t, &moves, &price);
+    status = price_steps(&t, &price);
+    if (!status) status = price_repeated(&t, &price);
     executor_close(t.executor);
     free(t.pending);
     if (!status) *out = price;

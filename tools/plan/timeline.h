@@ -5,12 +5,14 @@
  * These operations take turns: collectives on the links; updates on the memory that holds the state; copies between a
  * device and its host on each direction of the bus; fetches and stores on the drive, of which a node's ranks have equal
  * parts. On a machine that shares cores, all of these also take turns with the host's computing, because they are
- * copies and additions on its cores. */
+ * copies and additions on its cores.
+ *
+ * Copies between a device and its host also take the host's memory, of which the host's update has the rest (speeds_pass). */
 #ifndef ZERO_TOOLS_PLAN_TIMELINE_H
 #define ZERO_TOOLS_PLAN_TIMELINE_H
 
-#include "engine/inside.h"
-#include "tools/plan/machine.h"
+#include "engine/api/inside.h"
+#include "tools/plan/machine/machine.h"
 #include "tools/plan/pass.h"
 
 enum resource { RESOURCE_COMPUTE, RESOURCE_LINK, RESOURCE_UPDATE, RESOURCE_DRIVE, RESOURCE_BUS, RESOURCES };
@@ -22,6 +24,7 @@ struct timeline_options {
     uint32_t nodes;
     const struct pass *pass;   /* of a micro-step */
     uint64_t checkpoint_bytes; /* that its uses store and fetch each */
+    uint64_t stream_bytes;     /* of a micro-batch's stream, which enters and leaves uses */
 };
 
 struct step_price {

@@ -1,5 +1,5 @@
-"""wheel.py OUT.whl FILE...: a wheel of these files, the same bytes for the same files. Files after `zero/` in their paths are the
-package; README.md is the description. PyPI's `zero` is another project."""
+"""wheel.py OUT.whl FILE...: a wheel of these files, the same bytes for the same files. What a path has from its last folder `zero` on is
+the place in the package; README.md is the description. PyPI's `zero` is another project."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ from pathlib import Path
 out, *paths = sys.argv[1:]
 name, version, tag = re.fullmatch(r"(\w+)-([\d.]+)-(\S+)\.whl", Path(out).name).groups()  # type: ignore[union-attr]
 info = f"{name}-{version}.dist-info"
-files = {"zero/" + Path(p).name: Path(p).read_bytes() for p in paths if Path(p).parent.name == "zero"}
+files = {p[p.rindex("/zero/") + 1 :]: Path(p).read_bytes() for p in paths if "/zero/" in p}
 readme = next(Path(p) for p in paths if p.endswith("README.md")).read_text()
 metadata = f"""Metadata-Version: 2.1
 Name: {name.replace("_", "-")}
@@ -23,7 +23,9 @@ Description-Content-Type: text/markdown
 
 {readme}"""
 wheel = f"Wheel-Version: 1.0\nGenerator: wheel.py\nRoot-Is-Purelib: false\nTag: {tag}\n"
+scripts = b"[console_scripts]\nzero-deepspeed = zero.deepspeed.__main__:main\n"
 files |= {f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": wheel.encode(), f"{info}/top_level.txt": b"zero\n"}
+files[f"{info}/entry_points.txt"] = scripts
 
 
 def record(path: str, data: bytes) -> str:

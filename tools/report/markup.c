@@ -1,4 +1,4 @@
-#include "tools/report/markup.h"
+#include "tools/report/draw.h"
 
 #include <math.h>
 

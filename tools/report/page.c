@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/report/markup.h"
-#include "tools/report/plot.h"
-#include "tools/report/strips.h"
+#include "tools/report/draw.h"
 
 /* Colors are variables: one set for light screens, one for dark ones. */
 static const char style[] =
@@ -45,7 +43,17 @@ static const char style[] =
     "var(--grid)}"
     "td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.bar{display:inline-block;height:10px;background:"
     "var(--c0)}"
-    ".legend{font-size:12px}.legend span{margin-right:14px;white-space:nowrap}";
+    ".legend{font-size:12px}.legend span{margin-right:14px;white-space:nowrap}"
+    "p.legend{position:sticky;top:0;padding:6px 0;background:var(--page)}"
+    ".runs .settings{white-space:normal;min-width:300px}"
+    "@media(max-width:640px){body{margin:14px auto;padding:0 10px}.title{font-size:20px}.unit,.tick,.name,.p "
+    "text{"
+    "font-size:17px}"
+    ".runs tr:first-child{display:none}.runs,.runs tbody,.runs tr,.runs td{display:block}"
+    ".runs tr{padding:8px 0;border-bottom:1px solid var(--line)}"
+    ".runs td{border:0;padding:1px 0;text-align:left;white-space:normal;overflow-wrap:anywhere}.runs "
+    ".settings{min-width:0}"
+    ".runs td[data-n]::before{content:attr(data-n) \": \";color:var(--soft)}}";
 
 static void write_bytes(FILE *file, double bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -95,6 +103,16 @@ static void write_card(FILE *file, const char *name, double value) {
                 name);
 }
 
+/* The one meaning of memory on these pages: what the engine allocated for a rank, of the device and the host together. */
+static double memory_of(const struct run_record *r, bool planned) {
+    double bytes = 0;
+    for (uint32_t i = 0; i < r->memory_count; i++) {
+        const struct memory_line *line = &r->memory[i];
+        bytes += strcmp(line->tier, "nvme") ? (double)(planned ? line->planned : line->measured) : 0;
+    }
+    return bytes;
+}
+
 static void write_head(const struct run_record *r, FILE *file) {
     fputs("<h1>", file);
     markup_text(file, r->title);
@@ -111,9 +129,17 @@ static void write_head(const struct run_record *r, FILE *file) {
     write_card(file, "held-out loss", last_of(r, EVAL_LOSS));
     write_card(file, "tokens/s, median", median_of(r, TOKENS_PER_S));
     write_card(file, "s per step, median", median_of(r, SECONDS));
+    write_card(file, "MFU in %, median", 100 * median_of(r, MFU));
+    fputs("<div class=\"card\"><b>", file);
+    write_bytes(file, memory_of(r, false));
+    fputs("</b><span>memory per rank</span></div>\n", file);
     if (total_of(r, SKIPPED) > 0) write_card(file, "steps skipped", total_of(r, SKIPPED));
     if (total_of(r, REPEATED) > 0) write_card(file, "steps updated again", total_of(r, REPEATED));
     fputs("</div>\n", file);
+    if (!*r->peak) return;
+    fputs("<p class=\"note\">MFU is the model's arithmetic as a share of the peak: ", file);
+    markup_text(file, r->peak);
+    fputs("</p>\n", file);
 }
 
 /* ---- curves ---- */
@@ -135,8 +161,9 @@ static const struct {
      true,
      {{"step", SECONDS}, {"compute", COMPUTE_S}, {"waiting", WAIT_S}, {"updates", UPDATE_S}},
      4},
-    {"Gradient norm", "before clipping", true, {{"norm", GRAD_NORM}}, 1},
-    {"Learning rate", "", true, {{"lr", LR}}, 1},
+    {"Gradient norm", "L2, before clipping", true, {{"norm", GRAD_NORM}}, 1},
+    {"Learning rate", "per update", true, {{"lr", LR}}, 1},
+    {"MFU", "share of the peak", true, {{"MFU", MFU}}, 1},
 };
 enum { PLOTS = sizeof plots / sizeof *plots };
 
@@ -158,9 +185,17 @@ static void write_plots(const struct run_record *r, FILE *file) {
 
 /* ---- planned and measured memory ---- */
 
+static void write_total(const char *name, double planned, double measured, FILE *file) {
+    fprintf(file, "<tr><th></th><th>%s</th><th>", name);
+    write_bytes(file, planned);
+    fputs("</th><th>", file);
+    write_bytes(file, measured);
+    fputs("</th><th></th></tr>\n", file);
+}
+
 static void write_memory(const struct run_record *r, FILE *file) {
     enum { BAR = 260 };
-    double most = 1, planned = 0, measured = 0;
+    double most = 1, drives[2] = {0};
     for (uint32_t i = 0; i < r->memory_count; i++) most = fmax(most, (double)r->memory[i].planned);
     fputs("<h2>Memory per "
           "rank</h2>\n<div "
@@ -181,13 +216,12 @@ static void write_memory(const struct run_record *r, FILE *file) {
                 "</td><td style=\"text-align:left\"><span class=\"bar\" "
                 "style=\"width:%.0fpx\"></span></td></tr>\n",
                 BAR * (double)line->measured / most);
-        planned += (double)line->planned, measured += (double)line->measured;
+        bool on_drive = strcmp(line->tier, "nvme") == 0;
+        drives[0] += on_drive ? (double)line->planned : 0, drives[1] += on_drive ? (double)line->measured : 0;
     }
-    fputs("<tr><th></th><th>all</th><th>", file);
-    write_bytes(file, planned);
-    fputs("</th><th>", file);
-    write_bytes(file, measured);
-    fputs("</th><th></th></tr></table></div>\n", file);
+    write_total("memory per rank: device and host", memory_of(r, true), memory_of(r, false), file);
+    if (drives[0] + drives[1] > 0) write_total("on drives, per rank", drives[0], drives[1], file);
+    fputs("</table></div>\n", file);
 }
 
 static void write_traffic_row(const struct run_record *r, const char *name, enum quantity q, uint64_t planned,
@@ -209,7 +243,7 @@ static void write_traffic(const struct run_record *r, FILE *file) {
           "together</h2>\n<div class=\"wide\"><table><tr><th></th><th></th><th>planned</th><th>the last "
           "step's</th></tr>\n",
           file);
-    write_traffic_row(r, "sent between ranks", WIRE_BYTES, 0, file);
+    write_traffic_row(r, "sent between ranks", WIRE_BYTES, r->wire_planned, file);
     write_traffic_row(r, "read from drives", DRIVE_READ_BYTES, r->drive_read_planned, file);
     write_traffic_row(r, "written to drives", DRIVE_WRITE_BYTES, r->drive_write_planned, file);
     fputs("</table></div>\n", file);
@@ -226,18 +260,17 @@ static void write_timeline(const struct run_record *r, FILE *file) {
     fputs("</div>\n", file);
 }
 
-static void write_begin(const char *title, uint32_t refresh_s, FILE *file) {
+static void write_begin(const char *title, FILE *file) {
     fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
           "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
           file);
-    if (refresh_s) fprintf(file, "<meta http-equiv=\"refresh\" content=\"%" PRIu32 "\">", refresh_s);
     fputs("<title>", file);
     markup_text(file, title);
     fprintf(file, "</title><style>%s</style></head><body>\n", style);
 }
 
-void page_write(const struct run_record *r, uint32_t refresh_s, FILE *file) {
-    write_begin(r->title, refresh_s, file);
+void page_write(const struct run_record *r, FILE *file) {
+    write_begin(r->title, file);
     write_head(r, file);
     write_plots(r, file);
     write_timeline(r, file);
@@ -248,49 +281,61 @@ void page_write(const struct run_record *r, uint32_t refresh_s, FILE *file) {
 
 /* ---- several runs ---- */
 
-static void write_cell(double value, FILE *file) {
+/* On a phone a cell stands in a line of its own, behind its column's name. */
+static void write_cell(const char *column, double value, FILE *file) {
     char text[32];
-    fprintf(file, "<td>%s</td>", isfinite(value) ? markup_number(text, value) : "&ndash;");
+    fprintf(file, "<td data-n=\"%s\">%s</td>", column,
+            isfinite(value) ? markup_number(text, value) : "&ndash;");
 }
 
-static double measured_memory(const struct run_record *r) {
-    double bytes = 0;
-    for (uint32_t i = 0; i < r->memory_count; i++)
-        bytes += strcmp(r->memory[i].tier, "nvme") ? (double)r->memory[i].measured : 0;
-    return bytes;
-}
-
-static void write_run(const struct run_record *r, const char *name, uint32_t number, FILE *file) {
+static void write_dot(const char *name, uint32_t number, FILE *file) {
     fprintf(file,
-            "<tr><td><svg class=\"dot\" viewBox=\"0 0 10 10\"><rect class=\"f%" PRIu32
+            "<svg class=\"dot\" viewBox=\"0 0 10 10\"><rect class=\"f%" PRIu32
             "\" width=\"10\" height=\"10\"/></svg>",
             number);
     markup_text(file, name);
-    fputs("</td><td style=\"white-space:normal;min-width:300px\">", file);
+}
+
+static const char *const columns[] = {"steps",      "loss",     "held-out loss",  "tokens/s",
+                                      "s per step", "MFU in %", "memory per rank"};
+enum { COLUMNS = sizeof columns / sizeof *columns };
+
+static void write_run(const struct run_record *r, const char *name, uint32_t number, FILE *file) {
+    fputs("<tr><td>", file);
+    write_dot(name, number, file);
+    fputs("</td><td class=\"settings\">", file);
     markup_text(file, r->title);
     for (uint32_t i = 0; i < r->setting_count; i++) {
         fputs(" &middot; ", file);
         markup_text(file, r->settings[i]);
     }
     fputs("</td>", file);
-    write_cell(r->steps ? r->step[r->steps - 1] : 0, file);
-    write_cell(last_of(r, LOSS), file);
-    write_cell(last_of(r, EVAL_LOSS), file);
-    write_cell(median_of(r, TOKENS_PER_S), file);
-    write_cell(median_of(r, SECONDS), file);
-    fputs("<td>", file);
-    write_bytes(file, measured_memory(r));
+    write_cell(columns[0], r->steps ? r->step[r->steps - 1] : 0, file);
+    write_cell(columns[1], last_of(r, LOSS), file);
+    write_cell(columns[2], last_of(r, EVAL_LOSS), file);
+    write_cell(columns[3], median_of(r, TOKENS_PER_S), file);
+    write_cell(columns[4], median_of(r, SECONDS), file);
+    write_cell(columns[5], 100 * median_of(r, MFU), file);
+    fprintf(file, "<td data-n=\"%s\">", columns[6]);
+    write_bytes(file, memory_of(r, false));
     fputs("</td></tr>\n", file);
 }
 
 void page_compare(const struct run_record *runs, const char *const *names, uint32_t count, FILE *file) {
-    write_begin("Runs compared", 0, file);
-    fputs("<h1>Runs compared</h1>\n<div "
-          "class=\"wide\"><table><tr><th>run</th><th>settings</th><th>steps</th><th>loss</th>"
-          "<th>held-out loss</th><th>tokens/s</th><th>s per step</th><th>memory per rank</th></tr>\n",
-          file);
+    write_begin("Runs compared", file);
+    fputs(
+        "<h1>Runs compared</h1>\n<div class=\"wide\"><table class=\"runs\"><tr><th>run</th><th>settings</th>",
+        file);
+    for (int i = 0; i < COLUMNS; i++) fprintf(file, "<th>%s</th>", columns[i]);
+    fputs("</tr>\n", file);
     for (uint32_t r = 0; r < count; r++) write_run(&runs[r], names[r], r, file);
-    fputs("</table></div>\n<div class=\"plots\">\n", file);
+    fputs("</table></div>\n<p class=\"legend\">", file);
+    for (uint32_t r = 0; r < count; r++) {
+        fputs("<span>", file);
+        write_dot(names[r], r, file);
+        fputs("</span>", file);
+    }
+    fputs("</p>\n<div class=\"plots\">\n", file);
     for (int i = 0; i < PLOTS; i++)
         for (int k = 0; k < plots[i].curves; k++) {
             char title[64];

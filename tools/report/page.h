@@ -4,13 +4,13 @@
 
 #include <stdio.h>
 
-#include "tools/report/plot.h"
+#include "tools/report/draw.h"
 #include "tools/report/record.h"
 
 enum { PAGE_RUNS_MAX = PLOT_CURVES_MAX };
 
-/* One run. refresh_s: the browser loads the page again after so many seconds; 0: never. */
-void page_write(const struct run_record *record, uint32_t refresh_s, FILE *file);
+/* One run. */
+void page_write(const struct run_record *record, FILE *file);
 
 /* Up to PAGE_RUNS_MAX runs beside each other. names: of the runs. */
 void page_compare(const struct run_record *runs, const char *const *names, uint32_t count, FILE *file);

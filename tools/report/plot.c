@@ -1,9 +1,6 @@
-#include "tools/report/plot.h"
+#include "tools/report/draw.h"
 
 #include <math.h>
-
-#include "tools/report/markup.h"
-#include "tools/report/tick.h"
 
 enum {
     WIDTH = 560,
@@ -60,7 +57,9 @@ static void write_frame(const struct plot *p, const struct axis *x, const struct
     v = ceil(x->least / x->tick) * x->tick;
     for (int i = 0; i < TICKS_MAX && v <= x->most; i++, v += x->tick)
         fprintf(file, "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
-                place_x(x, v), HEIGHT - 12, markup_number(text, v));
+                place_x(x, v), HEIGHT - 14, markup_number(text, v));
+    fprintf(file, "<text class=\"unit\" x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n", LEFT - 8,
+            HEIGHT - 14);
 }
 
 /* A point is the mean of `share` steps, from its first one on. */

@@ -9,16 +9,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/base/regular_file.h"
-#include "engine/trace/events.h"
+#include "engine/base/system/regular_file.h"
+#include "engine/run/events.h"
 
 enum { RUN_BYTES_MAX = 16 << 20, TRACE_BYTES_MAX = 256 << 20 };
 
 /* The names in metrics.jsonl, by enum quantity. */
 static const char *const quantity_names[QUANTITIES] = {
-    "loss",      "eval_loss", "grad_norm", "lr",         "seconds",          "tokens_per_s",
-    "compute_s", "wait_s",    "update_s",  "wire_bytes", "drive_read_bytes", "drive_write_bytes",
-    "skipped",   "repeated"};
+    "loss",      "eval_loss", "grad_norm", "lr",         "seconds",          "tokens_per_s",      "mfu",
+    "compute_s", "wait_s",    "update_s",  "wire_bytes", "drive_read_bytes", "drive_write_bytes", "skipped",
+    "repeated"};
 
 static const char *text_of(struct json_object *object, const char *key) {
     struct json_object *value = json_object_object_get(object, key);
@@ -63,6 +63,8 @@ static zero_status take_run(struct json_object *root, struct run_record *r, stru
                   json_object_is_type(item, json_type_string) ? json_object_get_string(item) : "");
     }
     r->steps_asked = count_of(root, "steps");
+    copy_text(r->peak, sizeof r->peak, text_of(root, "peak"));
+    r->wire_planned = count_of(root, "wire_bytes");
     r->drive_read_planned = count_of(root, "drive_read_bytes");
     r->drive_write_planned = count_of(root, "drive_write_bytes");
     list = list_of(root, "memory", &lines);

@@ -15,6 +15,7 @@ enum quantity { /* of a step; NaN: not measured in this step */
                 LR,
                 SECONDS,
                 TOKENS_PER_S,
+                MFU,
                 COMPUTE_S,
                 WAIT_S,
                 UPDATE_S,
@@ -41,8 +42,9 @@ struct run_record {
     char title[256];      /* of the model */
     char settings[8][96]; /* "ZeRO stage 3", in the order to show them */
     uint32_t setting_count;
-    /* drive_*: of a step, sum over all ranks */
-    uint64_t steps_asked, drive_read_planned, drive_write_planned;
+    /* *_planned: of a step, sum over all ranks */
+    char peak[160]; /* of what MFU is the share; "": unknown */
+    uint64_t steps_asked, wire_planned, drive_read_planned, drive_write_planned;
     struct memory_line *memory;
     uint32_t memory_count;
 

@@ -1,11 +1,8 @@
-#include "tools/report/strips.h"
+#include "tools/report/draw.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-
-#include "tools/report/markup.h"
-#include "tools/report/tick.h"
 
 enum {
     WIDTH = 1160,

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "tools/sim/numbers.h"
 #include "tools/sim/random.h"
 
 /* ---- random choices ---- */
@@ -46,18 +45,14 @@ static void make_model(struct sim_case *c, struct dice *d) {
     }
 }
 
-static bool ties(const struct sim_model *m) {
-    for (uint32_t i = 0; i < m->params; i++)
-        if (m->param[i].tied_to) return true;
-    return false;
-}
-
 static struct speeds make_speeds(struct dice *d) {
     struct speeds_link inside = {1000000 * (1 + pick(d, 9)), 1000000 * (1 + pick(d, 9)), pick(d, 50)};
     struct speeds_link between = {100000 * (1 + pick(d, 9)), 100000 * (1 + pick(d, 9)), pick(d, 500)};
+    uint64_t device = 1000000 * (1 + pick(d, 99)), memory = 1000000 * (1 + pick(d, 9));
     return (struct speeds){.flops_per_s = 1000000000,
-                           .device_bytes_per_s = 1000000 * (1 + pick(d, 99)),
-                           .host_bytes_per_s = 1000000 * (1 + pick(d, 9)),
+                           .device_bytes_per_s = device,
+                           .host_bytes_per_s = memory,
+                           .update_bytes_per_s = memory,
                            .bus_bytes_per_s = pick(d, 2) * 1000000,
                            .inside = inside,
                            .between = between,
@@ -74,6 +69,20 @@ static void choose_mesh(struct sim_setup *s, struct dice *d) {
     bool second = s->terms.stage->reshard == RESHARD_GROUP;
     s->terms.mesh[AXIS_REPLICATE] = second ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
     if (second) s->terms.mesh[AXIS_SHARD] = 2;
+}
+
+static bool is_owner(const struct sim_model *m, uint32_t param) {
+    for (uint32_t i = param + 1; i < m->params; i++)
+        if (m->param[i].tied_to == m->param[param].name) return true;
+    return false;
+}
+
+/* Parameters are tied to two of one unit, which vertical order refuses. */
+static bool ties_twice(const struct sim_model *m) {
+    for (uint32_t i = 0; i + 1 < m->params; i++)
+        for (uint32_t k = i + 1; k < m->params; k++)
+            if (m->param[i].unit == m->param[k].unit && is_owner(m, i) && is_owner(m, k)) return true;
+    return false;
 }
 
 static void choose_tiers(struct sim_setup *s, struct dice *d) {
@@ -100,6 +109,7 @@ static void choose_outcomes(struct sim_setup *s, struct dice *d) {
     if (s->terms.shadow) s->terms.resident_bytes = 0, s->terms.device_share = 0;
     s->terms.update_in_backward = (s->terms.shadow || s->clip == 0) && pick(d, 2);
     s->terms.repeats = s->terms.update_in_backward && s->clip > 0;
+    if (s->terms.update_in_backward && !s->terms.shadow) s->terms.waiting_share = pick(d, 5) / 4.;
     s->repeated = pick(d, 16);
     if (s->terms.shadow || !s->terms.update_in_backward) s->skipped = pick(d, 3) ? 0 : pick(d, 16);
     s->terms.precision.average = pick(d, 3) == 0;
@@ -171,7 +181,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.grad_tier = s->terms.state_tier == TIER_NVME && pick(&d, 2) ? TIER_NVME : TIER_DEVICE;
     s->terms.grad_resident_bytes = pick(&d, 3) ? 0 : pick(&d, 4000);
     s->terms.piece_bytes = pick(&d, 2) ? 0 : 4 * s->terms.chunk_elements_max * (1 + pick(&d, 3));
-    s->terms.vertical = !ties(&c->model) && s->terms.micro_steps > 1 && pick(&d, 2);
+    s->terms.vertical = s->terms.micro_steps > 1 && pick(&d, 2) && !ties_twice(&c->model);
     s->terms.device_share = s->terms.state_tier != TIER_DEVICE && pick(&d, 2) ? pick(&d, 11) / 10. : 0;
     s->terms.device_bytes = pick(&d, 2) ? UINT64_MAX : pick(&d, 8000);
     choose_outcomes(s, &d);
@@ -266,6 +276,9 @@ static bool drop_tier(struct sim_setup *s, struct sim_model *m) {
 static bool drop_updates(struct sim_setup *s, struct sim_model *m) {
     return s->terms.update_in_backward && (s->terms.update_in_backward = s->terms.repeats = false, true);
 }
+static bool drop_waiting(struct sim_setup *s, struct sim_model *m) {
+    return s->terms.waiting_share > 0 && (s->terms.waiting_share = 0, true);
+}
 static bool drop_matrices(struct sim_setup *s, struct sim_model *m) {
     if (!s->other) return false;
     s->optimizer = s->other, s->other = NULL;
@@ -280,9 +293,10 @@ static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
 }
 
 static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
-    halve_shards,    drop_shard, halve_copies,    halve_units,  drop_unit,       halve_steps,   drop_step,
-    drop_micro_step, drop_fault, drop_last_fault, skip_nothing, drop_evaluation, drop_segments, drop_depth,
-    drop_device,     drop_order, drop_tier,       drop_updates, drop_matrices,   skip_no_step,  drop_chaos};
+    halve_shards,  drop_shard,      halve_copies, halve_units,     drop_unit,    halve_steps,
+    drop_step,     drop_micro_step, drop_fault,   drop_last_fault, skip_nothing, drop_evaluation,
+    drop_segments, drop_depth,      drop_device,  drop_order,      drop_tier,    drop_waiting,
+    drop_updates,  drop_matrices,   skip_no_step, drop_chaos};
 
 /* Finds the least number of random events with which the run still fails. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
@@ -316,8 +330,8 @@ void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_sh
 void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     fprintf(out,
             "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
-            " micro-steps%s, reduced %s, depth %" PRIu32
-            ", state on %s, parameters on %s, gradients on %s, %" PRIu32 " slots",
+            " micro-steps%s, reduced %s, depth %" PRIu64
+            ", state on %s, parameters on %s, gradients on %s, %" PRIu64 " slots",
             s->terms.stage->name, s->terms.mesh[AXIS_SHARD], s->terms.mesh[AXIS_REPLICATE], s->model->units,
             s->steps, s->terms.micro_steps, s->terms.vertical ? " in each use" : "",
             s->terms.accumulation == ACCUMULATE_LAST ? "last" : "every", s->terms.depth,
@@ -328,6 +342,7 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     if (s->terms.device_share > 0)
         fprintf(out, ", up to %g of the state on the device", s->terms.device_share);
     if (s->terms.update_in_backward) fprintf(out, ", updated in the backward");
+    if (s->terms.waiting_share > 0) fprintf(out, ", %g of it in the forward", s->terms.waiting_share);
     if (s->other) fprintf(out, ", whole matrices");
     if (s->clip > 0) fprintf(out, ", clipped to %g", s->clip);
     if (s->terms.shadow) fprintf(out, ", with a shadow");

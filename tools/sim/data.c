@@ -3,13 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/integer.h"
 #include "tools/sim/run.h"
 
 static struct buffer_ref ref_of(enum buffer_kind kind, uint32_t region) {
     return (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
 }
-
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static uint64_t shard_elements(const struct rank *r, uint32_t region) {
     return r->run->model.region[region].padded / placement_parts(r->region[region].state, r->policy.mesh);

@@ -7,21 +7,22 @@ bool rank_on_host(const struct rank *rank, const void *data) {
     return extent && at >= extent && at < extent + rank->run->blueprint.plan.tier_bytes[TIER_CPU];
 }
 
-/* The host's memory and the way to it work at the same time. */
-static uint64_t bytes_ns(const struct rank *rank, const struct device_work *w) {
+/* The host's memory and the way to it work at the same time; what stays on the host waits for its part of the memory. */
+static uint64_t bytes_ns(struct rank *rank, const struct device_work *w) {
     const struct speeds *s = &rank->run->setup->speeds;
-    uint64_t host = 0, device = 0;
+    uint64_t host = 0, device = 0, now = rank->run->clock.now_ns;
     for (int i = 0; i < w->reads; i++)
         *(rank_on_host(rank, w->read[i].data) ? &host : &device) += w->read[i].bytes;
     for (int i = 0; i < w->writes; i++)
         *(rank_on_host(rank, w->write[i].data) ? &host : &device) += w->write[i].bytes;
     if (!host) return speeds_ns(device, s->device_bytes_per_s);
-    uint64_t memory_ns = speeds_ns(s->bus_bytes_per_s ? host : host + device, s->host_bytes_per_s);
-    uint64_t bus_ns = s->bus_bytes_per_s ? speeds_ns(device, s->bus_bytes_per_s) : 0;
-    return memory_ns > bus_ns ? memory_ns : bus_ns;
+    if (!s->bus_bytes_per_s) return speeds_ns(host + device, s->host_bytes_per_s);
+    uint64_t passed = speeds_pass(s, &rank->memory_ns, now, host) - now,
+             host_ns = speeds_ns(host, s->update_bytes_per_s);
+    return device ? max64(host_ns, speeds_ns(device, s->bus_bytes_per_s)) : max64(host_ns, passed);
 }
 
-static uint64_t work_ns(const struct rank *rank, const struct device_work *w) {
+static uint64_t work_ns(struct rank *rank, const struct device_work *w) {
     return bytes_ns(rank, w) + speeds_ns((uint64_t)w->flops, speeds_matrix_flops(&rank->run->setup->speeds));
 }
 

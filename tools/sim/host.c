@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/executor/stream/decision.h"
 #include "tools/sim/run.h"
 
 /* A unit uses the same regions in the forward and in the backward. */
@@ -38,7 +39,7 @@ static bool dawdles(struct rank *r) {
 /* ---- faults ---- */
 
 /* The rank is lost or stuck: its host and its executor stop. */
-static bool stop(struct rank *r, enum sim_fault fault, enum event_kind found, uint64_t after_ns) {
+static bool stop(struct rank *r, enum sim_fault fault, enum clock_event_kind found, uint64_t after_ns) {
     struct run *run = r->run;
     r->lost = true;
     run->live--;
@@ -66,7 +67,7 @@ static double mean_of(const struct rank *r) {
 }
 
 /* The settings of the updates of the present step. Without data no code uses them. */
-static void settle(struct rank *r, double scale) {
+static void set_update(struct rank *r, double scale) {
     const struct sim_setup *s = r->run->setup;
     for (int g = 0; g < 4; g++) {
         bool other = s->other && g > 1;
@@ -74,7 +75,8 @@ static void settle(struct rank *r, double scale) {
                           r->applied + 1, &r->scalars[g]);
     }
     float share = s->terms.precision.average ? 0.5f : 0;
-    r->moves.update = (struct update_settings){(float)scale, r->scalars, 4, r->applied + 1, share};
+    r->loop.event.update = &r->update;
+    r->update = (struct update_settings){(float)scale, r->scalars, 4, r->applied + 1, share};
 }
 
 /* Without data there are no norms: the setup says which steps are clipped. */
@@ -90,7 +92,7 @@ static struct host_decision decide(const struct rank *r) {
 }
 
 static bool work_pass(struct rank *r) {
-    if (r->policy.update_in_backward) settle(r, mean_of(r));
+    if (r->policy.update_in_backward) set_update(r, mean_of(r));
     return !dawdles(r);
 }
 
@@ -98,7 +100,7 @@ static bool work_pass(struct rank *r) {
 static bool commits(struct rank *r) {
     static const uint8_t page[CHUNK_ALIGN_BYTES];
     const struct run *run = r->run;
-    if (!host_move_commits(&r->moves, r->loop.next)) return false;
+    if (!loop_commits(&r->loop, r->executor)) return false;
     drive_set_immediate(r->drive, true);
     executor_complete_epoch(r->executor);
     executor_commit(r->executor, page);
@@ -106,7 +108,6 @@ static bool commits(struct rank *r) {
     uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
                   run->setup->speeds.drive_latency_ns;
     be_busy(r, run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_HOST, r->index, r->turns) : ns);
-    r->moves.commits = false;
     return true;
 }
 
@@ -153,7 +154,11 @@ static bool work_end(struct rank *r) {
     return true;
 }
 
-static bool work_agree(struct rank *r) { return !dawdles(r); }
+static bool work_agree(struct rank *r) {
+    static const struct agreement nothing;
+    r->loop.event.mine = &nothing;
+    return !dawdles(r);
+}
 
 static bool work_agreed(struct rank *r) {
     commits(r);
@@ -167,9 +172,9 @@ static bool work_apply(struct rank *r) {
         run_violated(r->run, r->index, ZERO_E_INTERNAL, "the norm of the gradients is inf or NaN");
         return false;
     }
-    settle(r, decision.scale);
-    r->moves.outcome = decision.outcome;
-    r->applied += r->moves.outcome != OUTCOME_SKIPPED;
+    set_update(r, decision.scale);
+    r->loop.event.outcome = decision.outcome;
+    r->applied += decision.outcome != OUTCOME_SKIPPED;
     return true;
 }
 
@@ -183,11 +188,10 @@ static bool (*const work[])(struct rank *) = {
 
 /* Makes the next move, if it is ready. */
 static bool move(struct rank *r) {
-    enum host_move next = r->loop.next;
-    loop_prepare(&r->loop, &r->moves);
-    if (!host_move_ready(&r->moves, next)) return false;
-    if (work[next] && !work[next](r)) return false;
-    host_move_event(&r->moves, next); /* the next poll reports a failure */
+    loop_prepare(&r->loop);
+    if (!loop_ready(&r->loop, r->executor)) return false;
+    if (work[r->loop.next] && !work[r->loop.next](r)) return false;
+    loop_emit(&r->loop, r->executor); /* the next poll reports a failure */
     loop_advance(&r->loop);
     return !r->busy;
 }
@@ -196,15 +200,15 @@ static bool move(struct rank *r) {
 static void fill(struct rank *r) {
     drive_set_immediate(r->drive, true);
     data_fill(r);
-    executor_written(r->executor);
-    executor_flush(r->executor);
+    executor_emit(r->executor, &(struct event){.kind = EVENT_WRITTEN});
+    executor_emit(r->executor, &(struct event){.kind = EVENT_FLUSH});
     drive_set_immediate(r->drive, false);
-    r->moves.commits = r->policy.update_in_backward && r->run->setup->terms.shadow;
+    executor_set_commits(r->executor, r->policy.update_in_backward && r->run->setup->terms.shadow);
     r->phase = RANK_TRAINS;
 }
 
 static void flush(struct rank *r) {
-    executor_flush(r->executor);
+    executor_emit(r->executor, &(struct event){.kind = EVENT_FLUSH});
     r->phase = RANK_FLUSHED;
 }
 

@@ -3,7 +3,10 @@
 #ifndef ZERO_TOOLS_SIM_JOB_H
 #define ZERO_TOOLS_SIM_JOB_H
 
-#include "tools/plan/machine.h"
+#include <stdio.h>
+
+#include "engine/api/inside.h"
+#include "tools/plan/machine/machine.h"
 #include "tools/plan/shapes.h"
 #include "tools/sim/sim.h"
 
@@ -41,5 +44,19 @@ struct job_ranks {
 zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, struct job_ranks *out,
                       struct zero_error *error);
 void job_release(struct job_ranks *ranks);
+
+/* ---- an engine's plan as a setup: the simulation then plans the same and does the same ---- */
+
+/* The engine's model. `unit_flops`: FLOP of each unit's forward in a micro-step, or NULL. *out points into the
+ * blueprint's model. sim_model_free frees it. */
+zero_status sim_model_of(const struct blueprint *blueprint, const uint64_t *unit_flops, struct sim_model *out,
+                         struct zero_error *error);
+
+/* Everything except model, steps, seed, speeds, faults and the members after them. */
+struct sim_setup sim_setup_of(const struct blueprint *blueprint);
+
+/* Prints the result of a simulation for people. */
+void report_print(const struct job *job, const struct job_ranks *ranks, const struct sim_result *result,
+                  FILE *out);
 
 #endif

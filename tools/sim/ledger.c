@@ -76,7 +76,8 @@ zero_status ledger_open(struct ledger *l, const struct ledger_plan *plan, struct
     *l = (struct ledger){.plan = plan, .capacity = 64 + 3 * p->layout.slots};
     l->item = calloc(l->capacity, sizeof *l->item);
     l->held = malloc((p->buffers + 1) * sizeof *l->held);
-    if (!l->item || !l->held) {
+    l->part = calloc(p->parts + 1, sizeof *l->part);
+    if (!l->item || !l->held || !l->part) {
         ledger_close(l);
         return error_set(error, ZERO_E_MEMORY, "no memory for a rank's ledger");
     }
@@ -87,7 +88,8 @@ zero_status ledger_open(struct ledger *l, const struct ledger_plan *plan, struct
 void ledger_close(struct ledger *l) {
     free(l->item);
     free(l->held);
-    l->item = NULL, l->held = NULL;
+    free(l->part);
+    l->item = NULL, l->held = NULL, l->part = NULL;
 }
 
 /* ---- sharing ---- */
@@ -133,7 +135,7 @@ static bool share_slot(const struct ledger *l, const struct ledger_item *a, cons
 
 /* True if both operations are queued on the compute stream of a discrete device, which runs them in order. */
 static bool queued(const struct ledger *l, const struct operation *a, const struct operation *b) {
-    return l->plan->plan->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
+    return l->plan->plan->terms->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
 }
 
 /* One operation may write chunks of such a buffer while another one reads other chunks of it. */
@@ -170,9 +172,16 @@ static bool comes_and_goes(const struct operation *op, const struct buffer_ref *
     return held == HELD_BEING_WRITTEN && by_chunk(ref->kind) && op->pipe.used;
 }
 
+static uint64_t content(const struct ledger *l, uint32_t buffer) {
+    const struct hazard_span *span = &l->plan->plan->span[buffer];
+    for (uint32_t i = span->first; i < span->end && held_of(l->held[buffer]) == HELD_WRITTEN; i++)
+        if (l->part[i].buffer != buffer) return l->part[i].by;
+    return l->held[buffer];
+}
+
 static bool reads_rubbish(const struct ledger *l, const struct ledger_item *item, struct ledger_fault *out) {
     for (uint8_t i = 0; i < item->op->reads; i++) {
-        uint64_t packed = l->held[item->read[i]];
+        uint64_t packed = content(l, item->read[i]);
         if (held_of(packed) == HELD_WRITTEN || buffer_is_ring(item->op->read[i].kind)) continue;
         if (comes_and_goes(item->op, &item->op->read[i], held_of(packed))) continue;
         *out = (struct ledger_fault){.ref = item->op->read[i],
@@ -184,11 +193,11 @@ static bool reads_rubbish(const struct ledger *l, const struct ledger_item *item
     return false;
 }
 
-/* Marks the buffers that share bytes with a written buffer: their old content is gone. */
+/* The old content of all other buffers with a part of the written buffer is gone. */
 static void overwrite(struct ledger *l, uint32_t buffer, const struct operation *op) {
-    struct hazard_overlaps o = plan_overlaps(l->plan->plan);
-    for (uint32_t i = o.first[buffer]; i < o.first[buffer + 1]; i++)
-        if (held_of(l->held[o.other[i]]) == HELD_WRITTEN) l->held[o.other[i]] = pack(HELD_OVERWRITTEN, op);
+    const struct hazard_span *span = &l->plan->plan->span[buffer];
+    for (uint32_t i = span->first; i < span->end; i++)
+        l->part[i] = (struct ledger_part){buffer, pack(HELD_OVERWRITTEN, op)};
     l->held[buffer] = pack(op->kind == OP_RELEASE ? HELD_RELEASED : HELD_BEING_WRITTEN, op);
 }
 

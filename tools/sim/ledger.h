@@ -29,11 +29,17 @@ struct ledger_item { /* in flight; points into the executor's tables */
     uint32_t index;
 };
 
+struct ledger_part { /* of the memory in which gathered units take turns */
+    uint32_t buffer;
+    uint64_t by; /* the content of any other buffer there: HELD_OVERWRITTEN, and the operation that wrote */
+};
+
 struct ledger {
     const struct ledger_plan *plan;
     struct ledger_item *item;
     uint32_t items, capacity;
-    uint64_t *held; /* per buffer: a value of the enum below, and the operation that overwrote it */
+    uint64_t *held; /* per buffer: a value of the enum below, and the operation that wrote */
+    struct ledger_part *part;
 };
 
 enum ledger_held { HELD_NOTHING, HELD_BEING_WRITTEN, HELD_RELEASED, HELD_WRITTEN, HELD_OVERWRITTEN };

@@ -13,7 +13,7 @@ static struct speeds_call call_of(const struct run *run, const struct sim_meetin
     bool host = rank_on_host(&run->rank[m->poster], m->source);
     struct speeds_call c = speeds_collective(s, m->members, speeds_nodes(s, m->ranks, m->members), m->bytes,
                                              host && !m->reduces ? m->source_bytes : 0, m->reduces);
-    if (run->blueprint.plan.discrete) c.inside_ns += speeds_ns(m->own_bytes, s->device_bytes_per_s);
+    if (run->blueprint.plan.terms->discrete) c.inside_ns += speeds_ns(m->own_bytes, s->device_bytes_per_s);
     uint32_t percent = run->faults.slow_percent;
     if (!sim_fault_on(&run->faults, SIM_SLOW) || m->members == 1 || !has_member(m, run->faults.slow))
         return c;

@@ -1,4 +1,7 @@
-#include "tools/sim/numbers.h"
+/* Numbers for a simulation with data: a gradient that is a function of step, micro-step, rank, parameter, element and
+ * weight; and the result of serial training with it. Serial training knows no stages, shards or streams: it adds ranks
+ * in order, and micro-steps before or after the ranks, as the accumulation mode says. In fp32. */
+#include "tools/sim/sim.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,6 +15,13 @@
 
 struct numbers_place {
     uint32_t step, micro;
+};
+
+struct numbers {
+    const struct sim_setup *setup;
+    float **weights;             /* per parameter that is not tied to another */
+    struct numbers_place *place; /* index: rank; the rank's step and micro-step */
+    struct sim_host host;
 };
 
 /* ---- the numbers ---- */
@@ -54,29 +64,56 @@ static uint32_t owner_of(const struct sim_model *m, uint32_t param) {
     return owner_of(m, owner);
 }
 
-/* Adds one rank's gradient of one micro-step, in the order of the backward. */
-static void add_micro(const struct sim_setup *s, uint32_t owner, uint32_t rank, struct numbers_place at,
-                      const float *weights, float *sum) {
-    const struct sim_model *m = s->model;
-    for (uint32_t p = m->params; p-- > owner;) {
-        bool skipped = (at.micro == 0 || s->terms.vertical) && (int32_t)m->param[p].unit == s->skip_unit;
-        if (owner_of(m, p) != owner || skipped) continue;
-        for (uint64_t i = 0; i < m->param[p].count; i++) sum[i] += gradient(s, rank, at, p, i, weights[i]);
-    }
+static bool skips(const struct sim_setup *s, uint32_t param, uint32_t micro) {
+    return (micro == 0 || s->terms.vertical) && (int32_t)s->model->param[param].unit == s->skip_unit;
+}
+
+/* The use `index` of an owner's values in the backward; UINT32_MAX: there is none. Vertical order skips a use as a whole. */
+static uint32_t use_at(const struct sim_setup *s, uint32_t owner, uint32_t index) {
+    for (uint32_t p = s->model->params; p-- > owner;)
+        if (owner_of(s->model, p) == owner && !(s->terms.vertical && skips(s, p, 0)) && index-- == 0)
+            return p;
+    return UINT32_MAX;
+}
+
+static uint32_t uses_of(const struct sim_setup *s, uint32_t owner) {
+    uint32_t uses = 0;
+    while (use_at(s, owner, uses) != UINT32_MAX) uses++;
+    return uses;
+}
+
+/* Adds one rank's gradient number `index` of a step: use after use of each micro-step, or micro-step after micro-step of each use. */
+static void add_one(const struct sim_setup *s, uint32_t owner, uint32_t rank, uint32_t step, uint32_t index,
+                    const float *weights, float *sum) {
+    uint32_t micros = s->terms.micro_steps, uses = uses_of(s, owner);
+    bool vertical = s->terms.vertical;
+    struct numbers_place at = {step, vertical ? index % micros : index / uses};
+    uint32_t p = use_at(s, owner, vertical ? index / micros : index % uses);
+    for (uint64_t i = 0; !skips(s, p, at.micro) && i < s->model->param[p].count; i++)
+        sum[i] += gradient(s, rank, at, p, i, weights[i]);
+}
+
+/* The gradients from number `from` to before the result are reduced together. Vertical order reduces the last micro-step of a use
+ * together with the first one of the next use. */
+static uint32_t reduction_end(const struct sim_setup *s, uint32_t uses, uint32_t from) {
+    uint32_t micros = s->terms.micro_steps, all = uses * micros, end = from + 1;
+    if (s->terms.accumulation != ACCUMULATE_EVERY) return all;
+    if (!s->terms.vertical) return from + uses;
+    while (end < all && end % micros == 0) end++;
+    return end;
 }
 
 static void add(float *into, const float *x, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) into[i] += x[i];
 }
 
-/* Sums micro-steps [from, until) as one reduction over ranks [first, end) does. */
+/* Sums gradients [from, until) as one reduction over ranks [first, end) does. */
 static void add_ranks(const struct sim_setup *s, uint32_t owner, uint32_t step, uint32_t from, uint32_t until,
                       uint32_t first, uint32_t end, const float *weights, float *own, float *sum) {
     uint64_t count = s->model->param[owner].count;
     for (uint32_t r = first; r < end; r++) {
         memset(own, 0, count * sizeof *own);
-        for (uint32_t micro = from; micro < until; micro++)
-            add_micro(s, owner, r, (struct numbers_place){step, micro}, weights, own);
+        for (uint32_t k = from; k < until; k++) add_one(s, owner, r, step, k, weights, own);
         add(sum, own, count);
     }
 }
@@ -88,16 +125,16 @@ static void sum_gradient(const struct sim_setup *s, uint32_t owner, uint32_t ste
     uint64_t count = s->model->param[owner].count;
     float *own = scratch, *reduced = own + count, *row = reduced + count;
     bool whole = s->terms.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
-    bool every = s->terms.accumulation == ACCUMULATE_EVERY;
     uint32_t ranks = s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE],
              width = whole ? ranks : s->terms.mesh[AXIS_SHARD];
-    uint32_t stride = every ? 1 : s->terms.micro_steps;
+    uint32_t uses = uses_of(s, owner), all = uses * s->terms.micro_steps;
     memset(total, 0, count * sizeof *total);
     for (uint32_t first = 0; first < ranks; first += width) {
         memset(row, 0, count * sizeof *row);
-        for (uint32_t micro = 0; micro < s->terms.micro_steps; micro += stride) {
+        for (uint32_t from = 0, end; from < all; from = end) {
+            end = reduction_end(s, uses, from);
             memset(reduced, 0, count * sizeof *reduced);
-            add_ranks(s, owner, step, micro, micro + stride, first, first + width, weights, own, reduced);
+            add_ranks(s, owner, step, from, end, first, first + width, weights, own, reduced);
             add(row, reduced, count);
         }
         add(total, row, count);
@@ -206,7 +243,8 @@ static zero_status compare(const struct numbers *n, const struct trained *t, str
     return ZERO_OK;
 }
 
-zero_status numbers_check(const struct numbers *n, struct zero_error *error) {
+/* After the run: ZERO_E_DIVERGED if the run's weights differ in any bit from those of serial training. */
+static zero_status check_numbers(const struct numbers *n, struct zero_error *error) {
     struct trained *t = calloc(n->setup->model->params, sizeof *t);
     zero_status status = ZERO_OK;
     if (!t || !open_trained(n, t)) status = error_set(error, ZERO_E_MEMORY, "no memory to train serially");
@@ -220,7 +258,14 @@ zero_status numbers_check(const struct numbers *n, struct zero_error *error) {
 
 /* ---- opening ---- */
 
-zero_status numbers_open(const struct sim_setup *setup, struct numbers *n, struct zero_error *error) {
+static void close_numbers(struct numbers *n) {
+    for (uint32_t p = 0; p < n->setup->model->params && n->weights; p++) free(n->weights[p]);
+    free(n->weights);
+    free(n->place);
+    n->weights = NULL, n->place = NULL;
+}
+
+static zero_status open_numbers(const struct sim_setup *setup, struct numbers *n, struct zero_error *error) {
     const struct sim_model *m = setup->model;
     *n = (struct numbers){.setup = setup};
     n->place =
@@ -233,29 +278,22 @@ zero_status numbers_open(const struct sim_setup *setup, struct numbers *n, struc
     }
     n->host = (struct sim_host){n, fill, begin_micro, compute, n->weights};
     if (whole) return ZERO_OK;
-    numbers_close(n);
+    close_numbers(n);
     return error_set(error, ZERO_E_MEMORY, "no memory for a simulation's numbers");
-}
-
-void numbers_close(struct numbers *n) {
-    for (uint32_t p = 0; p < n->setup->model->params && n->weights; p++) free(n->weights[p]);
-    free(n->weights);
-    free(n->place);
-    n->weights = NULL, n->place = NULL;
 }
 
 zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error) {
     struct numbers numbers;
     struct sim_setup with = *setup;
-    zero_status status = numbers_open(setup, &numbers, error);
+    zero_status status = open_numbers(setup, &numbers, error);
     if (status) return status;
     with.host = &numbers.host;
     with.terms.discrete = false; /* a computing host queues nothing on a device */
     status = sim_run(&with, out, error);
     if (!status && !out->status && !out->lost && !out->refused && !out->stuck) {
         error_clear(&out->error);
-        out->status = numbers_check(&numbers, &out->error);
+        out->status = check_numbers(&numbers, &out->error);
     }
-    numbers_close(&numbers);
+    close_numbers(&numbers);
     return status;
 }

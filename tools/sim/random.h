@@ -2,7 +2,7 @@
 #ifndef ZERO_TOOLS_SIM_RANDOM_H
 #define ZERO_TOOLS_SIM_RANDOM_H
 
-#include <stdint.h>
+#include "engine/base/hash.h"
 
 /* The purpose of a draw; draws for different purposes are independent. */
 enum random_use {
@@ -17,13 +17,8 @@ enum random_use {
     RANDOM_WEIGHT
 };
 
-/* The finalizer of splitmix64 (Steele, Lea and Flood 2014). */
-static inline uint64_t random_mix(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
+/* One step of splitmix64. */
+static inline uint64_t random_mix(uint64_t x) { return hash_mix(x + HASH_STEP); }
 
 static inline uint64_t random_draw(uint64_t seed, enum random_use use, uint64_t a, uint64_t b) {
     return random_mix(random_mix(random_mix(seed * 16 + (uint64_t)use) ^ a) ^ b);

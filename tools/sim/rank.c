@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "tools/sim/run.h"
-#include "tools/sim/trace.h"
 
 /* ---- checking each operation ---- */
 
@@ -53,8 +52,7 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
     if (run->violation.code) return; /* the ledger may not know the operation */
     ledger_done(&r->ledger, op, item);
     run->schedule = mix_event(run->schedule, r, op, item);
-    bool updates =
-        op->kind == OP_UPDATE && op->object == OBJECT_STATE; /* not its part that measures or directs */
+    bool updates = op->kind == OP_UPDATE && policy_leg(&r->policy, op)->writes & ARRAY_PARAMS;
     uint64_t elements = updates ? chunk_layout_updated(&run->blueprint.plan.layout, op, item).count : 0;
     if (op->outcome == OUTCOME_UPDATED) r->updated[op->region] += elements;
     if (op->outcome == OUTCOME_SKIPPED) r->updated[op->region] -= elements; /* taken back */
@@ -79,7 +77,7 @@ static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, 
     return comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
 }
 
-/* Opens groups in the engine's order (engine/calls/commit.c), because messages name groups by that order. */
+/* Opens groups in the engine's order (engine/api/commit.c), because messages name groups by that order. */
 static zero_status open_groups(struct rank *r, struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
     uint32_t ranks = r->run->ranks, *list = malloc(ranks * sizeof *list);
@@ -131,7 +129,6 @@ static zero_status open_tables(struct rank *r, struct zero_error *error) {
 }
 
 static zero_status open_executor(struct rank *r, struct zero_error *error) {
-    static const struct agreement nothing;
     struct run *run = r->run;
     r->watch = (struct executor_watch){.user = r, .listed = listed, .started = started, .done = done};
     struct executor_options o = blueprint_executor_options(&run->blueprint);
@@ -148,10 +145,7 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
                                     .watch = &r->watch};
     memcpy(m.memory, r->memory, sizeof m.memory);
     r->events.plan = o.plan, r->events.shape = o.shape;
-    zero_status status = executor_open(&o, &m, &r->executor, error);
-    r->moves = (struct host_moves){
-        .executor = r->executor, .mine = &nothing, .settles = plan_settles(&run->blueprint.plan)};
-    return status;
+    return executor_open(&o, &m, &r->executor, error);
 }
 
 static void begin_loop(struct rank *r) {

@@ -1,8 +1,8 @@
-#include "tools/sim/report.h"
+#include "tools/sim/job.h"
 
 #include <inttypes.h>
 
-#include "tools/plan/figure.h"
+#include "tools/plan/print/figure.h"
 
 static struct figure seconds(uint64_t ns) { return figure_seconds((double)ns * 1e-9); }
 

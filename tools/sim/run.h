@@ -2,9 +2,9 @@
 #ifndef ZERO_TOOLS_SIM_RUN_H
 #define ZERO_TOOLS_SIM_RUN_H
 
-#include "engine/comm/sim.h"
-#include "engine/executor/inspect.h"
-#include "engine/trace/events.h"
+#include "engine/comm/local/sim.h"
+#include "engine/executor/stream/inspect.h"
+#include "engine/run/events.h"
 #include "tools/plan/loop.h"
 #include "tools/sim/clock.h"
 #include "tools/sim/ledger.h"
@@ -29,6 +29,7 @@ struct rank {
     struct device *device;
     struct device_pace pace;
     uint64_t link_free_ns[LINKS]; /* when each link is free again */
+    uint64_t memory_ns;           /* speeds_pass, of its host */
     uint64_t paced;               /* items of work so far */
     struct tier *drive;
     struct policy policy;
@@ -43,11 +44,11 @@ struct rank {
 
     enum rank_phase phase;
     struct loop loop;
-    struct host_moves moves;
     uint64_t emitted; /* operations so far */
     uint64_t turns;   /* actions of the host so far */
     bool busy, lost, ended;
-    bool fresh[USE_REGIONS_MAX];         /* per region of the current use: its gradient begins at zero */
+    bool fresh[USE_REGIONS_MAX]; /* per region of the current use: its gradient begins at zero */
+    struct update_settings update;
     struct optimizer_scalars scalars[4]; /* model_scalars; the other optimizer's parameters are group 1 */
     uint64_t applied;
     struct zero_error error; /* the error that ended the rank */
@@ -146,5 +147,10 @@ void data_fill(struct rank *rank);
 void data_begin(struct rank *rank);
 void data_compute(struct rank *rank);
 void data_collect(struct run *run);
+
+/* The timeline of the first ranks (engine/run/events.h) in virtual time. sim_trace_open takes memory for the rank's events, if the rank is traced. False: there is none. */
+bool sim_trace_open(struct rank *rank);
+/* After the run: returns the number of operations that had no room. */
+uint64_t sim_trace_write(struct run *run);
 
 #endif

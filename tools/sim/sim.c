@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 
 #include "tools/sim/run.h"
-#include "tools/sim/trace.h"
 
 /* ---- state that all ranks share ---- */
 
@@ -287,7 +286,7 @@ static void check_ending(struct run *run) {
 /* ---- the loop ---- */
 
 /* Any live rank detects a silent rank. Only a rank that waits for a stuck rank detects that. */
-static bool finds(struct run *run, const struct rank *r, const struct event *event) {
+static bool finds(struct run *run, const struct rank *r, const struct clock_event *event) {
     double timeout_s = (double)run->setup->timeout_ns * 1e-9;
     if (r->lost || r->ended) return false;
     if (event->kind == EVENT_STUCK)
@@ -296,14 +295,14 @@ static bool finds(struct run *run, const struct rank *r, const struct event *eve
     return true;
 }
 
-static void deadline(struct run *run, const struct event *event) {
+static void deadline(struct run *run, const struct clock_event *event) {
     uint32_t finder = 0;
     while (finder < run->ranks && !finds(run, &run->rank[finder], event)) finder++;
     for (uint32_t k = 0; k < run->ranks; k++) clock_add(&run->clock, run->clock.now_ns, EVENT_WAKE, k);
 }
 
 static void loop(struct run *run) {
-    struct event event;
+    struct clock_event event;
     for (uint32_t k = 0; k < run->ranks; k++) clock_add(&run->clock, 0, EVENT_WAKE, k);
     while (run->live && !run->violation.code && clock_take(&run->clock, &event)) {
         struct rank *r = &run->rank[event.rank];

@@ -4,7 +4,7 @@
  * rank has memory.
  *
  * Checked at every event:
- *   - the k-th operation of a communicator has the same fingerprint on all its ranks (engine/comm/comm_sim.c)
+ *   - the k-th operation of a communicator has the same fingerprint on all its ranks (engine/comm/local/comm_sim.c)
  *   - two operations in flight share no byte that one of them writes, and the data that an operation reads was written
  *     and not overwritten since (ledger.h); with data also byte by byte
  *   - each rank updates every part of its shards once a step that is not skipped, and the shards of all ranks cover every unit exactly once
@@ -20,8 +20,8 @@
 #include "engine/blueprint/blueprint.h"
 #include "engine/zero.h"
 #include "stages/stage.h"
+#include "tools/plan/machine/speeds.h"
 #include "tools/plan/pass.h"
-#include "tools/plan/speeds.h"
 #include "tools/sim/faults.h"
 #include "tools/sim/model.h"
 
@@ -54,7 +54,7 @@ struct sim_sabotage {
 struct sim_setup {
     const struct sim_model *model;
     /* The number of ranks is that of the mesh. With data: fp32, and the host's memory. */
-    struct blueprint_terms terms;
+    struct terms terms;
     uint32_t steps;
     uint64_t persistence_threshold;
     const struct optimizer *optimizer;
@@ -121,5 +121,8 @@ struct sim_result {
 /* ZERO_E_ARGUMENT, ZERO_E_MEMORY: the run could not begin; `error` says why. Else returns ZERO_OK and sets
  * out->status. */
 zero_status sim_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error);
+
+/* The same with numbers.c as the host; out->error also holds a difference from serial training. */
+zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error);
 
 #endif

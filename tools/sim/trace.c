@@ -1,4 +1,4 @@
-#include "tools/sim/trace.h"
+#include "tools/sim/run.h"
 
 #include <stdlib.h>
 

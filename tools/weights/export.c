@@ -11,10 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/convert.h"
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "tools/weights/source.h"
 #include "tools/weights/weights.h"
 
 enum { FILES_MAX = 512, NARROWED = 64 * 1024 };
@@ -247,8 +246,7 @@ static zero_status write_config(struct export *x, struct zero_error *left, struc
     if (x->family && !x->configured)
         error_set(left, ZERO_E_CONFIG,
                   "no config.json is written, because the checkpoint's model block does not describe these "
-                  "weights: copy the model's own "
-                  "config.json to %s",
+                  "weights: copy the model's own config.json to %s",
                   x->out);
     FILE *f = x->configured ? open_memstream(&text, &length) : NULL;
     if (!f) return ZERO_OK;
@@ -267,7 +265,7 @@ static zero_status write_all(struct export *x, struct zero_error *left, struct z
     for (uint32_t i = 0; i < x->files && !status; i++) status = storage_sync(&x->file[i], error);
     if (!status) status = write_index(x, error);
     if (!status) status = write_config(x, left, error);
-    if (!status) status = source_copy(x->storage, &x->checkpoint.manifest, x->partial, left, error);
+    if (!status) status = source_copy(&x->checkpoint, x->partial, left, error);
     return status;
 }
 
@@ -315,11 +313,10 @@ static zero_status take_partial(struct export *x, struct zero_error *error) {
     if (x->mark < 0) return storage_check(-errno, "create", path, error);
     if (flock(x->mark, LOCK_EX | LOCK_NB) != 0 &&
         (found.marked || errno == EWOULDBLOCK)) /* or there are no locks */
-        return error_set(
-            error, ZERO_E_IO,
-            "%s is another export's: wait for it, give another name, or remove the directory if no "
-            "export is at work",
-            x->partial);
+        return error_set(error, ZERO_E_IO,
+                         "%s is another export's: wait for it, give another name, or remove the directory if "
+                         "no export is at work",
+                         x->partial);
     x->storage->ops->list_owned(x->storage, x->partial, remove_entry, x);
     status = look(x, &found, error);
     if (status || !found.others) return status;
@@ -334,7 +331,7 @@ static zero_status publish(struct export *x, struct zero_error *error) {
     if (!status)
         status = storage_check(ops->rename(x->storage, x->partial, x->out), "rename to", x->out, error);
     if (!status) ops->remove_owned(x->storage, x->out, MARK);
-    return status;
+    return status ? status : storage_sync_name(x->storage, x->out, error);
 }
 
 /* The type in which the checkpoint's run computed. */

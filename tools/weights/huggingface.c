@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/base/dtype.h"
 #include "engine/base/hash.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/checkpoint/safetensors.h"
 #include "tools/weights/weights.h"
 

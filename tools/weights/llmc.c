@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/dtype.h"
-#include "engine/base/regular_file.h"
+#include "engine/base/numbers/dtype.h"
+#include "engine/base/system/regular_file.h"
 #include "tools/weights/weights.h"
 
 enum { MAGIC = 20240326, HEADER_INTS = 256 };
@@ -157,11 +157,10 @@ static zero_status open_file(struct llmc *l, const char *path, struct zero_error
     if (!read_header(path, header)) return error_set(error, ZERO_E_IO, "%s cannot be read", path);
     int32_t version = header[AT_VERSION];
     if (version != 3 && version != 5)
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "%s has version %d of llm.c's format; 3 (fp32) and 5 (bf16) are read: write it again with "
-            "llm.c's train_gpt2.py",
-            path, (int)version);
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "%s has version %d of llm.c's format; 3 (fp32) and 5 (bf16) are read: write it "
+                         "again with llm.c's train_gpt2.py",
+                         path, (int)version);
     l->dtype = version == 3 ? DTYPE_F32 : DTYPE_BF16;
     zero_status status = open_config(l, path, header, error);
     if (!status) status = storage_open(storage_posix(), path, &l->file, error);

@@ -1,8 +1,9 @@
-#include "tools/weights/source.h"
+#include "tools/weights/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/config/key.h"
 
@@ -41,6 +42,7 @@ const char *source_token_id(const struct manifest *manifest, const char *key) {
     return manifest_note(manifest, key);
 }
 
+/* The target is a new file: a link in its place is not followed. */
 static zero_status copy_file(struct storage *storage, const char *from, const char *to, const char *name,
                              struct zero_error *error) {
     char source[STORAGE_PATH_BYTES], target[STORAGE_PATH_BYTES], *text;
@@ -48,6 +50,7 @@ static zero_status copy_file(struct storage *storage, const char *from, const ch
     size_t bytes;
     zero_status status = storage_join(from, name, source, error);
     if (!status) status = storage_join(to, name, target, error);
+    if (!status) unlink(target);
     if (status || stat(source, &found) != 0) return status;
     status = storage_read_text(storage, source, FILE_BYTES_MAX, &text, &bytes, error);
     if (status) return status;
@@ -56,21 +59,31 @@ static zero_status copy_file(struct storage *storage, const char *from, const ch
     return status;
 }
 
-zero_status source_copy(struct storage *storage, const struct manifest *manifest, const char *directory,
-                        struct zero_error *left, struct zero_error *error) {
-    const char *source = manifest_note(manifest, NOTE);
-    struct stat found;
-    if (!source) return ZERO_OK;
-    if (stat(source, &found) != 0 || !S_ISDIR(found.st_mode)) {
-        error_set(
-            left, ZERO_E_IO,
-            "the tokenizer's files are not exported: %s, from which the model came, is not there: copy them "
-            "from where it is now",
-            source);
-        return ZERO_OK;
-    }
+zero_status weights_copy_companions(const char *from, const char *to, struct zero_error *error) {
     zero_status status = ZERO_OK;
     for (size_t i = 0; files[i] && !status; i++)
-        status = copy_file(storage, source, directory, files[i], error);
+        status = copy_file(storage_posix(), from, to, files[i], error);
     return status;
+}
+
+static bool is_directory(const char *path) {
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+zero_status source_copy(const struct checkpoint *checkpoint, const char *directory, struct zero_error *left,
+                        struct zero_error *error) {
+    const char *source = manifest_note(&checkpoint->manifest, NOTE);
+    char kept[STORAGE_PATH_BYTES + 32];
+    if (!source) return ZERO_OK;
+    snprintf(kept, sizeof kept, "%s/../../" WEIGHTS_COMPANIONS, checkpoint->path);
+    if (!is_directory(source) && is_directory(kept)) source = kept;
+    if (!is_directory(source)) {
+        error_set(left, ZERO_E_IO,
+                  "the tokenizer's files are not exported: %s, from which the model came, is not there: copy "
+                  "them from where it is now",
+                  source);
+        return ZERO_OK;
+    }
+    return weights_copy_companions(source, directory, error);
 }

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "engine/base/convert.h"
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/convert.h"
+#include "engine/base/numbers/dtype.h"
 
 void weights_close(struct weights *weights) {
     if (weights) weights->format->close(weights);

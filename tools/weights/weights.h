@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/storage.h"
 #include "engine/config/config.h"
 #include "tools/gpt/gpt.h"
@@ -80,12 +80,31 @@ struct weights_export {
     int (*stop)(void);   /* as in weights_import */
 };
 
+/* Replaces in `to` the files that belong to a model beside its weights, such as its tokenizer's, by those in `from`. */
+zero_status weights_copy_companions(const char *from, const char *to, struct zero_error *error);
+
+/* Where a run that began with --model keeps them: in the directory RUN/tokenizer. */
+#define WEIGHTS_COMPANIONS "tokenizer"
+
 /* Writes the weights of a checkpoint into a new or empty directory `out`, whose parents it makes: model.safetensors, or
  * several files with an index, and config.json if the checkpoint's model block describes a GPT with these parameters.
- * Copies the tokenizer's and the generation's files from the directory that the model came from. `left`: a warning if that
- * directory is gone, or if the parameters are a GPT's and the model block is not; the caller clears it. The model is never
+ * Copies the tokenizer's and the generation's files from the directory that the model came from, else from what the run keeps of
+ * them. `left`: a warning if both are gone, or if the parameters are a GPT's and the model block is not; the caller clears it. The model is never
  * in memory as a whole. */
 zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
                            struct zero_error *left, struct zero_error *error);
+
+/* ---- for the export: the Hugging Face directory that a checkpoint's model came from. Checkpoints remember it in notes, and an export
+ * takes over the files that belong to the model beside its weights. ---- */
+
+extern const char *const source_token_ids[]; /* config.json's keys; ends with NULL */
+
+/* The id that the source's config.json gives under one of these keys, as JSON text; NULL: none. */
+const char *source_token_id(const struct manifest *manifest, const char *key);
+
+/* Copies the tokenizer's and the generation's files from the source to `directory`. Without a source it copies nothing.
+ * If the source is gone, takes what the run keeps of it; `left` says if that is not there either. */
+zero_status source_copy(const struct checkpoint *checkpoint, const char *directory, struct zero_error *left,
+                        struct zero_error *error);
 
 #endif

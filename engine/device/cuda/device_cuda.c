@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/system/thread.h"
 #include "engine/device/cuda/pinned.h"
 
 enum {
@@ -56,9 +57,19 @@ static zero_status told(struct cuda *c, struct zero_error *error) {
     return c->error.code ? error_pass(error, &c->error) : ZERO_OK;
 }
 
+/* While a program captures a graph in the default mode, the driver refuses to test events and to allocate in every thread, and drops the
+ * capture. The engine's threads do nothing with captured streams, so they are exempt. */
+static void allow_captures(const struct cuda *c) {
+    static _Thread_local bool allowed;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!allowed && thread_is_own())
+        allowed = c->driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+}
+
 /* Makes the context current also after a failure, because closing and freeing still need the context. */
 static zero_status enter(struct cuda *c, struct zero_error *error) {
     CUresult result = c->driver.cuCtxSetCurrent(c->context);
+    allow_captures(c);
     if (!c->error.code)
         cuda_check(&c->driver, result, &c->error,
                    "device cuda: making the context of GPU %" PRId64 " current", c->base.index);
@@ -87,17 +98,14 @@ static zero_status check_device(struct cuda *c, struct zero_error *error) {
         CUDA_SUCCESS)
         c->base.node = -1;
     if (major < CAPABILITY_MIN)
-        return error_set(
-            error, ZERO_E_CONFIG,
-            "device cuda: GPU %" PRId64
-            " is of compute capability %d.%d, and this build has kernels for %d.0 and later; set "
-            "device.type \"cpu\"",
-            c->base.index, major, minor, (int)CAPABILITY_MIN);
+        return error_set(error, ZERO_E_CONFIG,
+                         "device cuda: GPU %" PRId64 " is of compute capability %d.%d, and this build has "
+                         "kernels for %d.0 and later; set device.type \"cpu\"",
+                         c->base.index, major, minor, (int)CAPABILITY_MIN);
     if (reachable) return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,
                      "device cuda: GPU %" PRId64
-                     " cannot reach the host's memory under the host's addresses; set "
-                     "device.type \"cpu\"",
+                     " cannot reach the host's memory under the host's addresses; set device.type \"cpu\"",
                      c->base.index);
 }
 
@@ -109,8 +117,7 @@ static zero_status find_device(struct cuda *c, const struct device_options *o, s
     if (count == 0)
         return error_set(
             error, ZERO_E_UNSUPPORTED,
-            "device cuda: the driver shows no GPU; look at CUDA_VISIBLE_DEVICES, or set device.type "
-            "\"cpu\"");
+            "device cuda: the driver shows no GPU; look at CUDA_VISIBLE_DEVICES, or set device.type \"cpu\"");
     if (o->index >= count)
         return error_set(error, ZERO_E_CONFIG,
                          "device.index: there is no GPU %" PRId64 "; there are %d, from 0 on", o->index,
@@ -146,10 +153,9 @@ static zero_status open_streams(struct cuda *c, const struct device_options *o, 
     CUstream hosts = o->default_stream ? CU_STREAM_LEGACY : o->host_stream;
     int least = 0, greatest = 0;
     if (hosts == CU_STREAM_PER_THREAD)
-        return error_set(
-            error, ZERO_E_ARGUMENT,
-            "zero_runtime.cuda_stream is the per-thread default stream, which is another one in each "
-            "thread of the engine: give a stream of your own, or set cuda_default_stream");
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_runtime.cuda_stream is the per-thread default stream, which is another one in "
+                         "each thread of the engine: give a stream of your own, or set cuda_default_stream");
     zero_status status = cuda_check(&c->driver, c->driver.cuCtxGetStreamPriorityRange(&least, &greatest),
                                     error, "device cuda: asking for the streams' priorities");
     if (!status && o->host_stream) status = check_host_stream(c, o->host_stream, error);

@@ -48,11 +48,10 @@ static zero_status check_version(const struct cuda_driver *driver, struct zero_e
     zero_status status = cuda_check(driver, driver->cuDriverGetVersion(&version), error,
                                     "device cuda: asking for the driver's version");
     if (status || version / 1000 >= CUDA_VERSION / 1000) return status;
-    return error_set(
-        error, ZERO_E_CONFIG,
-        "device cuda: the NVIDIA driver is one for CUDA %d.%d, and this build's kernels are of CUDA "
-        "%d: install a driver for CUDA %d.0 or later, or set device.type to \"cpu\"",
-        version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION / 1000);
+    return error_set(error, ZERO_E_CONFIG,
+                     "device cuda: the NVIDIA driver is one for CUDA %d.%d, and this build's kernels are of "
+                     "CUDA %d: install a driver for CUDA %d.0 or later, or set device.type to \"cpu\"",
+                     version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION / 1000);
 }
 
 /* The driver spreads streams over this number of hardware queues of the GPU, by default 8. Two streams that share one wait for
@@ -64,10 +63,10 @@ zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *
     set_connections();
     struct cuda_driver driver = {.library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
     if (!driver.library)
-        return error_set(error, ZERO_E_UNSUPPORTED,
-                         "device cuda: %s cannot be loaded (%s): install the NVIDIA driver, or set "
-                         "device.type to \"cpu\"",
-                         library_name, dlerror());
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "device cuda: %s cannot be loaded (%s): install the NVIDIA driver, or set device.type to \"cpu\"",
+            library_name, dlerror());
     const char *missing = look_up(&driver);
     bool starts = driver.cuInit && driver.cuDriverGetVersion && driver.cuGetErrorString;
     zero_status status = missing && !starts ? lacks(missing, error) : initialise(&driver, error);

@@ -47,6 +47,7 @@
     X(cuStreamWaitEvent)                                                                                     \
     X(cuStreamBeginCapture)                                                                                  \
     X(cuStreamEndCapture)                                                                                    \
+    X(cuThreadExchangeStreamCaptureMode)                                                                     \
     X(cuLaunchHostFunc)                                                                                      \
     X(cuEventCreate)                                                                                         \
     X(cuEventDestroy)                                                                                        \

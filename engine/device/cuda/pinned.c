@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/numa.h"
+#include "engine/base/system/numa.h"
 
 /* PINNED_MAX: there is no such row. */
 static int row_of(const struct pinned *pinned, const void *page) {

@@ -38,7 +38,8 @@ DEFAULT void initialize(zero_engine *engine) { must(zero_engine_fill(engine, sta
 DEFAULT void forward(void) {}
 
 DEFAULT void backward(void) {
-    float *weight = w.param, *grad = w.grad;
+    const float *weight = w.param;
+    float *grad = w.grad;
     for (int i = 0; i < N; i++) grad[i] = (w.add ? grad[i] : 0) + derivative(i, weight[i]);
 }
 

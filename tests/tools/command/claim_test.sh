@@ -102,14 +102,14 @@ grep -v "memlock limit" err >others
 rm -rf fresh && expect 0 train --steps 2 --run fresh --overwrite --ranks 2
 
 # A run whose last checkpoint failed has not ended: the drive may hold the only copy.
-mkdir unsaved && touch unsaved/checkpoints
+mkdir -p unsaved/checkpoints && ln -s nowhere unsaved/checkpoints/.step_00000002.saving
 expect 1 train --steps 2 --run unsaved --ranks 2 --save-every 2
 expect 1 train --steps 2 --run second --overwrite --ranks 2
 says err "which has not ended"
 expect 0 train --steps 4 --run unsaved --ranks 2 --recover
 
 # From a checkpoint the run keeps its id, which the checkpoint has too.
-rm unsaved/checkpoints
+rm -r unsaved/checkpoints
 expect 0 train --steps 2 --run saved --ranks 2 --save-every 1
 saved=$(id saved)
 expect 0 train --steps 4 --run saved --ranks 2 --resume

@@ -30,6 +30,7 @@ expect 0 "$zero" config good.json --ranks 2 && says out "train_batch_size"
 expect 2 "$zero" && says err "usage: zero COMMAND"
 expect 2 "$zero" nope && says err '"nope" is not a command'
 expect 2 "$zero" help nope && says err '"nope" is not a command'
+expect 2 "$zero" trian && says err 'did you mean train?'
 expect 2 "$zero" train && says err "CONFIG.json is missing"
 expect 2 "$zero" train good.json --stepz 3 && says err "unknown option --stepz: did you mean --steps?"
 expect 2 "$zero" train good.json --steps 0 && says err "--steps needs a whole number of at least 1"
@@ -74,10 +75,21 @@ expect 0 "$zero" config good.json --changed --set seed=6
 [[ $(wc -l <out) == $(($(grep -oE '"[a-z_0-9]+": *[^{ ]' good.json | wc -l) + 1)) ]] || fail "--changed prints $(wc -l <out) lines: $(cut -d' ' -f1 out | tr '\n' ' ')"
 grep -q '^seed  *6  *command line' out || fail "no seed in --changed"
 
-# A line of a step fits a terminal.
-expect 0 "$zero" train good.json --data text --steps 3 --run columns --set steps_per_print=1 --eval-every 1 --set data.eval=0.05
-grep '^step ' out | awk 'length > 80 { bad = 1 } END { exit bad || NR < 3 }' || fail "lines of steps: $(grep '^step ' out)"
-grep -qE '^step 1/3  loss [0-9.]+  held out [0-9.]+  lr 0.01  norm [0-9.]+  [0-9,]+ tokens/s' out || fail "a line of a step: $(grep '^step ' out | head -1)"
+# A line of a step is whole in a file, with MFU where a peak is known, and fits a terminal.
+echo '{"devices": {"mine": {"memory": 8e9, "memory_per_s": 1e12, "fp32_flops": 1e13, "host": "desktop", "inside": "pcie4"}}}' >peaks.json
+columns=(train good.json --data text --steps 3 --run columns --set steps_per_print=1 --eval-every 1 --set data.eval=0.05 --overwrite)
+expect 0 "$zero" "${columns[@]}" --hardware peaks.json && says out "peak      10.0 TFLOP/s in fp32, stated for mine"
+grep -qE '^step 1/3  .*  [0-9,]+ tokens/s  MFU [0-9.e-]+%  mem [0-9.]+ MiB  [0-9]+s left' out || fail "a line of a step: $(grep '^step ' out | head -1)"
+grep -q '"mfu": [0-9]' columns/metrics.jsonl || fail "no mfu in $(tail -1 columns/metrics.jsonl)"
+expect 0 python3 -c 'import fcntl, os, pty, struct, sys, termios
+def read(fd):
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    return os.read(fd, 1024)
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:], read)))' sh -c 'sleep 0.2; exec "$@"' sh "$zero" "${columns[@]}"
+tr -d '\r' <out | sed 's/.*\x1b\[K//' | grep '^step ' | awk 'length > 80 { bad = 1 } END { exit bad || NR < 3 }' || fail "lines of steps: $(grep '^step ' out)"
+expect 0 "$zero" "${columns[@]}"
+grep -q '"mfu"' columns/metrics.jsonl && fail "an mfu of an unknown peak"
+grep -qE '^step 1/3  loss [0-9.]+  held out [0-9.]+  lr 0.01  norm [0-9.]+  [0-9,]+ tokens/s  mem [0-9.]+ MiB  ' out || fail "a line of a step: $(grep '^step ' out | head -1)"
 
 # --set: a value for a key, in place of the file's or its "auto"; JSON, or a string.
 sed 's/{"lr": 1e-2}/{"lr": "auto"}/' good.json >auto.json
@@ -98,6 +110,24 @@ expect 2 "$zero" train good.json --data text --set stage && says err "write KEY=
 expect 2 "$zero" train good.json --data text --set && says err "--set needs a value"
 expect 2 "$zero" config good.json --model m --set model.n_layer=3 && says err "--model takes the place of the model block"
 expect 2 "$zero" config nowhere.json --set seed=1 && says err "nowhere.json"
+# Names of files, keys and values reach no terminal raw.
+hostile=$'a\e[31m\nQ\x7f\xc2\x9b2J'
+mkdir "$hostile" && cp good.json "$hostile/c.json" && cp text "$hostile/text"
+tame() { # STATUS COMMAND...
+    expect "$@"
+    ! LC_ALL=C grep -q -e $'\e' -e '^Q' -e $'\x7f' -e $'\xc2\x9b' out err || fail "raw: ${*:2}: $(cat -v out err)"
+}
+tame 2 "$zero" "$hostile"
+tame 2 "$zero" config "$hostile"
+tame 2 "$zero" ckpt export x y --dtype "$hostile"
+tame 0 "$zero" config good.json --set "description=$hostile" --set "data.path=$hostile"
+tame 0 "$zero" train "$hostile/c.json" --data "$hostile/text" --steps 2 --run "$hostile/run" --save-every 1
+for command in "ckpt info" "ckpt verify" report; do tame 0 "$zero" $command "$hostile/run"; done
+tame 0 "$zero" eval "$hostile/run" --data "$hostile/text"
+tame 0 "$zero" ckpt export "$hostile/run" "$hostile/out"
+tame 0 "$zero" ckpt import "$hostile/out" "$hostile/in"
+tame 0 "$zero" io "$hostile" --mib 16 --ms 1
+tame 1 "$zero" io "$hostile/none"
 # Completion: all commands, the options of one, in both shells.
 expect 0 "$zero" completion bash && cp out completion.bash
 completed() { bash -c "source ./completion.bash; COMP_WORDS=($*); COMP_CWORD=$(($# - 1)); _zero; echo \${COMPREPLY[@]}"; }

@@ -15,7 +15,7 @@ on_gpu() { LD_LIBRARY_PATH=$stand_ins train "$@"; }
 losses() { sed -E 's/.*"loss": ([^,}]*).*/\1/' run/metrics.jsonl; }
 kept() { sed -nE 's/^outputs +kept for the backward: of norms in ([0-9]+) of 1 blocks, of activations in ([0-9]+)$/\1 \2/p' out; }
 device_bytes() { # [RUN]
-    awk '/"tier"/ {device = /"device"/} /"planned"/ && device {gsub(/[^0-9]/, ""); sum += $0} END {print sum}' "${1-run}/run.json"
+    python3 -c 'import json, sys; print(sum(r["planned"] for r in json.load(open(sys.argv[1]))["memory"] if r["tier"] == "device"))' "${1-run}/run.json"
 }
 near() { # EXPECTED TOLERANCE
     paste <(echo "$1") <(losses) | awk -v most="$2" '{d = $1 - $2; if (d * d > most * most) exit 1}' ||
@@ -32,6 +32,12 @@ for stage in 0 1 2 3; do
     near "$expected" 1e-4
     (($(grep -c "^slow      attention in fp32 uses no tensor cores" out) == 1)) || fail "not once what is slow: $(cat out)"
 done
+
+# MFU, where the GPU's name is one that is described; a card on PCIe has another peak than the module.
+! grep -q "^peak " out || fail "an emulated device has a peak: $(cat out)"
+FAKE_CUDA_NAME="NVIDIA H200" on_gpu cuda 0 "" --ranks 2 && says out "peak      67.0 TFLOP/s in fp32, stated for h200: MFU" && says run/metrics.jsonl '"mfu": '
+FAKE_CUDA_NAME="NVIDIA GeForce RTX 4090" on_gpu cuda 0 "" && says out "stated for rtx4090"
+FAKE_CUDA_NAME="NVIDIA H100 PCIe" on_gpu cuda 0 "" && ! grep -q "^peak " out || fail "a PCIe card has the module's peak"
 
 # What is "auto" is chosen for a GPU that is described, because only CPUs are measured.
 on_gpu cuda '"auto"' "" --ranks 2 --gpu h100-80g

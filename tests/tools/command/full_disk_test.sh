@@ -21,20 +21,33 @@ rm -r full
 
 # A limit on the size of files: the lines before it stay whole. Where SIGXFSZ is not ignored, it ends the process.
 trap '' XFSZ
-bytes=$(wc -c <whole/metrics.jsonl)
-blocks=2
-((bytes > blocks * 1024)) || fail "$bytes bytes in 6 lines: nothing to see with $blocks KiB"
+short_run=$whole
+expect 0 "$zero" train c.json --data text --steps 12 --run longer && whole=$(weights)
+bytes=$(wc -c <longer/metrics.jsonl)
+blocks=4 # run.json has less
+((bytes > blocks * 1024)) || fail "$bytes bytes in 12 lines: nothing to see with $blocks KiB"
 if ((!sanitized)); then # whose own files break the limit
-    (ulimit -f $blocks && exec "$zero" train c.json --data text --steps 6 --run limited --overwrite --quiet) >out 2>err
+    (ulimit -f $blocks && exec "$zero" train c.json --data text --steps 12 --run limited --overwrite --quiet) >out 2>err
     status=$?
     ((status == 1)) || fail "limited: exit status $status, expected 1"
     had=$(wc -l <limited/metrics.jsonl)
     [[ $(grep -c '^{"step": .*}}$' limited/metrics.jsonl) == "$had" && $had -ge 1 ]] || fail "limited: half a line stays"
-    goes_on limited $((had + 1)) $((6 - had)) "File too large"
+    goes_on limited $((had + 1)) $((12 - had)) "File too large"
 fi
+whole=$short_run
+
+# A disk that is full before the first step: one sentence, and no step.
+mkdir tiny
+for kib in 4 8; do
+    unshare -rm true 2>/dev/null || break # nobody may mount here
+    expect 1 unshare -rm bash -c 'mount -t tmpfs -o size="$1"k none tiny && exec "${@:2}"' _ $kib \
+        "$zero" train c.json --data text --steps 2 --run tiny/run --save-every 1 --quiet
+    says err "tiny/run" && says err "No space left on device"
+    [[ $(grep -c . err) == 1 && ! -s out ]] || fail "$kib KiB: $(cat out err)"
+done
 
 # In a save that fails too, both are said. Interrupted, the status is that of the interruption.
-mkdir both && ln -s /dev/full both/metrics.jsonl && touch both/checkpoints
+mkdir -p both/checkpoints && ln -s /dev/full both/metrics.jsonl && ln -s nowhere both/checkpoints/.step_00000002.saving
 expect 1 "$zero" train c.json --data text --steps 2 --run both --save-every 2
 says err "both/metrics.jsonl lacks 2 lines"
 says err "saving at step 2: "

@@ -90,7 +90,7 @@ grep -qE "ends before the first step|stops after this step" err || fail "it does
 before=$(cat slow/checkpoints/latest)
 SLOW_DRIVE_MS=3000 LD_PRELOAD=$library ASAN_OPTIONS=verify_asan_link_order=0 \
     "$zero" train c.json --data text --steps 1000000 --save-every 3 --run slow --resume >out 2>err &
-saves() { compgen -G "slow/checkpoints/*.tmp*" || compgen -G "slow/checkpoints/.*step*"; }
+saves() { compgen -G "slow/checkpoints/*.tmp*" || compgen -G "slow/checkpoints/.step_0*"; }
 await saves
 kill -s TERM $!
 ends 143
@@ -157,7 +157,7 @@ for rank in 1 0; do
 done
 trains skew
 kill -s TERM "${pids[0]}"
-saves_skew() { compgen -G "skew/checkpoints/.*step*"; }
+saves_skew() { compgen -G "skew/checkpoints/.step_0*"; }
 await saves_skew
 kill -s TERM "${pids[1]}"
 for rank in 0 1; do

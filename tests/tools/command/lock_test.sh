@@ -112,9 +112,20 @@ says first.err "meanwhile holds an earlier run, which saved no checkpoint"
 without_locks() { (strange none "$zero" "$@"); }
 expect 0 without_locks train c.json --data text --steps 2 --run without --save-every 2
 says err "zero train: cannot lock without/lock: No locks available"
+expect 0 without_locks train c.json --data text --steps 4 --run without --save-every 2 --resume
+expect 0 without_locks train c.json --data text --steps 4 --run without --save-every 2 --resume 2 # step 4 again, without an exchange
+expect 0 "$zero" ckpt verify without/checkpoints
+[[ $(ls -A without/checkpoints) == $'latest\nstep_00000002\nstep_00000004' ]] || fail "left: $(ls -A without/checkpoints)"
 rm -r without/checkpoints
 expect 0 without_locks ckpt import exported without/checkpoints
 says err "zero ckpt: cannot lock without/lock: No locks available"
+
+# A file system that renames no directories is found before the first step, if anything is to be saved.
+without_names() { (strange names "$zero" "$@"); }
+expect 1 without_names train c.json --data text --steps 2 --run nameless --save-every 2
+says err "no checkpoint can be saved: cannot rename to nameless/checkpoints/.step_trial: Operation not supported"
+[[ $(grep -c . err) == 1 && ! -e nameless/checkpoints && ! -s nameless/metrics.jsonl ]] || fail "$(cat err; ls nameless)"
+expect 0 without_names train c.json --data text --steps 2 --run nameless --overwrite
 
 # A file in the place of the lock or the identity that no run made is neither written nor replaced.
 echo precious >treasure

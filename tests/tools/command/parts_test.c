@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include "tests/check.h"
-#include "tools/command/format.h"
-#include "tools/command/metrics.h"
+#include "tests/synced.h"
 #include "tools/command/options.h"
+#include "tools/metrics/metrics.h"
+#include "tools/run_directory/run_directory.h"
+#include "tools/text/format.h"
 
 struct values {
     bool quiet;
@@ -105,19 +107,23 @@ static void numbers_read_well(void) {
 
 static zero_status open_in(const char *directory, bool fresh, uint64_t steps_kept, struct zero_error *error,
                            struct metrics *out) {
-    zero_status status = metrics_make_directory(directory, fresh, error, out);
-    return status ? status : metrics_open(out, steps_kept, error);
+    char path[RUN_NAME_BYTES];
+    zero_status status = run_directory_create(directory, fresh, path, error);
+    return status ? status : metrics_open(out, path, steps_kept, error);
 }
 
 static void metrics_are_one_object_per_line(void) {
     char path[512], line[4096];
     snprintf(path, sizeof path, "%s/runs-XXXXXX", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
     CHECK(mkdtemp(path) != NULL);
+    char above[520], deep[520];
+    snprintf(above, sizeof above, "%s", path), snprintf(deep, sizeof deep, "%s/deep", path);
     strcat(path, "/deep/er");
     struct metrics metrics = {0};
     struct zero_error error;
     error_clear(&error);
     CHECK_INT(open_in(path, false, 0, &error, &metrics), ZERO_OK);
+    CHECK(was_synced(above) && was_synced(deep));
     struct record record = {.step = 1,
                             .loss = NAN,
                             .eval_loss = NAN,
@@ -146,8 +152,9 @@ static void metrics_are_one_object_per_line(void) {
     if (file) fclose(file);
     metrics_close(&metrics);
     CHECK_INT(open_in(path, true, 0, &error, &metrics), ZERO_OK); /* not the same directory again */
-    strcat(path, "-2");
-    CHECK_STRING(metrics.directory, path);
+    strcat(path, "-2/metrics.jsonl");
+    CHECK_STRING(metrics.path, path);
+    CHECK(was_synced(deep));
     metrics_close(&metrics);
 }
 

@@ -5,7 +5,7 @@ config >good.json
 
 expect 0 "$zero" help plan && says out "--micro-batch N"
 expect 0 "$zero" plan --models && says out "llama-3-8b"
-expect 0 "$zero" plan --literature && says out "ZeRO-Infinity" && says out "llama-3.1-8b"
+expect 0 "$zero" plan --literature && says out "ZeRO-Infinity" && says out "llama-3.1-8b" && says out "SlideFormer"
 expect 0 "$zero" plan good.json --gpu cpu --ranks 2 && says out "Take stage" && says out "2 ranks on 1 node"
 expect 0 "$zero" plan --model 70b --ranks 8 --gpu h100-80g --net 400Gb --nvme 7GB/s --price 2.5
 says out "Assumes products in bf16 at 524 TFLOP/s of a peak of 989 TFLOP/s" && says out "a rank sends 360 GB/s inside its node"
@@ -22,6 +22,8 @@ wire() { sed -nE "s/.*\"stage\": $1, \"offload_optimizer\": \"none\".*\"recomput
 layers() { sed -nE "s/^Largest .* ([0-9,]+) layers, .*/\1/p" out; }
 largest() { expect 0 "$zero" plan "$@" --largest --gpu cpu --ranks 1 && says out "Binds     the device's memory: $binds"; }
 if ((!short)); then
+    expect 0 "$zero" plan --largest --gpu rtx4090 --host desktop --nvme none --seq 512 --host-memory 24GiB
+    says out "Binds     host memory: Llama's shape of " && ((8 < $(layers) && $(layers) < 32)) || fail "$(layers) layers with 24 GiB"
     binds="Llama's shape" && largest --seq 128 --host-memory 1GiB && wide=$(layers)
     largest --seq 128 --host-memory 300MiB && (($(layers) < wide && $(layers) > 1)) || fail "$(layers) layers with 300 MiB, $wide with 1 GiB"
     binds="the model block" && largest good.json --host-memory 4MiB --write-config deep.json && says out "32 wide"
@@ -32,6 +34,7 @@ if ((!short)); then
     says segments.deep.json "\"interval\": $((($(layers) + 1) / 2))"
 fi
 expect 0 "$zero" plan good.json --largest --gpu cpu --ranks 1 --host-memory 4MiB --json && says out "\"rows\""
+expect 2 "$zero" plan --model gpt2 --gpu h200 --host desktops && says err '"desktops" is none of the hosts: did you mean desktop?'
 expect 2 "$zero" plan --largest --gpu cpu --host-memory much && says err "--host-memory needs a size"
 
 # The row with the arrow, as a configuration that trains; and of a model that has a name.
@@ -95,6 +98,9 @@ for count in "--ranks 70000" "--ranks 4294967297" "--ranks 18446744073709551615"
 done
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --nodes 60000 --net 400Gb && says err "more than the 65536 ranks"
 expect 2 "$zero" plan --model gpt2 --gpu h100-80g --price cheap && says err "--price needs a number above 0"
+echo '{"devices": {"mine": {"memory": 8e9, "memory_per_s": 1e12, "fp32_flops": 1e13, "host": "desktop", "inside": "pcie4"}}}' >peaks.json
+expect 0 "$zero" plan --model gpt2 --hardware peaks.json && says out "Assumed: mine has no measured rate of products in fp32: 50 % of its peak"
+expect 0 "$zero" plan --model gpt2 --hardware peaks.json --json && says out '"assumed_achieved": 0.5'
 expect 2 "$zero" plan --model gpt2 --gpu cpu --hardware missing.json && says err "missing.json: cannot be opened"
 echo '{"devices": {"mine": {"memry": 1}}}' >wrong.json
 expect 2 "$zero" plan --model gpt2 --gpu cpu --hardware wrong.json && says err "wrong.json: devices.mine.memry: unknown key: did you mean memory"

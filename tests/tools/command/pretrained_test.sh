@@ -131,6 +131,15 @@ for from in own own/config.json; do
 done
 expect 0 "$zero" train zero3.json --steps 5 --save-every 1 --run again --continue --quiet # a checkpoint is there
 expect 2 "$zero" train zero3.json --steps 5 --save-every 1 --run fresh --continue && says err "give --model DIR"
+expect 2 "$zero" train zero3.json --model meta-llama/Llama-3.2-1B && says err "there is no such directory of a model" && says err "hf download"
+expect 2 "$zero" train zero3.json --model "$tiny/tiny_gpt2/model.safetensors" && says err "holds weights: give the directory"
+echo '{"messages": []}' >chat.jsonl
+expect 1 "$zero" train zero3.json --model "$tiny/tiny_gpt2" --data chat.jsonl && says err "chat.jsonl is JSON lines, and the tokens of a model with" && ! grep -q '"bytes"' err || fail "a chat is to be trained by its bytes"
+expect 0 "$zero" train zero3.json --model "$tiny/tiny_gpt2" --steps 1 --run unsaved --quiet
+for how in "sample unsaved" "eval unsaved --data tokens.bin" "ckpt info unsaved" "ckpt export unsaved unsaved.out"; do
+    expect 1 "$zero" $how && says err "unsaved is a run that saved no checkpoint: zero train --save-every N makes them"
+done
+expect 1 "$zero" ckpt verify nowhere && says err "nowhere is not there"
 expect 0 "$zero" ckpt info again && says out "again/checkpoints/step_0000000"
 expect 0 "$zero" ckpt verify again
 expect 0 "$zero" ckpt diff again again/checkpoints
@@ -138,12 +147,34 @@ expect 0 "$zero" ckpt export again again.out && [[ -s again.out/model.safetensor
 mkdir foreign && echo '{"mine": 1}' >foreign/model.json
 expect 0 "$zero" train zero3.json --model own --steps 1 --save-every 1 --run foreign --quiet
 [[ $(cat foreign/model.json) == '{"mine": 1}' ]] || fail "a file of another program was replaced"
-expect 2 "$zero" train zero3.json --steps 2 --run foreign --resume && says err "give --model DIR"
+expect 0 "$zero" train zero3.json --steps 2 --run foreign --resume --quiet # from the directory where the model was
+# Before a checkpoint, and from a shadow, the weights are read where they were: never random ones.
+settings 3 ', "nvme": {"shadow": true}' | sed "s|\"stage\": 3|&, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$PWD/drive\"}|" >shadow.json
+mkdir drive && expect 0 "$zero" train shadow.json --model own --steps 3 --run whole --quiet && hash=$(weights)
+expect 0 "$zero" train shadow.json --model own --steps 2 --save-every 9 --run begun --quiet && rm -r begun/checkpoints
+expect 0 "$zero" train shadow.json --steps 3 --save-every 9 --run begun --continue --discard-shadow --quiet
+[[ $(weights) == "$hash" ]] || fail "--continue without a checkpoint: $(weights), not $hash"
+expect 0 "$zero" train shadow.json --model own --steps 2 --run shadowed --quiet
+expect 0 "$zero" train shadow.json --steps 3 --run shadowed --recover --quiet
+[[ $(weights) == "$hash" ]] || fail "--recover without --model: $(weights), not $hash"
+expect 0 "$zero" train --steps 4 --run shadowed --recover --quiet
+mv own hidden && rm -r begun/checkpoints
+expect 2 "$zero" train zero3.json --steps 2 --run foreign --resume && says err "$PWD/own, which are not there any more: give --model DIR"
+expect 2 "$zero" train shadow.json --steps 3 --save-every 9 --run begun --continue --discard-shadow && says err "give --model DIR"
+mv hidden own
 expect 0 "$zero" ckpt export kept/checkpoints kept.out
 for file in tokenizer.json generation_config.json; do cmp own/$file kept.out/$file || fail "$file was not kept"; done
 says kept.out/config.json '"bos_token_id": 21' && says kept.out/config.json '"eos_token_id": 22' && says kept.out/config.json '"pad_token_id": 23'
 expect 0 "$zero" train zero3.json --model kept.out --steps 1 --run kept.again
-mv own moved
-expect 0 "$zero" ckpt export kept/checkpoints gone.out && says err "tokenizer's files are not exported"
+# If the directory is gone, with what the run keeps of it, wherever the run is by then; a directory of another program stays.
+mkdir -p mine/tokenizer && echo mine >mine/tokenizer/tokenizer.json
+expect 0 "$zero" train zero3.json --model own --steps 1 --run mine --quiet
+[[ $(cat mine/tokenizer/* | tr '\n' ' ') == "mine " ]] || fail "a directory of another program was replaced"
+mv own moved && mv kept put
+expect 0 "$zero" ckpt export put kept2.out && [[ ! -s err ]] || fail "the run keeps no tokenizer"
+for file in tokenizer.json generation_config.json; do cmp moved/$file kept2.out/$file || fail "$file was not kept by the run"; done
+[[ ! -e kept2.out/of_run ]] || fail "a file of the run is exported"
+rm -r put/tokenizer
+expect 0 "$zero" ckpt export put/checkpoints gone.out && says err "tokenizer's files are not exported"
 says gone.out/config.json '"eos_token_id": 22'
 finish

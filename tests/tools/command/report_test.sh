@@ -16,6 +16,8 @@ says out run/report.html
 says run/report.html 'ZeRO stage 3'
 says run/report.html 'rank 1'
 says run/report.html '4</b><span>of 4 steps'
+says run/report.html '</b><span>memory per rank'
+grep -qE 'sent between ranks</td><td></td><td>([0-9.]+ KiB)</td><td>\1</td>' run/report.html || fail "what was sent is not as planned: $(grep 'sent between' run/report.html)"
 expect 0 "$zero" report run --out page.html
 cmp -s page.html run/report.html || fail "--out made another page"
 
@@ -57,7 +59,7 @@ says err 'trace.json: Is a directory'
 expect 0 "$zero" report all one --out both.html
 says both.html 'Runs compared' && says both.html '</svg>all</td>' && says both.html '</svg>one</td>'
 expect 2 "$zero" report all one && says err "--out is missing"
-expect 2 "$zero" report all one --out x --watch && says err "goes with one run"
+expect 2 "$zero" report one --watch && says err "--watch is gone: write the page anew, or let the run write tensorboard/"
 expect 1 "$zero" report all nowhere --out x && says err "nowhere holds no run"
 
 # Pipes among its files, which would never end.
@@ -69,29 +71,6 @@ done
 
 cp -r run large && truncate -s 17M large/run.json
 expect 1 "$zero" report large --out x && says err "large/run.json has more than 16777216 bytes"
-
-# A page that updates, for browsers of this machine alone.
-"$zero" report run --watch >address &
-server=$!
-await test -s address
-python3 - "$(cat address)" <<'END' || fail "the page that is watched"
-import socket, sys, urllib.error, urllib.parse, urllib.request
-# Clients that say nothing, or not enough, keep no browser waiting.
-idle = [socket.create_connection(("127.0.0.1", urllib.parse.urlparse(sys.argv[1]).port)) for _ in range(40)]
-for client in idle[::2]:
-    client.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n")
-page = urllib.request.urlopen(sys.argv[1], timeout=120).read().decode()
-assert 'http-equiv="refresh"' in page and "ZeRO stage 3" in page, page[:400]
-for request in (urllib.request.Request(sys.argv[1], headers={"Host": "elsewhere.example"}),
-                urllib.request.Request(sys.argv[1], headers={"Host": "localhost.example:80"}), sys.argv[1] + "run.json"):
-    try:
-        urllib.request.urlopen(request, timeout=120)
-        sys.exit("answered")
-    except urllib.error.HTTPError as error:
-        assert error.code in (403, 404), error
-END
-kill "$server"
-wait "$server" 2>/dev/null
 
 expect 1 "$zero" report nowhere
 says err 'nowhere holds no run'

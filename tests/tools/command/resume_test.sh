@@ -107,7 +107,8 @@ says err "wte.weight"
 [[ $(grep -c . err) == 1 ]] || fail "said more than once"
 
 # A save that fails: the run goes on, says so, and fails at its end.
-mkdir -p blocked && touch blocked/checkpoints
+mkdir -p blocked/checkpoints
+for step in 2 3; do ln -s nowhere blocked/checkpoints/.step_0000000$step.saving; done
 expect 1 train --steps 3 --run blocked --save-every 2
 says err "saving at step 2: "
 says err "blocked/checkpoints"
@@ -116,4 +117,19 @@ says err "blocked/checkpoints"
 expect 0 "$zero" train c.json --data text --steps 2 --save-every 2 --run $'r\xff' --quiet
 expect 0 "$zero" ckpt verify $'r\xff/checkpoints'
 expect 0 "$zero" train c.json --data text --steps 4 --run $'r\xff' --resume --quiet
+# A run keeps its configuration and options: it goes on with neither, from another directory, and with what is given in their place.
+expect 0 "$zero" train c.json --ranks 2 --data text --steps 6 --run never --quiet && hash=$(weights)
+expect 0 "$zero" train c.json --ranks 2 --data text --steps 3 --save-every 3 --run "it's" --set seed=3 --quiet
+mkdir -p elsewhere && cd elsewhere && mv ../c.json ../gone.json
+expect 0 "$zero" train --run "../it's" --resume --steps 6 && says out "configuration of c.json"
+grep -q "^versions" out && fail "the same versions are said to differ: $(cat out)"
+[[ $(weights) == "$hash" ]] || fail "without a configuration: $(weights), not $hash"
+says out "2 ranks" && [[ -d "../it's/checkpoints/step_00000006" ]] || fail "--save-every was forgotten"
+expect 2 "$zero" train --run "../it's" --continue --set no.such=1 && says err "unknown key"
+cd .. && mv gone.json c.json
+expect 2 "$zero" train --run none --resume && says err "CONFIG.json is missing, and the run keeps none yet"
+sed -i 's/"oneDNN     [^"]*"/"oneDNN     1.2.3\\u001b[31m"/' "it's/run.json"
+expect 0 "$zero" train --run "it's" --resume && says out "versions  the run had another: oneDNN     1.2.3?[31m; from here on its bits may differ"
+python3 -c 'import json; r = json.load(open("never/run.json")); del r["kept"]; json.dump(r, open("never/run.json", "w"))'
+expect 2 "$zero" train --run never --resume && says err "the run keeps none yet"
 finish

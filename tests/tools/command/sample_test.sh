@@ -68,12 +68,19 @@ expect 0 "$zero" train c.json --model model --ranks 2 --data tokens.bin --steps 
 grep -A1 '^sample:' out | tail -1 | grep -qE '^[b-x]{1,8}$' || fail "no text at the end of a run"
 sample run --prompt-ids 1 --tokens 8 | tail -1 | grep -qE '^b[b-x]*$' || fail "no text of a checkpoint"
 
+same "$(mv model gone && sample run --prompt-ids 1 --tokens 8 | tail -1)" "$(mv gone model && sample run --prompt-ids 1 --tokens 8 | tail -1)" "a run without the model's directory"
+rm -r run/tokenizer && mv model gone && expect 0 "$zero" sample run --prompt-ids 1 --tokens 2 && says err "$PWD/model, from which the model came, is not there any more"
+expect 0 "$zero" sample run --prompt-ids 1 --tokens 2 --tokenizer gone && ! grep -q "not there" err || fail "--tokenizer is not taken"
+mv gone model
+
 # A run in the model's own directory: the weights that it saved, and not those that it began with.
 cp -r model inside
 expect 0 "$zero" train c.json --model inside --ranks 2 --data tokens.bin --steps 2 --run inside --save-every 2
 expect 0 "$zero" eval inside/checkpoints --data tokens.bin && grep ^loss out >before
 expect 0 "$zero" eval inside --data tokens.bin && grep ^loss out | cmp - before || fail "eval of a run takes the weights beside it"
 same "$(sample inside --prompt-ids 1 --tokens 8 | tail -1)" "$(sample inside/checkpoints --prompt-ids 1 --tokens 8 | tail -1)" "a run in a model's directory"
+
+expect 1 "$zero" sample run --prompt text && says err "tools/tokenize $PWD/model --ids TEXT" && says err "--chat TEXT"
 
 # eval: the loss of the first step, before it; and the held-out loss at the end, of text and of tokens.
 first() { sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' "$1/metrics.jsonl"; }
@@ -103,4 +110,16 @@ head -c 1030 tokens.bin | sed 's/\x90\x01/\x03\x00/' >short.bin
 expect 1 "$zero" eval model --data short.bin && says err "the data has 3 tokens, too few for one sample of 8 (--context)"
 expect 1 "$zero" eval model --data held && says err "of it with tools/tokenize" && ! grep -q "data block" err || fail "eval has no data block"
 expect 2 "$zero" eval gpt2 && says err "give --data"
+# A run's own settings, which a line says: what it held out (of files of its own, or a part of its data, from another directory), the
+# length of its samples, its type.
+expect 0 "$zero" eval held.run && says out "held out by the run" && says out "settings    of the run: fp32, sequences of 32 tokens"
+near "$(loss)" "$(last held.run)" "eval of what a run held out"
+sed 's/{/{"data": {"context": 4, "eval": 0.1}, "fp16": {"enabled": true, "initial_scale_power": 8}, /' c.json >short.json
+expect 0 "$zero" train short.json --model model --ranks 2 --data tokens.bin --steps 2 --run short --save-every 2 --eval-every 2 --quiet
+mkdir -p below && cd below || exit 1
+expect 0 "$zero" eval ../short/checkpoints && says out "settings    of the run: fp16, sequences of 4 tokens" && says out "9 samples of 4 tokens, held out by the run"
+near "$(loss)" "$(last ../short)" "eval in the run's type"
+cd .. && expect 0 "$zero" eval short --data tokens.bin --context 8 && says out "49 samples of 8 tokens"
+expect 2 "$zero" eval run && says err "because the run held out no data (data.eval): give --data PATH"
+expect 0 "$zero" sample short --prompt-ids 1 --tokens 4 && says err "settings of the run: fp16, sequences of 4 tokens; tokens of $PWD/model"
 finish

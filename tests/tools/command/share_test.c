@@ -5,7 +5,7 @@
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
-#include "tools/command/share.h"
+#include "tools/run_directory/run_directory.h"
 
 enum { CAPACITY = 1200, RANKS = 3 };
 

@@ -20,6 +20,9 @@ sed 's/"stage": 3/"stage": 0/' sim.json >copies.json
 expect 0 "$zero" sim copies.json --units 1 --params 1e6 --ranks 256 --steps 1 && says out "zero0"
 config 2 >model.json
 expect 0 "$zero" sim model.json --ranks 4 --gpu cpu --steps 2 && says out "zero2" && says out "in 4 units, fp32"
+# A block that is null is one that is not there.
+sed 's/{"train/{"comm": null, "data": null, "param_groups": null, "train/' sim.json >nulls.json
+expect 0 "$zero" sim nulls.json --units 4 --params 1e8 --ranks 16
 
 # Faults: what they say, and that the run holds.
 expect 0 "$zero" sim "${small[@]}" --ranks 16 --faults straggler,slow && says out "% of the others' time"
@@ -50,6 +53,8 @@ expect 0 "$zero" sim "${small[@]}" --ranks 16 --steps 2 --csv curve.csv --svg cu
 says curve.csv "16,hybrid," && says curve.svg "</svg>" && says curve.svg "tokens per second and rank"
 (($(grep -c '<polyline' curve.svg) == 2)) || fail "not two curves"
 
+echo '{"devices": {"mine": {"memory": 8e9, "memory_per_s": 1e12, "fp32_flops": 1e13, "bf16_flops": 1e14, "host": "desktop", "inside": "pcie4"}}}' >peaks.json
+expect 0 "$zero" sim "${small[@]}" --ranks 2 --net 10Gb --hardware peaks.json && says out "2 ranks on mine" && says err "mine has no measured rate of products in bf16: 50 %"
 expect 0 "$zero" help sim && says out "--faults LIST"
 expect 2 "$zero" sim && says err "CONFIG.json is missing"
 expect 2 "$zero" sim missing.json --units 2 && says err "missing.json"

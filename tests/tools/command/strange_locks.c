@@ -1,5 +1,5 @@
-/* A library for LD_PRELOAD. STRANGE_LOCKS=none: the file system has no locks, and syncs no
- * directories. STRANGE_LOCKS=FILE: that file is replaced by
+/* A library for LD_PRELOAD. STRANGE_LOCKS=none: the file system has no locks, syncs no
+ * directories and exchanges none. STRANGE_LOCKS=names: it renames no directories. STRANGE_LOCKS=FILE: that file is replaced by
  * a new one just before the process locks the first time, as if another had deleted the run's directory. STRANGE_LOCKS=stop: the
  * process stops (SIGSTOP) before it makes its first directory. */
 #include <dlfcn.h>
@@ -8,10 +8,12 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static void replace(const char *path) {
@@ -29,7 +31,7 @@ int flock(int handle, int operation) {
         errno = ENOLCK;
         return -1;
     }
-    if (how && strcmp(how, "stop") && !calls++) replace(how);
+    if (how && strcmp(how, "stop") && strcmp(how, "names") && !calls++) replace(how);
     return real(handle, operation);
 }
 
@@ -41,6 +43,23 @@ int fsync(int handle) {
     bool refuses = how && strcmp(how, "none") == 0 && fstat(handle, &found) == 0 && S_ISDIR(found.st_mode);
     if (!refuses) return real(handle);
     errno = EINVAL;
+    return -1;
+}
+
+int renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags) {
+    const char *how = getenv("STRANGE_LOCKS");
+    if (!how || strcmp(how, "none"))
+        return (int)syscall(SYS_renameat2, from_directory, from, to_directory, to, flags);
+    errno = EINVAL;
+    return -1;
+}
+
+int rename(const char *from, const char *to) {
+    const char *how = getenv("STRANGE_LOCKS");
+    struct stat found;
+    bool refuses = how && strcmp(how, "names") == 0 && stat(from, &found) == 0 && S_ISDIR(found.st_mode);
+    if (!refuses) return renameat(AT_FDCWD, from, AT_FDCWD, to);
+    errno = EOPNOTSUPP;
     return -1;
 }
 

@@ -87,6 +87,12 @@ expect 0 "$zero" train count.json --ranks 2 --steps 3 --run plain --quiet
 expect 0 "$zero" train count.json --ranks 2 --steps 3 --eval-every 1 --run measured --quiet
 counts() { grep -oE '"(wire_bytes|(gather|reduce)_(calls|elements))": [0-9]+' "$1/metrics.jsonl"; }
 diff <(counts plain) <(counts measured) >err || fail "measuring counts as training"
+# What a later step sends is planned.
+for stage in 0 1 2 3; do
+    expect 0 "$zero" train count.json --ranks 2 --steps 3 --run planned --overwrite --quiet --set zero_optimization.stage=$stage --set gradient_accumulation_steps=2
+    planned=$(grep -oE '"wire_bytes": *[0-9]+' planned/run.json | grep -oE '[0-9]+')
+    [[ $(tail -1 planned/metrics.jsonl) == *"\"wire_bytes\": ${planned:-unknown},"* ]] || fail "stage $stage: planned $planned, $(tail -1 planned/metrics.jsonl)"
+done
 [[ $(counts plain | sort -u | wc -l) == 5 ]] || fail "steps count differently: $(counts plain | sort -u | tr '\n' ' ')"
 
 # Runs of the same second have directories of their own.

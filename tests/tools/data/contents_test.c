@@ -5,7 +5,7 @@
 #include "engine/base/hash.h"
 #include "tests/check.h"
 #include "tests/tools/data/files.h"
-#include "tools/data/contents.h"
+#include "tools/data/corpus.h"
 
 static zero_status hash_of(const char *path, uint64_t *out, struct zero_error *error) {
     struct corpus *corpus = NULL;

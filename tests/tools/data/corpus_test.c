@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 
-#include "tools/data/contents.h"
 #include "tools/data/order.h"
 #include "tools/data/reader.h"
 

@@ -51,6 +51,9 @@ if "$python" -c 'import transformers, jinja2' 2>/dev/null; then
     echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": "fox"}]}' >c.jsonl
     "$tokenize" model chat.bin c.jsonl
     expect chat.bin '<|user|>hi<|user|>fox|'
+    # The tokens of a user's message; and with the tokenizer of a run's model.
+    mkdir -p run && echo "{\"kept\": {\"options\": [\"--steps\", \"1\", \"--model\", \"$PWD/model\"]}}" >run/run.json
+    [[ $("$tokenize" run --chat hi) == "$("$tokenize" model --ids '<|user|>hi')" ]] || { echo "FAILED: --chat prints $("$tokenize" run --chat hi)" && exit 1; }
 fi
 
 # The numbers of a text, and their text again.

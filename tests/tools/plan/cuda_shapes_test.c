@@ -1,5 +1,5 @@
 /* The GPU activations that `zero plan` computes are those that the GPT reserves and allocates, on each tier, in every
- * type, with and without recomputation, kept outputs, and checkpoints in host memory or on the drive. Runs on the stand-ins of tests/cuda, or
+ * type, with and without recomputation, kept outputs, checkpoints in host memory or on the drive, and several micro-batches. Runs on the stand-ins of tests/cuda, or
  * on a GPU. */
 #include <stdlib.h>
 
@@ -45,12 +45,13 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
                                 .layer_norm_epsilon = 1e-5,
                                 .recompute = recompute.blocks,
                                 .checkpoints = recompute.tier,
-                                .outputs = recompute.outputs,
-                                .micros = 1};
+                                .outputs = recompute.outputs};
     zero_engine *engine = fake_engine_create(types[t].type, 1, 1);
     struct fake_cuda_counts counts;
     struct gpt *gpt = NULL;
     fake_engine_on(engine, &device);
+    fake_engine_use_micros(engine, recompute.micros);
+    if (shapes_problem(s, false, recompute)) return zero_engine_destroy(engine);
     struct gpt_spare spare[GPT_OUTPUT_KINDS];
     uint64_t before = free_bytes(), host,
              bytes = shapes_activation_bytes(s, false, types[t].dtype, batch, 1, recompute, &host);
@@ -71,8 +72,8 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
                       needs ? needs->place_bytes : 0);
     if (counts_read(&counts)) same &= CHECK_INT(taken, bytes - host); /* a real driver has pages */
     if (!same)
-        fprintf(stderr, "in %s, type %d, batch %u, %u blocks again, %d\n", s->name, t, batch,
-                recompute.blocks, recompute.tier);
+        fprintf(stderr, "in %s, type %d, batch %u, %u blocks again, %d, %u micro-batches\n", s->name, t,
+                batch, recompute.blocks, recompute.tier, recompute.micros);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);
 }
@@ -88,6 +89,7 @@ int main(void) {
                     check(&all[i], t, 1 + (blocks + (uint32_t)t) % 3,
                           (struct shapes_recompute){.blocks = blocks,
                                                     .tier = (zero_tier)tier,
+                                                    .micros = 1 + (blocks + 2 * (uint32_t)t) % 4,
                                                     .gpu = true,
                                                     .outputs =
                                                         (enum gpt_outputs)((blocks + (uint32_t)tier) % 3)});

@@ -1,5 +1,5 @@
 /* Hardware descriptions: the built-in ones are complete, a user's file adds and overrides, what is wrong is named. */
-#include "tools/plan/machine.h"
+#include "tools/plan/machine/machine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,6 +50,31 @@ static void a_vendor_s_figures_become_what_is_reached(void) {
     CHECK(isnan(m.device.price_per_hour));
     choose((struct hardware_choice){.device = "v100-32g"}, &m);
     CHECK(isnan(m.device.flops[DTYPE_BF16]) && isnan(m.device.attention_flops));
+}
+
+/* Without measured rates a GPU does not reach its maker's figures; a CPU's are measured. */
+static void a_gpu_without_measured_rates_is_assumed_to_reach_a_share(void) {
+    static const char of[] =
+        "\"memory\": 8e9, \"memory_per_s\": 1e12, \"fp32_flops\": 1e13, \"bf16_flops\": 1e14, "
+        "\"bf16_achieved\": 0.6, \"host\": \"desktop\", \"inside\": \"pcie4\"";
+    char text[600], assumption[200] = "";
+    struct machine m;
+    open_builtin();
+    snprintf(text, sizeof text, "{\"devices\": {\"gpu\": {%s}, \"mine\": {%s, \"is_host\": true}}}", of, of);
+    CHECK_INT(add(text), ZERO_OK);
+    CHECK_INT(choose((struct hardware_choice){.device = "gpu"}, &m), ZERO_OK);
+    CHECK_DOUBLE(m.device.flops[DTYPE_F32], 0.5e13, 1e-12);
+    CHECK_DOUBLE(m.device.flops[DTYPE_BF16], 0.6e14, 1e-12);
+    CHECK_DOUBLE(m.device.memory_per_s, 0.85e12, 1e-12);
+    CHECK(machine_assumes(&m, DTYPE_F32, assumption, sizeof assumption));
+    CHECK_CONTAINS(
+        assumption,
+        "gpu has no measured rate of products in fp32: 50 % of its peak are assumed; write fp32_achieved");
+    CHECK(!machine_assumes(&m, DTYPE_BF16, assumption, sizeof assumption));
+    CHECK_INT(choose((struct hardware_choice){.device = "mine"}, &m), ZERO_OK);
+    CHECK_DOUBLE(m.device.flops[DTYPE_F32], 1e13, 1e-12);
+    CHECK_DOUBLE(m.device.memory_per_s, 1e12, 1e-12);
+    CHECK(!machine_assumes(&m, DTYPE_F32, assumption, sizeof assumption));
 }
 
 static void a_file_adds_and_overrides(void) {
@@ -137,6 +162,24 @@ static void choices_that_cannot_be_are_named(void) {
     CHECK_CONTAINS(error.message, "/nowhere/h.json: cannot be opened: No such file");
 }
 
+/* An update has the cores of one device: of a server of eight an eighth of the memory's bandwidth, unless the host's entry says otherwise. */
+static void a_host_updates_for_its_device(void) {
+    struct machine m;
+    open_builtin();
+    CHECK_INT(hardware_choose(&hardware, &(struct hardware_choice){.device = "h200"}, &m, &error), ZERO_OK);
+    CHECK_STRING(m.host.name, "8-gpu-pcie5");
+    CHECK_DOUBLE(m.host.update_per_s, 614e9 * 0.7 / 8, 1);
+    CHECK_INT(hardware_choose(&hardware, &(struct hardware_choice){.device = "h200", .host = "16-cores"}, &m,
+                              &error),
+              ZERO_OK);
+    CHECK_DOUBLE(m.host.update_per_s, 92e9, 1);
+    CHECK_INT(m.node_ranks, 1);
+    CHECK_INT(hardware_choose(&hardware, &(struct hardware_choice){.device = "h200", .host = "16-core"}, &m,
+                              &error),
+              ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "did you mean 16-cores");
+}
+
 static void a_section_has_an_end(void) {
     char text[8192] = "{\"hosts\": {";
     for (int i = 0; i <= HARDWARE_ENTRIES_MAX; i++)
@@ -151,13 +194,16 @@ static void a_section_has_an_end(void) {
  * no rank uses it. */
 static void machines_become_speeds(void) {
     struct machine m = {.device = {.memory_per_s = 1000, .flops = {7, 8, NAN}},
-                        .host = {.memory_per_s = 800, .device_per_s = 30},
+                        .host = {.memory_per_s = 800, .device_per_s = 30, .update_per_s = 150},
                         .inside = {.per_s = 100, .reduce_per_s = 50, .latency_s = 1},
                         .between = {.name = "net", .per_s = 10, .reduce_per_s = 5, .latency_s = 2}};
     struct speeds s = machine_speeds(&m, 4, DTYPE_BF16);
     CHECK_INT(s.flops_per_s, 8);
     CHECK_INT(s.host_bytes_per_s, 200);
+    CHECK_INT(s.update_bytes_per_s, 150);
     CHECK_INT(s.bus_bytes_per_s, 30);
+    CHECK_INT(machine_speeds(&m, 8, DTYPE_BF16).update_bytes_per_s, 100);
+    CHECK_INT(machine_speeds(&m, 40, DTYPE_BF16).bus_bytes_per_s, 20);
     CHECK_INT(s.between.reduce_bytes_per_s, 5);
     CHECK_INT(s.between.latency_ns, 2000000000);
     CHECK_INT(s.drive_read_bytes_per_s, 1);
@@ -166,6 +212,7 @@ static void machines_become_speeds(void) {
     m.drive.read_per_s = 40, m.drive.write_per_s = 80, m.drive.mixed_per_s = 60;
     s = machine_speeds(&m, 4, DTYPE_F32);
     CHECK_INT(s.host_bytes_per_s, 1000);
+    CHECK_INT(s.update_bytes_per_s, 1000);
     CHECK_INT(s.bus_bytes_per_s, 0);
     CHECK_INT(s.between.bytes_per_s, 100);
     CHECK_INT(s.drive_mixed_bytes_per_s, 15);
@@ -174,10 +221,12 @@ static void machines_become_speeds(void) {
 int main(void) {
     every_builtin_device_can_be_chosen();
     a_vendor_s_figures_become_what_is_reached();
+    a_gpu_without_measured_rates_is_assumed_to_reach_a_share();
     a_file_adds_and_overrides();
     speeds_stand_in_for_names();
     what_is_wrong_is_named();
     choices_that_cannot_be_are_named();
+    a_host_updates_for_its_device();
     a_section_has_an_end();
     machines_become_speeds();
     return check_end();

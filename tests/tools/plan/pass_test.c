@@ -40,42 +40,42 @@ int main(void) {
     CHECK_STRING(spell((struct pass_segments){0}, 0, &ns), "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
     CHECK_INT(ns, 6 * 300);
     /* Blocks 1 to 4; the last one's activations are still there. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 0}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 0, 0, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3 r2@9 b2 r1@10 b1 b0");
     CHECK_INT(ns, 6 * 300 + 3 * 10);
     /* Each in its own use, the last one, too. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, 0}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, 0, 0, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
     CHECK_INT(ns, 6 * 300 + 4 * 10);
-    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, 0}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, 0, 0, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 b3 r1@9 r2@9 b2 b1 b0");
     CHECK_INT(ns, 6 * 300 + 100 + 10);
-    CHECK_STRING(spell((struct pass_segments){1, 5, 3, false, 0}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 3, false, 0, 0, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 r1@8 r2@8 r3@8 b3 b2 b1 b0");
-    CHECK_STRING(spell((struct pass_segments){1, 5, 9, false, 0}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 9, false, 0, 0, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
     /* Below the lowest unit that trains nothing goes backward, nor is computed again. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 0}, 3, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 0, 0, false}, 3, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3");
     CHECK_STRING(spell((struct pass_segments){0}, UNITS, &ns), "f0 f1 f2 f3 f4 f5 b5");
     /* The inputs of all segments but the last leave; in use, the head's stays in place of the last block's. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 1}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 1, 0, false}, 0, &ns),
                  "f0> f1> f2> f3 f4 f5 b5 b4 <r3@8 b3 <r2@9 b2 <r1@10 b1 b0");
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, 1}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, 1, 0, false}, 0, &ns),
                  "f0> f1> f2> f3> f4 f5 b5 <b4 <b3 <b2 <b1 b0");
-    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, 1}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, 1, 0, false}, 0, &ns),
                  "f0> f1 f2 f3 f4 f5 b5 b4 b3 <r1@9 r2@9 b2 b1 b0");
-    CHECK_STRING(spell((struct pass_segments){1, 5, 9, false, 1}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 9, false, 1, 0, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
     /* On a GPU more segments stay. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 3}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 3, 0, false}, 0, &ns),
                  "f0> f1 f2 f3 f4 f5 b5 b4 r3@8 b3 r2@9 b2 <r1@10 b1 b0");
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 6}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, 6, 0, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3 r2@9 b2 r1@10 b1 b0");
     /* A segment is needed whole if its last block trains. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, 1}, 2, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, 1, 0, false}, 2, &ns),
                  "f0> f1 f2 f3 f4 f5 b5 b4 b3 <r1@9 r2@9 b2");
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, 1}, 3, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, 1, 0, false}, 3, &ns),
                  "f0 f1 f2> f3> f4 f5 b5 <b4 <b3");
     return check_end();
 }

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "tests/check.h"
-#include "tools/plan/print.h"
-#include "tools/plan/table.h"
+#include "tools/plan/print/print.h"
+#include "tools/plan/print/table.h"
 
 enum { ROWS = 30 }; /* 6 of stages 0, 1 and 2, and 12 of stage 3 */
 
@@ -16,19 +16,25 @@ static const struct shapes model = {"test", "", GPT_GPT2, 4, 256, 4, 4, 128, 100
 
 /* Everything takes no time to speak of, and there is room for everything. */
 static struct scenario ideal(const char *config) {
-    struct machine m = {
-        .device = {.name = "test",
-                   .memory_bytes = 1e12,
-                   .memory_per_s = 1e18,
-                   .flops = {1e18, 1e18, NAN},
-                   .memory_achieved = 1,
-                   .flops_achieved = {1, 1, 1},
-                   .price_per_hour = NAN},
-        .host = {.memory_bytes = 1e12, .memory_per_s = 1e18, .devices = 8, .device_per_s = 1e18},
-        .inside = {.per_s = 1e18, .reduce_per_s = 1e18},
-        .drive =
-            {.name = "test", .bytes = 1e12, .read_per_s = 1e18, .write_per_s = 1e18, .mixed_per_s = 1e18},
-        .node_ranks = 8};
+    struct machine m = {.device = {.name = "test",
+                                   .memory_bytes = 1e12,
+                                   .memory_per_s = 1e18,
+                                   .flops = {1e18, 1e18, NAN},
+                                   .memory_achieved = 1,
+                                   .flops_achieved = {1, 1, 1},
+                                   .price_per_hour = NAN},
+                        .host = {.memory_bytes = 1e12,
+                                 .memory_per_s = 1e18,
+                                 .devices = 8,
+                                 .device_per_s = 1e18,
+                                 .update_per_s = 1e18},
+                        .inside = {.per_s = 1e18, .reduce_per_s = 1e18},
+                        .drive = {.name = "test",
+                                  .bytes = 1e12,
+                                  .read_per_s = 1e18,
+                                  .write_per_s = 1e18,
+                                  .mixed_per_s = 1e18},
+                        .node_ranks = 8};
     return (struct scenario){.machine = m,
                              .shapes = model,
                              .config = config,
@@ -158,6 +164,26 @@ static void outputs_that_fit(void) {
             }
 }
 
+/* As in a run, state that fills memory.device leaves outputs their room first. */
+static void the_fill_leaves_outputs_their_room(void) {
+    static const char bf16[] = "{\"train_micro_batch_size_per_gpu\": 16, \"bf16\": {\"enabled\": true}";
+    const double norms = 2 * (16 * 128) * 2 * 256;
+    char text[200];
+    struct scenario s = ideal(text);
+    s.machine.device.is_host = false;
+    snprintf(text, sizeof text, "%s}", bf16);
+    struct price again = price(&s, 2, ZERO_CPU);
+    s.outputs = GPT_OUTPUTS_FITTING;
+    for (uint32_t kept = 0; kept < 3; kept++) {
+        double bytes = (double)again.tier_bytes[ZERO_DEVICE] + kept * norms;
+        snprintf(text, sizeof text, "%s, \"memory\": {\"device\": %.0f}}", bf16, bytes);
+        struct price p = price(&s, 2, ZERO_CPU);
+        CHECK_INT(p.kept[GPT_NORMS], kept);
+        CHECK_DOUBLE((double)p.tier_bytes[ZERO_DEVICE], bytes, 0);
+        CHECK_INT(p.tier_bytes[ZERO_CPU], again.tier_bytes[ZERO_CPU]);
+    }
+}
+
 /* A step longer by what another style adds to its bytes, and by what is computed again. */
 static void passes_take_their_bytes(void) {
     static const struct work_style fused = {KERNELS_FUSED, {0, 0, 0}}, eager = {KERNELS_EAGER, {0, 0, 0}},
@@ -217,7 +243,7 @@ static void latencies_add_up(void) {
 
 static void updates_are_not_hidden_in_memory(void) {
     struct scenario s = ideal(fp32);
-    s.machine.host.memory_per_s = 4e9; /* 1e9 of a rank */
+    s.machine.host.update_per_s = 1e9;
     struct price p = price(&s, 2, ZERO_CPU);
     /* 28 bytes of an element: two states of 4 and its parameter, read and written, and its gradient. */
     CHECK(fabs(p.step.seconds / ((double)p.state_bytes / 8 * 28 / 1e9) - 1) < 1e-3);
@@ -270,7 +296,7 @@ static void directions_cross_the_bus(void) {
 }
 
 /* Offloading frees the shards of states and of gradients in a GPU's memory; a gradient that is reduced in place takes
- * no other memory. */
+ * no other memory. Of 12 bytes of state the host has 10: the parameters are halves of the masters. */
 static void gradients_rest_with_the_host(void) {
     struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
     for (uint32_t stage = 1; stage <= 3; stage++) {
@@ -279,7 +305,7 @@ static void gradients_rest_with_the_host(void) {
         uint64_t shards = device.state_bytes + device.grad_bytes;
         CHECK_INT(device.grad_bytes, cpu.grad_bytes);
         CHECK(fabs((double)freed / (double)shards - 1) < 1e-2); /* rows begin on pages */
-        CHECK(cpu.tier_bytes[ZERO_CPU] - device.tier_bytes[ZERO_CPU] > shards);
+        CHECK(cpu.tier_bytes[ZERO_CPU] - device.tier_bytes[ZERO_CPU] > cpu.state_bytes + cpu.grad_bytes);
     }
 }
 
@@ -518,12 +544,65 @@ static void checkpoints_of_a_gpu(void) {
     CHECK_INT(p[1].activation_bytes, p[0].activation_bytes);
 }
 
+/* Inputs of blocks in host memory cross the bus: with one micro-batch those of all blocks but the last two, there and back. Where a use has
+ * several, all streams do: to and from each block, and twice to its backward, with the gradient; and those of embedding and head. */
+static void checkpoints_cross_the_bus(void) {
+    enum { LAYERS = 40, STREAM = 2 * 128 * 256 * 4 };
+    static const char format[] =
+        "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4, \"zero_optimization\": "
+        "{\"micro_order\": \"%s\"}, \"activation_checkpointing\": {\"cpu_checkpointing\": true}}";
+    static const struct {
+        const char *order;
+        uint32_t streams;
+    } rows[] = {{"horizontal", LAYERS - 2}, {"vertical", 3 * LAYERS + 2}};
+    struct scenario s = ideal(NULL);
+    const struct cell cell = {.stage = 3, .recompute = 1};
+    s.machine.host.device_per_s = 1e9;
+    s.checkpoints = ZERO_CPU, s.shapes.tied = false, s.shapes.layers = LAYERS, s.ranks = 1;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char config[300];
+        struct price p = {.parameters = 0};
+        struct zero_error error;
+        error_clear(&error);
+        snprintf(config, sizeof config, format, rows[i].order);
+        s.config = config;
+        if (!CHECK_INT(price_cell(&s, &cell, &p, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);
+        double seconds = 1e-9 * 4 * STREAM * rows[i].streams;
+        CHECK_DOUBLE(p.step.busy_s[RESOURCE_BUS], seconds, 1e-6);
+        CHECK_INT(p.bound, RESOURCE_BUS);
+        CHECK(p.step.seconds > 0.99 * seconds && p.step.seconds < 2.1 * seconds);
+    }
+}
+
+/* Parameters that the next forward fetches while the later ones are updated take their bytes of the host's memory from the update. */
+static void copies_share_the_memory(void) {
+    struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
+    const struct cell cell = {.stage = 3, .optimizer = ZERO_CPU, .params = ZERO_CPU};
+    struct price p[2];
+    s.shapes.layers = 40, s.ranks = 1;
+    s.machine.host.update_per_s = 1e9, s.machine.host.device_per_s = 0.3e9;
+    for (int shared = 0; shared < 2; shared++) {
+        struct zero_error error;
+        error_clear(&error);
+        if (shared) s.machine.host.memory_per_s = 1e9;
+        CHECK_INT(price_cell(&s, &cell, &p[shared], &error), ZERO_OK);
+    }
+    double fetched = 2e-9 * (double)p[0].parameters,
+           longer = p[1].step.busy_s[RESOURCE_UPDATE] - p[0].step.busy_s[RESOURCE_UPDATE];
+    /* 26 bytes of an element: its gradient, and read and written two states of 4, the half of a master and the parameter */
+    CHECK_DOUBLE(p[0].step.busy_s[RESOURCE_UPDATE], 13 * fetched, 1e-3);
+    if (!CHECK(longer > 0.9 * fetched && longer < 3 * fetched))
+        fprintf(stderr, "longer by %g s, fetched in %g s\n", longer, fetched);
+    CHECK(p[1].step.seconds - p[0].step.seconds > 0.9 * fetched);
+}
+
 int main(void) {
     compute_alone();
     passes_are_counted_by_hand();
     passes_take_their_bytes();
     kept_outputs_take_memory();
     outputs_that_fit();
+    the_fill_leaves_outputs_their_room();
     heads_take_their_tiles();
     latencies_add_up();
     updates_are_not_hidden_in_memory();
@@ -543,5 +622,7 @@ int main(void) {
     json_is_json();
     checkpoints_on_the_drive();
     checkpoints_of_a_gpu();
+    checkpoints_cross_the_bus();
+    copies_share_the_memory();
     return check_end();
 }

@@ -126,6 +126,30 @@ static void gpus_are_counted_by_hand(void) {
     CHECK_INT(host - near_host, stream);
 }
 
+/* In vertical order every further micro-batch adds, where checkpoints are, the streams before each block and before the head, and at
+ * most a gradient; and in pinned memory a batch and the losses of its rows. What a block leaves exists once, because its backward computes
+ * it again; without recomputation each micro-batch has its own. */
+static void micro_batches_are_counted(void) {
+    enum { ROWS = 3000, WIDTH = 1024, LAYERS = 10 };
+    struct shapes s = {"x", "", GPT_LLAMA, LAYERS, WIDTH, 16, 0, 1000, 512, 0, false, 0, 0, 0, 0};
+    const uint64_t stream = 2ull * ROWS * WIDTH, line = (4ull * ROWS + 255) / 256 * 256, fed = 6 * line + 256,
+                   streams = (LAYERS + 1) * stream;
+    struct shapes_recompute few = {.blocks = 1, .gpu = true, .micros = 6, .tier = ZERO_CPU}, many = few;
+    uint64_t few_host, many_host;
+    many.micros = 7;
+    CHECK_INT(on_gpu(&s, few, &few_host) - few_host, on_gpu(&s, many, &many_host) - many_host);
+    CHECK(many_host - few_host >= streams + fed && many_host - few_host <= streams + stream + fed);
+    uint64_t waiting = many_host - few_host - fed;
+    few.tier = many.tier = ZERO_DEVICE;
+    uint64_t device = on_gpu(&s, many, &many_host) - on_gpu(&s, few, &few_host);
+    CHECK_INT(many_host - few_host, fed);
+    CHECK_INT(device - fed, waiting);
+    few.blocks = many.blocks = 0;
+    uint64_t left = 2ull * ROWS * (13 * WIDTH) + 4ull * ROWS * 16 + 2 * line;
+    device = on_gpu(&s, many, &many_host) - on_gpu(&s, few, &few_host) - fed;
+    CHECK(device >= LAYERS * left + streams && device <= LAYERS * left + streams + stream);
+}
+
 /* Heads are filled up to tiles of 64, 96 and 128, if they are multiples of 8; wider ones are for hosts alone. */
 static void heads_are_filled_up(void) {
     static const struct {
@@ -164,5 +188,6 @@ int main(void) {
     arithmetic_is_the_gpt_s();
     memory_is_the_gpt_s();
     gpus_are_counted_by_hand();
+    micro_batches_are_counted();
     return check_end();
 }

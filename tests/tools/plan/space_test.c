@@ -10,7 +10,7 @@
 
 #include "tests/check.h"
 #include "tools/plan/choice.h"
-#include "tools/plan/table.h"
+#include "tools/plan/print/table.h"
 
 static int layers = 3;
 static const char *model_more = ""; /* more members of the model block, each with a comma before it */

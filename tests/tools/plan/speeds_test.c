@@ -1,5 +1,5 @@
 /* By hand: what calls and transfers take. */
-#include "tools/plan/speeds.h"
+#include "tools/plan/machine/speeds.h"
 
 #include "tests/check.h"
 

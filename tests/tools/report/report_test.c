@@ -7,9 +7,8 @@
 #include <sys/stat.h>
 
 #include "tests/check.h"
+#include "tools/report/draw.h"
 #include "tools/report/page.h"
-#include "tools/report/markup.h"
-#include "tools/report/plot.h"
 
 static char directory[900];
 
@@ -29,9 +28,12 @@ static void begin(const char *name) {
 }
 
 static const char run[] =
-    "{\"model\": \"<a & b>\", \"settings\": [\"ZeRO stage 3\", 7], \"steps\": 9, \"drive_read_bytes\": 2048,"
-    " \"memory\": [{\"tier\": \"cpu\", \"name\": \"state\", \"planned\": 4096, \"measured\": 2048}]}";
-static const char metrics[] = "{\"step\": 1, \"loss\": 3.5, \"seconds\": 2}\n"
+    "{\"model\": \"<a & b>\", \"settings\": [\"ZeRO stage 3\", 7], \"steps\": 9, \"drive_read_bytes\": 2048, "
+    "\"wire_bytes\": 1024, \"peak\": \"<1> FLOP/s\","
+    " \"memory\": [{\"tier\": \"cpu\", \"name\": \"state\", \"planned\": 4096, \"measured\": 2048},"
+    "{\"tier\": \"device\", \"name\": \"more\", \"planned\": 1024, \"measured\": 1024},"
+    "{\"tier\": \"nvme\", \"name\": \"far\", \"planned\": 8192, \"measured\": 8192}]}";
+static const char metrics[] = "{\"step\": 1, \"loss\": 3.5, \"seconds\": 2, \"mfu\": 0.25}\n"
                               "{\"step\": 2, \"loss\": null, \"eval_loss\": 3.25, \"seconds\": 1}\n"
                               "{\"step\": 3, \"loss\": 2.5, \"sec";
 static const char trace[] =
@@ -52,7 +54,7 @@ static char *page_of(const struct run_record *record) {
     char *text = NULL;
     size_t size;
     FILE *file = open_memstream(&text, &size);
-    page_write(record, 0, file);
+    page_write(record, file);
     fclose(file);
     return text;
 }
@@ -75,6 +77,14 @@ static void whole(void) {
     CHECK_CONTAINS(page, "<h1>&lt;a &amp; b></h1>");
     CHECK_CONTAINS(page, "GATHER &lt;h>, 0.500 ms from 1.000 ms");
     CHECK_CONTAINS(page, "<td>4.0 KiB</td><td>2.0 KiB</td>");
+    /* One meaning of memory, drives apart. */
+    CHECK_CONTAINS(page, "<b>3.0 KiB</b><span>memory per rank</span>");
+    CHECK_CONTAINS(page, "<th>memory per rank: device and host</th><th>5.0 KiB</th><th>3.0 KiB</th>");
+    CHECK_CONTAINS(page, "<th>on drives, per rank</th><th>8.0 KiB</th><th>8.0 KiB</th>");
+    CHECK_CONTAINS(page, "<td>sent between ranks</td><td></td><td>1.0 KiB</td><td>0 B</td>");
+    CHECK_CONTAINS(page, "<b>25</b><span>MFU in %, median</span>");
+    CHECK_CONTAINS(page, "share of the peak: &lt;1> FLOP/s</p>");
+    CHECK_CONTAINS(page, ">step</text>"); /* the unit of the axis */
     CHECK_CONTAINS(page, "held-out loss");
     CHECK(!strstr(page, "<script") && !strstr(page, "http") && !strstr(page, "src="));
     CHECK_CONTAINS(page, "name=\"viewport\"");
@@ -158,7 +168,10 @@ static void compared(void) {
     page_compare(r, names, 2, file);
     fclose(file);
     CHECK_CONTAINS(page, "runs/&lt;b>");
-    CHECK_CONTAINS(page, "<td>11,770</td>");
+    CHECK_CONTAINS(page, "<td data-n=\"tokens/s\">11,770</td>"); /* on a phone with its column's name */
+    CHECK_CONTAINS(page, "<td data-n=\"MFU in %\">25</td>");
+    CHECK_CONTAINS(page, "<td data-n=\"memory per rank\">3.0 KiB</td>");
+    CHECK_CONTAINS(page, "@media(max-width:640px)");
     CHECK_CONTAINS(page, "step 1, runs/a 3.5, runs/&lt;b> 4</text>");
     CHECK_CONTAINS(page, "Loss: held out");
     CHECK(!strstr(page, "nan"));

@@ -1,7 +1,7 @@
 /* A simulation is a function of its setup; the effects of faults; and a run of a thousand ranks. */
 #include <stdlib.h>
 
-#include "engine/executor/inspect.h"
+#include "engine/executor/executor_internal.h"
 #include "tests/check.h"
 #include "tools/sim/sim.h"
 
@@ -25,8 +25,8 @@ static struct sim_setup setup(uint32_t ranks, uint32_t faults) {
                           .optimizer = optimizer_find("adamw"),
                           .skip_unit = -1,
                           .seed = 11,
-                          .speeds = {1000000000000, 1000000000000, 100000000000, 0, inside, between,
-                                     5000000000, 3000000000, 3000000000, 100000, 8, 0},
+                          .speeds = {1000000000000, 1000000000000, 100000000000, 100000000000, 0, inside,
+                                     between, 5000000000, 3000000000, 3000000000, 100000, 8, 0},
                           .chaos_events = UINT64_MAX,
                           .faults = faults,
                           .timeout_ns = 60000000000};
@@ -91,7 +91,7 @@ static double step_bytes(uint32_t shard_ranks, uint32_t replicas, uint32_t eleme
     s.terms.mesh[AXIS_SHARD] = shard_ranks, s.terms.mesh[AXIS_REPLICATE] = replicas;
     s.terms.discrete = true;
     s.speeds.device_bytes_per_s = 1000000000;
-    s.speeds.bus_bytes_per_s = s.speeds.host_bytes_per_s = UINT64_MAX / 64;
+    s.speeds.bus_bytes_per_s = s.speeds.update_bytes_per_s = s.speeds.host_bytes_per_s = UINT64_MAX / 64;
     s.speeds.inside = s.speeds.between = (struct speeds_link){UINT64_MAX / 64, UINT64_MAX / 64, 0};
     struct sim_result r = run(&s);
     sim_model_free(&one);
@@ -106,6 +106,41 @@ static void norms_cost_time(void) {
     CHECK_DOUBLE(step_bytes(1, 1, ELEMENTS), 28 + 4 + 4, 0.01);
     CHECK_DOUBLE(step_bytes(2, 1, ELEMENTS), 28.0 / 2, 0.01);
     CHECK_DOUBLE(step_bytes(2, 2, ELEMENTS), (28.0 + 4) / 2, 0.01);
+}
+
+/* The step of a GPU whose host updates, in milliseconds per unit. A forward takes 4, a backward 8, an update `update_ms`; all else takes
+ * next to no time. An update moves 28 bytes of an element, as above. */
+static double window_ms(double share, double update_ms) {
+    enum { LAYERS = 24, ELEMENTS = 1 << 18 };
+    struct sim_model layers = {0};
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(sim_model_uniform(LAYERS, LAYERS * ELEMENTS, 1, &layers, &error), ZERO_OK);
+    struct sim_setup s = setup(1, 0);
+    s.model = &layers;
+    s.terms.stage = &stage_zero2;
+    s.terms.discrete = true, s.terms.state_tier = s.terms.grad_tier = TIER_CPU;
+    s.terms.update_in_backward = true, s.terms.waiting_share = share;
+    s.speeds.flops_per_s = (uint64_t)(2 * ELEMENTS / 4e-3);
+    s.speeds.device_bytes_per_s = UINT64_MAX / 64;
+    s.speeds.host_bytes_per_s = (uint64_t)(28 * ELEMENTS / (update_ms * 1e-3));
+    s.speeds.inside = s.speeds.between = (struct speeds_link){UINT64_MAX / 64, UINT64_MAX / 64, 0};
+    struct sim_result r = run(&s);
+    sim_model_free(&layers);
+    return (double)r.step_ns / LAYERS * 1e-6;
+}
+
+/* Updates in the backward: F + max(B, U), because the first unit's gradient comes last. If a part of them waits for the next forward:
+ * nearly max(F + B, U). Where updates are faster than the backward, nothing is gained. */
+static void updates_wait_for_the_forward(void) {
+    static const double ms[] = {4, 12, 15, 24};
+    for (int i = 0; i < 4; i++) {
+        double u = ms[i], busy = 4 + (u > 8 ? u : 8), best = u > 12 ? u : 12;
+        double all = window_ms(0, u), some = window_ms(u > 8 ? 1 - 8 / u : 0, u);
+        CHECK_DOUBLE(all, busy, 0.06);
+        CHECK_DOUBLE(some, best, 0.16);
+        CHECK(u <= 8 || some < 0.95 * all);
+    }
 }
 
 static void faults_cost_time(void) {
@@ -182,10 +217,20 @@ struct overlap {
     uint32_t reductions, both; /* the most at a time: reductions; reductions, while a gather was under way */
 };
 
+static uint32_t under_way(const struct executor *e, enum stream stream, enum operation_kind kind) {
+    const struct timeline *line = &e->stream[stream];
+    uint32_t count = 0;
+    for (uint64_t i = line->retired; i < line->started; i++) {
+        const struct item *item = &line->item[i & line->item_mask];
+        count += item->task->op.kind == kind && !item->done && !item->waits;
+    }
+    return count;
+}
+
 static void watch_overlap(void *user, uint32_t rank, struct executor *executor) {
     struct overlap *o = user;
-    uint32_t reductions = stream_under_way(executor, STREAM_REDUCE, OP_REDUCE);
-    uint32_t gathers = stream_under_way(executor, STREAM_GATHER, OP_GATHER);
+    uint32_t reductions = under_way(executor, STREAM_REDUCE, OP_REDUCE);
+    uint32_t gathers = under_way(executor, STREAM_GATHER, OP_GATHER);
     if (reductions > o->reductions) o->reductions = reductions;
     if (gathers && reductions > o->both) o->both = reductions;
 }
@@ -220,6 +265,7 @@ int main(void) {
     the_seed_decides();
     times_add_up();
     norms_cost_time();
+    updates_wait_for_the_forward();
     faults_cost_time();
     faults_end_ranks();
     wrong_setups_are_refused();

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/inside.h"
+#include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
-#include "tools/sim/blueprint.h"
+#include "tools/sim/job.h"
 
 enum { RANKS = 3 };
 
@@ -29,7 +29,7 @@ struct variant {
 #define NVME_PARAMS "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
 
 #define UPDATES "\"update_in_backward\": true"   /* without clipping, or with `repeats` */
-#define VERTICAL "\"micro_order\": \"vertical\"" /* an own head */
+#define VERTICAL "\"micro_order\": \"vertical\""
 
 static const struct variant variants[] = {
     {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0, 0},
@@ -154,8 +154,8 @@ static zero_status declare(zero_engine *engine, uint32_t recompute) {
 
 static struct speeds speeds(void) {
     struct speeds_link link = {1000000000, 1000000000, 100};
-    return (struct speeds){1000000000, 1000000000, 1000000000, 0,    link, link,
-                           1000000000, 1000000000, 1000000000, 1000, 2,    1000000000};
+    return (struct speeds){1000000000, 1000000000, 1000000000, 1000000000, 0, link,      link,
+                           1000000000, 1000000000, 1000000000, 1000,       2, 1000000000};
 }
 
 static void simulate(const struct blueprint *b, const struct variant *v, struct sim_result *out) {
@@ -171,8 +171,8 @@ static void simulate(const struct blueprint *b, const struct variant *v, struct 
     setup.evaluate = v->evaluate;
     setup.skip_unit = v->skip_unit;
     setup.repeated = v->repeats ? UINT32_MAX : 0;
-    setup.segments =
-        (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute, false, false}; /* the toy's last block, too */
+    setup.segments = (struct pass_segments){
+        .first = 1, .end = TOY_BLOCKS + 2, .blocks = v->recompute}; /* the toy's last block, too */
     setup.seed = 7;
     setup.speeds = speeds();
     if (!CHECK_INT(sim_run(&setup, out, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);
@@ -212,7 +212,6 @@ int main(void) {
         real.toy.recompute = v->recompute, real.toy.comm = v->comm, real.toy.extra = v->extra;
         real.toy.shard_ranks = v->tiers && strstr(v->tiers, "mics") ? 2 : 0;
         if (v->tiers && strstr(v->tiers, UPDATES)) real.toy.clip = v->repeats ? 1e-6 : 0;
-        real.toy.untied = v->tiers && strstr(v->tiers, VERTICAL);
         snprintf(directory, sizeof directory, "%s/same.%u",
                  getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp", i);
         snprintf(tiers, sizeof tiers, v->tiers ? v->tiers : "", directory, directory);

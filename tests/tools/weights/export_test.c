@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/dtype.h"
+#include "engine/base/numbers/dtype.h"
 #include "engine/zero.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"

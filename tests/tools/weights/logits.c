@@ -34,7 +34,7 @@ static void compare(zero_engine *engine, uint32_t rank, void *user) {
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status) status = zero_engine_load(engine, c->checkpoint);
     for (uint32_t t = 0; t < c->expected->tokens && !status; t++) {
-        status = gpt_logits(gpt, c->expected->token, t + 1, got);
+        status = gpt_next_logits(gpt, c->expected->token, t + 1, 0, got);
         for (uint32_t v = 0; v < c->expected->vocab; v++) {
             double off = fabs((double)got[v] - c->expected->value[t][v]);
             if (off > largest || isnan(off)) largest = off; /* and NaN it stays */

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/convert.h"
+#include "engine/base/numbers/convert.h"
 #include "tests/check.h"
 #include "tests/tools/weights/logits.h"
 #include "tools/weights/weights.h"

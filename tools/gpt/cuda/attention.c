@@ -64,8 +64,10 @@ bool cuda_attention_fits(const struct cuda_gpt *c, uint32_t tile) {
     return major == 9 && minor == 0 && c->type == ZERO_BF16 && kernels_of(tile)->has_warpgroups;
 }
 
-static bool by_warpgroups(const struct cuda_gpt *c, uint32_t tile, enum attention_pass pass) {
-    return c->warpgroups[pass] && kernels_of(tile)->has_warpgroups;
+/* In kernels of warpgroups a query sees all keys before its own. */
+static bool by_warpgroups(const struct cuda_gpt *c, uint32_t tile, const struct attention_argument *a) {
+    bool sees_all = !a->begins && (!a->window || a->window >= a->length);
+    return c->warpgroups && kernels_of(tile)->has_warpgroups && sees_all;
 }
 
 static void launch(struct cuda_gpt *c, const struct attention_kernel *k, uint32_t heads,
@@ -77,7 +79,7 @@ static void launch(struct cuda_gpt *c, const struct attention_kernel *k, uint32_
 void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
     const struct tile_kernels *k = kernels_of(tile);
     struct attention_kernel warpgroups = {k->warpgroups.forward, WARPGROUP_ROWS, WARPGROUP_THREADS};
-    launch(c, by_warpgroups(c, tile, ATTENTION_FORWARD) ? &warpgroups : &k->mma.forward, a->heads, a);
+    launch(c, by_warpgroups(c, tile, a) ? &warpgroups : &k->mma.forward, a->heads, a);
 }
 
 /* ---- the backward by warpgroups ---- */
@@ -118,7 +120,7 @@ static void backward_by_warpgroups(struct cuda_gpt *c, uint32_t tile, struct att
 void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a) {
     const struct attention_kernels *k = &kernels_of(tile)->mma;
     uint64_t rows = (uint64_t)a->batch * a->length;
-    if (by_warpgroups(c, tile, ATTENTION_BACKWARD)) {
+    if (by_warpgroups(c, tile, a)) {
         backward_by_warpgroups(c, tile, a);
         return;
     }

@@ -11,7 +11,7 @@ struct block {
     const zero_slot *slot;
     const struct view *view;
     void *input, *output;
-    uint32_t rows, width, query, qkv, inner, wide;
+    uint32_t rows, width, query, qkv, inner, wide, window;
     bool keeps_norms, keeps_inner; /* outputs of norms, and of the activation */
 };
 
@@ -30,6 +30,7 @@ static struct block block_at(struct gpt *gpt, uint32_t index) {
                           .qkv = (uint32_t)extent_of(&gpt->config, QKV),
                           .inner = gpt->config.inner,
                           .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN),
+                          .window = window_of(&gpt->config, index),
                           .keeps_norms = m->saved[index].normed1 != m->normed,
                           .keeps_inner = m->saved[index].inner != m->inner};
 }
@@ -39,6 +40,11 @@ static struct cuda_norm first_norm(const struct block *b) {
 }
 static struct cuda_norm second_norm(const struct block *b) {
     return (struct cuda_norm){&b->slot[NORM2_WEIGHT], &b->slot[NORM2_BIAS], b->saved->norm2};
+}
+
+static struct cuda_head_norms head_norms(const struct block *b) {
+    return (struct cuda_head_norms){&b->slot[QUERY_NORM_WEIGHT], &b->slot[KEY_NORM_WEIGHT], b->saved->raw,
+                                    b->saved->raw_rstd};
 }
 
 /* ---- linear layers: the layers of a projection stand side by side in its output ---- */
@@ -70,16 +76,28 @@ static struct run layer_after(const struct block *b, enum projection_index index
                         .at = before->at + before->outputs};
 }
 
+/* The bias of each layer. No architecture has gates with biases. */
+static const uint8_t biases[PROJECTIONS][LAYERS_MAX] = {
+    [PROJECT_QKV] = {QUERY_BIAS, KEY_BIAS, VALUE_BIAS},
+    [PROJECT_MIXED] = {PROJECT_BIAS},
+    [PROJECT_WIDEN] = {WIDEN_BIAS, WIDEN_BIAS},
+    [PROJECT_NARROW] = {NARROW_BIAS},
+};
+
+/* The layer's parameters are behind those of the layer before it. */
+static bool adjoins(const struct block *b, enum projection_index index, uint32_t layer) {
+    const struct view *bias = &b->view[biases[index][layer]];
+    return b->view[b->gpt->architecture->projection[index].weight[layer]].adjoins &&
+           (!bias->count || bias->adjoins);
+}
+
 /* The longest run after `before`; no layers: there is none. */
 static struct run run_after(const struct block *b, enum projection_index index, struct run before) {
     const struct architecture *a = b->gpt->architecture;
     struct run run = layer_after(b, index, &before);
     if (!run.layers || !a->outputs_first) return run;
-    for (uint32_t i = run.first + 1; i < layers_of(b, index); i++) {
-        const struct view *view = &b->view[a->projection[index].weight[i]];
-        if (!view->adjoins) break;
-        run.layers++, run.outputs += view->rows;
-    }
+    for (uint32_t i = run.first + 1; i < layers_of(b, index) && adjoins(b, index, i); i++)
+        run.layers++, run.outputs += b->view[a->projection[index].weight[i]].rows;
     return run;
 }
 
@@ -108,11 +126,11 @@ static struct product forward_product(const struct block *b, enum projection_ind
                             .ldc = (uint32_t)projection_outputs(&b->gpt->config, index)};
 }
 
-/* A projection with a bias has only one layer. */
-static void forward(const struct block *b, enum projection_index index, const zero_slot *bias, const void *x,
-                    const void *add, void *y) {
+static void forward(const struct block *b, enum projection_index index, const void *x, const void *add,
+                    void *y) {
     for (struct run run = first_run(b, index); run.layers; run = run_after(b, index, run)) {
         struct product p = forward_product(b, index, &run, x, add, y);
+        const zero_slot *bias = &b->slot[biases[index][run.first]];
         if (bias->param) p.end = PRODUCT_BIAS, p.bias = bias->param;
         cuda_multiply(b->c, &p);
     }
@@ -154,6 +172,17 @@ static void weight_gradients(const struct block *b, enum projection_index index,
     }
 }
 
+/* Of one bias of all columns, or of three. */
+static void qkv_bias_gradients(const struct block *b) {
+    struct cuda_bias each[LAYERS_MAX];
+    uint32_t layers = layers_of(b, PROJECT_QKV);
+    for (uint32_t i = 0; i < layers; i++) {
+        uint8_t param = biases[PROJECT_QKV][i];
+        each[i] = (struct cuda_bias){&b->slot[param], (uint32_t)b->view[param].count};
+    }
+    cuda_bias_gradients(b->gpt, each, layers, b->c->memory.qkv_gradient, b->qkv);
+}
+
 /* ---- the MLP's activation ---- */
 
 struct activation {
@@ -191,7 +220,7 @@ static void *activate_backward(const struct block *b) {
 /* Without `output` nothing reads `inner` before a backward computes it again, unless it is kept. cuBLASLt's own GELU at a product's
  * end has other bits than the kernel that computes it again. */
 static void widen(const struct block *b, bool output) {
-    forward(b, PROJECT_WIDEN, &b->slot[WIDEN_BIAS], b->saved->normed2, NULL, b->saved->wide);
+    forward(b, PROJECT_WIDEN, b->saved->normed2, NULL, b->saved->wide);
     if (output || b->keeps_inner) activate(b);
 }
 
@@ -224,6 +253,7 @@ static void turn(const struct block *b, void *qkv, bool back) {
                                 .heads = config->heads + config->kv_heads,
                                 .half = config->head_width / 2,
                                 .length = b->gpt->pass.length,
+                                .position = b->c->memory.batch.position,
                                 .sign = back ? -1 : 1};
     if (b->gpt->architecture->rotary) cuda_launch_blocks(b->c, KERNEL_rotary, b->rows, &a);
 }
@@ -243,7 +273,10 @@ static struct attention_argument attention_of(const struct block *b) {
                                        .kv_heads = config->kv_heads,
                                        .width = config->head_width,
                                        .scale = 1 / sqrtf((float)config->head_width),
-                                       .scratch = m->normed_gradient};
+                                       .scratch = m->normed_gradient,
+                                       .window = b->window,
+                                       .begins = m->batch.begins,
+                                       .ends = m->batch.ends};
 }
 
 static uint32_t tile_of(const struct block *b) { return gpt_cuda_head(&b->gpt->config, b->c->type); }
@@ -263,13 +296,14 @@ static void attend_backward(const struct block *b) {
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output) {
     struct block b = block_at(gpt, index);
     cuda_norm_forward(gpt, first_norm(&b), b.input, b.saved->normed1);
-    forward(&b, PROJECT_QKV, &b.slot[QUERY_BIAS], b.saved->normed1, NULL, b.saved->qkv);
+    forward(&b, PROJECT_QKV, b.saved->normed1, NULL, b.saved->qkv);
+    if (norms_heads(&gpt->config)) cuda_head_norms_forward(gpt, head_norms(&b), b.saved->qkv);
     turn(&b, b.saved->qkv, false);
     attend(&b);
-    forward(&b, PROJECT_MIXED, &b.slot[PROJECT_BIAS], b.saved->mixed, b.input, b.saved->middle);
+    forward(&b, PROJECT_MIXED, b.saved->mixed, b.input, b.saved->middle);
     cuda_norm_forward(gpt, second_norm(&b), b.saved->middle, b.saved->normed2);
     widen(&b, output);
-    if (output) forward(&b, PROJECT_NARROW, &b.slot[NARROW_BIAS], b.saved->inner, b.saved->middle, b.output);
+    if (output) forward(&b, PROJECT_NARROW, b.saved->inner, b.saved->middle, b.output);
 }
 
 static void mlp_backward(const struct block *b) {
@@ -294,7 +328,8 @@ static void mix_backward(const struct block *b) {
     backward(b, PROJECT_MIXED, gradient, m->mixed_gradient);
     attend_backward(b);
     turn(b, m->qkv_gradient, true);
-    cuda_bias_gradient(gpt, &b->slot[QUERY_BIAS], m->qkv_gradient, b->qkv);
+    if (norms_heads(&gpt->config)) cuda_head_norms_backward(gpt, head_norms(b), m->qkv_gradient);
+    qkv_bias_gradients(b);
     if (!b->keeps_norms) cuda_norm_forward(gpt, first_norm(b), b->input, b->saved->normed1);
     weight_gradients(b, PROJECT_QKV, b->saved->normed1, m->qkv_gradient);
     backward(b, PROJECT_QKV, m->qkv_gradient, m->normed_gradient);

@@ -10,6 +10,8 @@
  * slot's last copy; a copy waits for the slot's last use. Copies and waits are between the phases, outside of
  * graphs.
  *
+ * With several micro-batches in a use, each has slots of its own; they share the slots' events, so that a wait is for the copies of all.
+ *
  * In host memory, segment s uses slot s % slots. Without the drive there is a slot for each segment. With it there are a few: the
  * checkpoint of segment s is stored at place s of the scratch before that of segment s + slots uses the slot, and it is fetched into
  * the slot after that of segment s + slots was copied back. The last `slots` checkpoints are not stored. A store starts when the host
@@ -67,7 +69,7 @@ static uint32_t slot_of(const struct gpt *gpt, uint32_t segment) {
 
 static char *slot_memory(const struct gpt *gpt, uint32_t slot) {
     const struct cuda_memory *m = &gpt->cuda->memory;
-    return m->checkpoints + slot * m->checkpoint_bytes;
+    return m->checkpoints + ((uint64_t)slot * gpt->config.micros + gpt->pass.micro) * m->checkpoint_bytes;
 }
 
 /* The first failure of the scratch; the engine knows its sentence. */
@@ -90,7 +92,7 @@ static void store_copied(struct gpt *gpt) {
 }
 
 /* Waits until the slot may take something else: for its copy, and for the transfer after it. */
-static void settle(struct gpt *gpt, uint32_t slot) {
+static void free_slot(struct gpt *gpt, uint32_t slot) {
     struct cuda_gpt *c = gpt->cuda;
     struct cuda_pinned_slot *s = &c->checkpoints.slot[slot];
     check(c, c->driver.cuEventSynchronize(s->copied));
@@ -103,7 +105,7 @@ static void fetch(struct gpt *gpt, uint32_t segment) {
     struct cuda_gpt *c = gpt->cuda;
     uint32_t slot = slot_of(gpt, segment);
     struct cuda_pinned_slot *s = &c->checkpoints.slot[slot];
-    settle(gpt, slot);
+    free_slot(gpt, slot);
     if (c->error.code) return;
     keep(c, zero_scratch_fetch(gpt->checkpoints.scratch, segment, slot_memory(gpt, slot)));
     s->place = segment, s->in_flight = true;
@@ -127,7 +129,7 @@ static void fetched(struct gpt *gpt, uint32_t segment) {
     struct cuda_checkpoints *k = &gpt->cuda->checkpoints;
     if (segment >= checkpoints_leave(&gpt->config)) return;
     if (segment < k->unread) fetch(gpt, k->unread = segment);
-    settle(gpt, slot_of(gpt, segment));
+    free_slot(gpt, slot_of(gpt, segment));
 }
 
 /* ---- copies ---- */
@@ -151,7 +153,7 @@ static void move(struct gpt *gpt, uint32_t segment, bool out) {
 static void move_out(struct gpt *gpt, uint32_t segment) {
     struct cuda_checkpoints *k = &gpt->cuda->checkpoints;
     uint32_t leave = checkpoints_leave(&gpt->config), slot = slot_of(gpt, segment);
-    if (gpt->checkpoints.scratch) settle(gpt, slot);
+    if (gpt->checkpoints.scratch) free_slot(gpt, slot);
     move(gpt, segment, true);
     if (!gpt->checkpoints.scratch) return;
     k->slot[slot].waits = segment < leave;

@@ -16,9 +16,7 @@ static const char library_name[] = NAME_OF(CUDA_MAJOR);
     X(cublasLtCreate)                                                                                        \
     X(cublasLtDestroy)                                                                                       \
     X(cublasLtGetStatusString)                                                                               \
-    X(cublasLtGetVersion)                                                                                    \
     X(cublasLtMatmul)                                                                                        \
-    X(cublasLtMatmulAlgoCheck)                                                                               \
     X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
     X(cublasLtMatmulDescCreate)                                                                              \
     X(cublasLtMatmulDescDestroy)                                                                             \
@@ -35,18 +33,19 @@ struct table {
 #undef FIELD
 };
 
+/* The properties on which an algorithm depends. It has no padding: shapes are compared byte by byte. */
+struct shape {
+    uint64_t lda, ldb, ldc;
+    uint32_t m, n, k, type, end, transposed_a, transposed_b, adds, alignment, wide;
+};
+
 enum { PLANS_MAX = 128 }; /* more than the shapes of a model; shapes of shorter batches replace each other */
 
 struct plan {
-    struct product_shape shape;
+    struct shape shape;
     bool made, possible;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algorithm;
-};
-
-struct choice {
-    struct product_shape shape;
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -57,12 +56,7 @@ struct cublaslt {
     CUdeviceptr workspace;
     uint32_t next; /* the plan that a new shape replaces */
     struct plan plan[PLANS_MAX];
-    uint32_t choices;
-    struct choice choice[CHOICES_MAX];
-    void (*seen)(void *user, const struct product *part); /* cublaslt_watch */
-    void *seen_user;
 };
-_Static_assert(sizeof(struct algorithm) == sizeof(cublasLtMatmulAlgo_t), "an algorithm is the library's");
 
 /* ---- opening ---- */
 
@@ -88,11 +82,10 @@ static zero_status failed(const struct cublaslt *lib, cublasStatus_t status, str
 static zero_status load(struct cublaslt *lib, struct zero_error *error) {
     lib->library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib->library)
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "cuBLASLt: %s cannot be loaded (%s): install cuBLAS of CUDA %d, or put its folder in "
-            "LD_LIBRARY_PATH",
-            library_name, dlerror(), CUDA_MAJOR);
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "cuBLASLt: %s cannot be loaded (%s): install cuBLAS of CUDA %d, or put its folder "
+                         "in LD_LIBRARY_PATH",
+                         library_name, dlerror(), CUDA_MAJOR);
     zero_status status = look_up(lib, error);
     return status ? status : failed(lib, lib->table.cublasLtCreate(&lib->handle), error, "opening");
 }
@@ -139,8 +132,8 @@ static uint32_t alignment_of(const struct product *p) {
     return (uint32_t)(all & -all);
 }
 
-struct product_shape product_shape(const struct product *p) {
-    struct product_shape shape;
+static struct shape shape_of(const struct product *p) {
+    struct shape shape;
     memset(&shape, 0, sizeof shape);
     shape.lda = p->a.ld, shape.ldb = p->b.ld, shape.ldc = p->ldc;
     shape.m = p->m, shape.n = p->n, shape.k = p->k;
@@ -223,43 +216,27 @@ static cublasStatus_t prefer(const struct table *t, uint32_t alignment, cublasLt
     return status;
 }
 
-/* The library's proposals for a plan's shape. Finding none is not a failure. */
-static cublasStatus_t propose(const struct cublaslt *lib, const struct plan *plan, int wanted,
-                              cublasLtMatmulHeuristicResult_t out[], int *out_found) {
+/* The library's first proposal for the plan's shape. A plan without an algorithm is marked as not possible. */
+static cublasStatus_t take_algorithm(const struct cublaslt *lib, struct plan *plan) {
     const struct table *t = &lib->table;
     cublasLtMatmulPreference_t preference = NULL;
-    *out_found = 0;
+    cublasLtMatmulHeuristicResult_t first;
+    int found = 0;
+    memset(&first, 0, sizeof first);
     cublasStatus_t status = prefer(t, plan->shape.alignment, &preference);
     if (!status)
         status = t->cublasLtMatmulAlgoGetHeuristic(lib->handle, plan->operation, plan->a, plan->b, plan->c,
-                                                   plan->c, preference, wanted, out, out_found);
+                                                   plan->c, preference, 1, &first, &found);
     if (preference) t->cublasLtMatmulPreferenceDestroy(preference);
-    if (status) *out_found = 0;
+    plan->possible = !status && found > 0 && first.state == CUBLAS_STATUS_SUCCESS;
+    plan->algorithm = first.algo;
     bool none = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
     return none ? CUBLAS_STATUS_SUCCESS : status;
 }
 
-static struct choice *choice_of(struct cublaslt *lib, const struct product_shape *shape) {
-    for (uint32_t i = 0; i < lib->choices; i++)
-        if (memcmp(&lib->choice[i].shape, shape, sizeof *shape) == 0) return &lib->choice[i];
-    return NULL;
-}
-
-/* A plan without an algorithm is marked as not possible. */
-static cublasStatus_t take_algorithm(struct cublaslt *lib, struct plan *plan) {
-    const struct choice *choice = choice_of(lib, &plan->shape);
-    cublasLtMatmulHeuristicResult_t first;
-    int found = 0;
-    memset(&first, 0, sizeof first);
-    cublasStatus_t status = choice ? CUBLAS_STATUS_SUCCESS : propose(lib, plan, 1, &first, &found);
-    plan->possible = choice || (found > 0 && first.state == CUBLAS_STATUS_SUCCESS);
-    plan->algorithm = choice ? choice->algorithm : first.algo;
-    return status;
-}
-
 static zero_status plan_of(struct cublaslt *lib, const struct product *p, struct plan **out,
                            struct zero_error *error) {
-    struct product_shape shape = product_shape(p);
+    struct shape shape = shape_of(p);
     for (uint32_t i = 0; i < PLANS_MAX; i++)
         if (lib->plan[i].made && memcmp(&lib->plan[i].shape, &shape, sizeof shape) == 0) {
             *out = &lib->plan[i];
@@ -286,14 +263,13 @@ static zero_status multiply_whole(struct cublaslt *lib, const struct product *p,
                                   struct zero_error *error) {
     struct plan *plan;
     float beta = p->add ? 1 : 0;
-    if (lib->seen) return lib->seen(lib->seen_user, p), ZERO_OK;
     zero_status status = plan_of(lib, p, &plan, error);
     if (status) return status;
     if (!plan->possible)
-        return error_set(error, ZERO_E_UNSUPPORTED,
-                         "cuBLASLt: no algorithm for a product of %u x %u x %u: make the model's sizes "
-                         "multiples of 8",
-                         p->m, p->n, p->k);
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "cuBLASLt: no algorithm for a product of %u x %u x %u: make the model's sizes multiples of 8",
+            p->m, p->n, p->k);
     status = failed(lib, set_pointers(&lib->table, plan->operation, p->end, p->bias, p->aux), error,
                     "a product's pointers");
     if (status) return status;
@@ -303,60 +279,6 @@ static zero_status multiply_whole(struct cublaslt *lib, const struct product *p,
                                             plan->c, &plan->algorithm, (void *)(uintptr_t)lib->workspace,
                                             CUBLASLT_WORKSPACE_BYTES, (cudaStream_t)stream),
                   error, "a product");
-}
-
-/* ---- choosing ---- */
-
-uint64_t cublaslt_version(const struct cublaslt *lib) { return lib->table.cublasLtGetVersion(); }
-
-void cublaslt_watch(struct cublaslt *lib, void (*seen)(void *user, const struct product *part), void *user) {
-    lib->seen = seen;
-    lib->seen_user = user;
-}
-
-uint32_t cublaslt_propose(struct cublaslt *lib, const struct product *part,
-                          struct algorithm out[ALGORITHMS_MAX]) {
-    cublasLtMatmulHeuristicResult_t result[ALGORITHMS_MAX];
-    struct zero_error ignored;
-    struct plan *plan;
-    uint32_t usable = 0;
-    int found;
-    error_clear(&ignored);
-    memset(result, 0, sizeof result);
-    if (plan_of(lib, part, &plan, &ignored) || propose(lib, plan, ALGORITHMS_MAX, result, &found)) return 0;
-    for (int i = 0; i < found; i++)
-        if (result[i].state == CUBLAS_STATUS_SUCCESS) memcpy(&out[usable++], &result[i].algo, sizeof *out);
-    return usable;
-}
-
-static bool usable(const struct cublaslt *lib, const struct plan *plan,
-                   const cublasLtMatmulAlgo_t *algorithm) {
-    cublasLtMatmulHeuristicResult_t result;
-    memset(&result, 0, sizeof result);
-    cublasStatus_t status = lib->table.cublasLtMatmulAlgoCheck(lib->handle, plan->operation, plan->a, plan->b,
-                                                               plan->c, plan->c, algorithm, &result);
-    return !status && !result.state && result.workspaceSize <= CUBLASLT_WORKSPACE_BYTES;
-}
-
-zero_status cublaslt_choose(struct cublaslt *lib, const struct product *part,
-                            const struct algorithm *algorithm, struct zero_error *error) {
-    struct choice choice = {.shape = product_shape(part)}, *made = choice_of(lib, &choice.shape);
-    struct plan *plan;
-    if (!algorithm && made) *made = lib->choice[--lib->choices];
-    zero_status status = plan_of(lib, part, &plan, error);
-    if (status) return status;
-    if (!algorithm) return failed(lib, take_algorithm(lib, plan), error, "planning a product");
-    memcpy(&choice.algorithm, algorithm, sizeof choice.algorithm);
-    if (!usable(lib, plan, &choice.algorithm))
-        return error_set(error, ZERO_E_UNSUPPORTED,
-                         "cuBLASLt: the algorithm for a product of %u x %u x %u is none for this GPU",
-                         part->m, part->n, part->k);
-    if (!made && lib->choices == CHOICES_MAX)
-        return error_set(error, ZERO_E_INTERNAL, "cuBLASLt: more than %d choices", CHOICES_MAX);
-    if (!made) made = &lib->choice[lib->choices++];
-    *made = choice;
-    plan->algorithm = choice.algorithm, plan->possible = true;
-    return ZERO_OK;
 }
 
 /* ---- parts ---- */

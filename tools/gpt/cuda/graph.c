@@ -11,17 +11,23 @@
 
 #include "tools/gpt/cuda/state.h"
 
-enum { RECORDINGS = 4 }; /* per phase: first and later micro-steps, forward and recomputation, evaluation */
+/* Per phase and set of a micro-batch's arrays: first and later micro-steps, forward and recomputation, evaluation. */
+enum { RECORDINGS = 4 };
 
-/* Compared byte by byte. The arguments depend on nothing else that changes. */
+/* Compared byte by byte, so it has no padding. The arguments depend on nothing else that changes. `set` stands for the addresses of
+ * activations and of the stream; batch and loss have one place. */
 struct stamp {
     struct {
         const void *param, *grad;
         uint64_t add;
     } slot[UNIT_PARAMS_MAX];
-    uint32_t batch, length, output;
+    uint32_t batch, length;
+    uint16_t output, set;
     float scale;
 };
+_Static_assert(sizeof(struct stamp) == UNIT_PARAMS_MAX * (2 * sizeof(void *) + sizeof(uint64_t)) +
+                                           2 * sizeof(uint32_t) + 2 * sizeof(uint16_t) + sizeof(float),
+               "a stamp has no padding");
 
 struct recording {
     struct stamp stamp;
@@ -31,42 +37,40 @@ struct recording {
 
 struct cuda_graphs {
     uint64_t clock;
-    uint32_t count;
+    uint32_t count, each; /* each: of a phase */
     struct recording recording[];
 };
 
 struct work {
-    uint32_t unit;
+    const struct unit *unit;
     enum cuda_phase phase;
     bool output;
 };
 
 static void enqueue(struct gpt *gpt, const struct work *w) {
-    static void (*const of_head[CUDA_PHASES])(struct gpt *) = {
-        [CUDA_FORWARD] = cuda_head_evaluate,
-        [CUDA_BACKWARD] = cuda_head_backward,
-        [CUDA_LOGITS] = cuda_head_logits,
+    static void (*const of_head[2][CUDA_PHASES])(struct gpt *) = {
+        {[CUDA_FORWARD] = cuda_head_evaluate,
+         [CUDA_BACKWARD] = cuda_head_backward,
+         [CUDA_LOGITS] = cuda_head_logits},
+        {[CUDA_FORWARD] = cuda_vocabulary_forward,
+         [CUDA_BACKWARD] = cuda_vocabulary_backward,
+         [CUDA_LOGITS] = cuda_head_logits},
     };
     bool back = w->phase == CUDA_BACKWARD;
-    if (w->unit > gpt->config.layers)
-        of_head[w->phase](gpt);
-    else if (w->unit == 0)
+    if (w->unit >= gpt->head)
+        of_head[gpt->vocab_blocks > 1][w->phase](gpt);
+    else if (w->unit < gpt->blocks)
         (back ? cuda_embedding_backward : cuda_embedding_forward)(gpt);
     else if (back)
-        cuda_block_backward(gpt, w->unit - 1);
+        cuda_block_backward(gpt, (uint32_t)(w->unit - gpt->blocks));
     else
-        cuda_block_forward(gpt, w->unit - 1, w->output);
+        cuda_block_forward(gpt, (uint32_t)(w->unit - gpt->blocks), w->output);
 }
 
 /* ---- stamps ---- */
 
-static const zero_slot *slots_of(const struct gpt *gpt, uint32_t unit) {
-    if (unit == 0) return gpt->embedding->slot;
-    return unit > gpt->config.layers ? gpt->head->slot : gpt->blocks[unit - 1].slot;
-}
-
 static struct stamp stamp_of(const struct gpt *gpt, const struct work *w) {
-    const zero_slot *slot = slots_of(gpt, w->unit);
+    const zero_slot *slot = w->unit->slot;
     struct stamp s;
     memset(&s, 0, sizeof s);
     for (uint32_t i = 0; i < UNIT_PARAMS_MAX; i++) {
@@ -77,7 +81,8 @@ static struct stamp stamp_of(const struct gpt *gpt, const struct work *w) {
     s.batch = gpt->pass.batch;
     s.length = gpt->pass.length;
     s.output = w->output;
-    if (w->unit > gpt->config.layers) s.scale = gpt->pass.scale; /* only the head uses it */
+    s.set = (uint16_t)gpt->cuda->set;
+    if (w->unit >= gpt->head) s.scale = gpt->pass.scale; /* only the head uses it */
     return s;
 }
 
@@ -92,10 +97,12 @@ static void forget(struct cuda_gpt *c, struct recording *r) {
  * it. */
 static struct recording *recording_of(struct gpt *gpt, const struct work *w, bool *out_met) {
     struct stamp stamp = stamp_of(gpt, w);
-    struct recording *first = gpt->cuda->graphs->recording + (w->unit * CUDA_PHASES + w->phase) * RECORDINGS;
+    struct cuda_graphs *graphs = gpt->cuda->graphs;
+    struct recording *first =
+        graphs->recording + ((w->unit - gpt->units) * CUDA_PHASES + w->phase) * graphs->each;
     struct recording *oldest = first;
     *out_met = true;
-    for (struct recording *r = first; r < first + RECORDINGS; r++) {
+    for (struct recording *r = first; r < first + graphs->each; r++) {
         if (r->used && memcmp(&r->stamp, &stamp, sizeof stamp) == 0) return r;
         if (r->used < oldest->used) oldest = r;
     }
@@ -112,8 +119,7 @@ static void give_up(struct gpt *gpt, const struct zero_error *why) {
     struct cuda_gpt *c = gpt->cuda;
     fprintf(stderr,
             "GPU %d: %s: from now on all work is enqueued without CUDA graphs, with the same bits; to do so "
-            "from the "
-            "start, set device.graphs to false\n",
+            "from the start, set device.graphs to false\n",
             (int)c->device, why->message);
     cuda_graphs_close(gpt);
     c->graphs = NULL;
@@ -156,7 +162,7 @@ static bool replay(struct gpt *gpt, const struct work *w, struct recording *r) {
     return (r->exec || record(gpt, w, r)) && launch(gpt, r);
 }
 
-void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool output) {
+void cuda_run_phase(struct gpt *gpt, const struct unit *unit, enum cuda_phase phase, bool output) {
     struct cuda_graphs *graphs = gpt->cuda->graphs;
     struct work w = {unit, phase, output};
     bool replayed = false;
@@ -173,12 +179,13 @@ void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool 
 /* ---- */
 
 zero_status cuda_graphs_open(struct gpt *gpt) {
-    uint32_t count = (gpt->config.layers + 2) * CUDA_PHASES * RECORDINGS;
+    uint32_t each = RECORDINGS * cuda_sets(&gpt->config),
+             count = gpt_units(&gpt->config) * CUDA_PHASES * each;
     struct cuda_graphs *graphs = gpt->cuda->graphs;
     if (gpt->config.no_graphs) return ZERO_OK;
     graphs = gpt->cuda->graphs = calloc(1, sizeof *graphs + count * sizeof *graphs->recording);
     if (!graphs) return ZERO_E_MEMORY;
-    graphs->count = count;
+    graphs->count = count, graphs->each = each;
     return ZERO_OK;
 }
 

@@ -3,14 +3,14 @@
 
 #include "tools/gpt/cuda/state.h"
 
-extern const unsigned char layer_norm_fatbin[], vector_sums_fatbin[], activation_fatbin[], embedding_fatbin[],
-    cross_entropy_fatbin[], attention_forward_fatbin[], attention_backward_fatbin[], flash_forward_fatbin[],
-    flash_backward_fatbin[], warpgroup_forward_fatbin[], warpgroup_backward_fatbin[];
+extern const unsigned char layer_norm_fatbin[], head_norm_fatbin[], vector_sums_fatbin[], activation_fatbin[],
+    embedding_fatbin[], cross_entropy_fatbin[], attention_forward_fatbin[], attention_backward_fatbin[],
+    flash_forward_fatbin[], flash_backward_fatbin[], warpgroup_forward_fatbin[], warpgroup_backward_fatbin[];
 
 static const unsigned char *const images[] = {
-    layer_norm_fatbin,     vector_sums_fatbin,       activation_fatbin,         embedding_fatbin,
-    cross_entropy_fatbin,  attention_forward_fatbin, attention_backward_fatbin, flash_forward_fatbin,
-    flash_backward_fatbin, warpgroup_forward_fatbin, warpgroup_backward_fatbin};
+    layer_norm_fatbin,    head_norm_fatbin,      vector_sums_fatbin,       activation_fatbin,
+    embedding_fatbin,     cross_entropy_fatbin,  attention_forward_fatbin, attention_backward_fatbin,
+    flash_forward_fatbin, flash_backward_fatbin, warpgroup_forward_fatbin, warpgroup_backward_fatbin};
 enum { IMAGES = sizeof images / sizeof *images, WARPGROUP_IMAGE = IMAGES - 2 /* the first of two */ };
 _Static_assert((int)IMAGES <= (int)MODULES_MAX, "a module per image");
 
@@ -84,7 +84,7 @@ void cuda_kernels_close(struct cuda_gpt *c) {
 
 void cuda_launch_shared(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
                         uint32_t bytes, void *argument) {
-    if (c->error.code || c->lists || !blocks.x || !blocks.y || !blocks.z) return;
+    if (c->error.code || !blocks.x || !blocks.y || !blocks.z) return;
     check(c,
           c->driver.cuLaunchKernel(c->function[kernel], blocks.x, blocks.y, blocks.z, threads.x, threads.y,
                                    threads.z, bytes, c->stream, (void *[]){argument}, NULL),
@@ -116,13 +116,13 @@ void cuda_multiply(struct cuda_gpt *c, const struct product *product) {
 }
 
 void cuda_clear(struct cuda_gpt *c, void *memory, uint64_t bytes) {
-    if (!c->error.code && !c->lists)
+    if (!c->error.code)
         check(c, c->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, c->stream),
               "clearing memory");
 }
 
 void cuda_copy(struct cuda_gpt *c, void *target, const void *source, uint64_t bytes) {
-    if (!c->error.code && !c->lists)
+    if (!c->error.code)
         check(c,
               c->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)target, (CUdeviceptr)(uintptr_t)source, bytes,
                                       c->stream),

@@ -3,8 +3,9 @@
 
 #include <stdbool.h>
 
+#include "engine/base/integer.h"
 #include "tools/gpt/activations.h"
-#include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/cuda/kernels/kernels.h"
 #include "tools/gpt/cuda/workspace.h"
 
 enum {
@@ -12,8 +13,6 @@ enum {
     STRIDE_BYTES = 128,    /* alignment of rows of logits */
     LOGITS_BYTES = 1 << 30 /* logits that exist at a time: enough rows for products at full rate */
 };
-
-static uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 
 static void *take(struct arena *arena, uint64_t count, uint64_t element_bytes) {
     uint64_t start = arena->bytes;
@@ -54,19 +53,21 @@ static struct cuda_saved plan_saved(struct planning *p) {
         .lse = take_floats(p, p->rows * c->heads),
         .norm1 = plan_statistics(p),
         .norm2 = plan_statistics(p),
+        .raw = norms_heads(c) ? take_numbers(p, p->rows * (extent_of(c, QUERY) + extent_of(c, KEY))) : NULL,
+        .raw_rstd = norms_heads(c) ? take_floats(p, p->rows * (c->heads + c->kv_heads)) : NULL,
     };
 }
 
-/* The input of a segment's first block is kept, or uses two slots in turn. The inputs of the other blocks use buffers
- * that all segments share. */
-static void plan_residual(struct planning *p, uint32_t i) {
+/* The input of a segment's first block is kept, or uses two slots in turn; where micro-batches wait, so does the head's. The inputs of
+ * the other blocks use buffers that all segments share. */
+static void plan_residual(struct planning *p, void **residual, uint32_t i) {
     const struct gpt_config *c = p->config;
-    struct cuda_memory *m = p->memory;
     uint32_t segment = c->recompute ? c->recompute : 1, slots = 2 * segment;
-    bool far = c->recompute && c->checkpoints != ZERO_DEVICE, kept = i == c->layers || i % segment == 0;
-    bool shared = kept ? far && i < c->layers && i >= slots : i >= segment;
+    bool waits = recomputes_in_use(c), far = waits || (c->recompute && c->checkpoints != ZERO_DEVICE),
+         kept = i == c->layers || i % segment == 0;
+    bool shared = kept ? far && (waits || i < c->layers) && i >= slots : i >= segment;
     void *own = shared ? NULL : take_numbers(p, p->rows * c->width);
-    if (m->residual) m->residual[i] = shared ? m->residual[i % (kept ? slots : segment)] : own;
+    if (residual) residual[i] = shared ? residual[i % (kept ? slots : segment)] : own;
 }
 
 /* Transfers of the drive begin and end at whole pages. */
@@ -74,27 +75,56 @@ static void plan_checkpoints(struct planning *p) {
     const struct gpt_config *c = p->config;
     uint64_t align = c->checkpoints == ZERO_NVME ? DRIVE_BYTES : LINE_BYTES;
     p->memory->checkpoint_bytes = round_up(p->rows * c->width * p->number_bytes, align);
-    if (cuda_checkpoint_slots(c)) p->pinned.bytes = round_up(p->pinned.bytes, align);
-    p->memory->checkpoints = take(&p->pinned, cuda_checkpoint_slots(c), p->memory->checkpoint_bytes);
+    if (cuda_checkpoint_slots(c) || recomputes_in_use(c)) p->pinned.bytes = round_up(p->pinned.bytes, align);
+    p->memory->checkpoints =
+        take(&p->pinned, (uint64_t)cuda_checkpoint_slots(c) * c->micros, p->memory->checkpoint_bytes);
+}
+
+/* Of micro-batches that share two sets: what waits while others are computed. */
+static void plan_waiting(struct planning *p) {
+    const struct gpt_config *c = p->config;
+    struct cuda_memory *m = p->memory;
+    struct arena *arena = c->checkpoints == ZERO_DEVICE ? &p->device : &p->pinned;
+    if (!recomputes_in_use(c)) return;
+    bool drive = checkpoints_leave(c) > 0;
+    m->inputs =
+        take(arena, drive ? checkpoint_slots(c) : (uint64_t)(c->layers + 1) * c->micros, m->checkpoint_bytes);
+    m->gradients = take(arena, c->micros, m->gradient_bytes);
 }
 
 uint32_t gpt_cuda_places(const struct gpt_config *c) {
     return c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
 }
 
-static void plan_blocks(struct planning *p) {
-    const struct gpt_config *c = p->config;
-    struct cuda_memory *m = p->memory;
-    uint32_t places = gpt_cuda_places(c);
-    for (uint32_t i = 0; i <= c->layers; i++) {
-        struct cuda_saved own = {0};
-        plan_residual(p, i);
-        if (i < places) own = plan_saved(p);
-        if (m->saved && i < c->layers) m->saved[i] = i < places ? own : m->saved[i % places];
-    }
+static uint64_t norm_parts(const struct planning *p) {
+    return cuda_norm_parts_most(p->rows, p->config->width, 16 / p->number_bytes);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+/* A gradient waits together with its sums. */
+static void plan_gradient(struct planning *p, struct cuda_set *set) {
+    bool biases = architecture_of(p->config)->block[PROJECT_BIAS].name != NULL;
+    uint64_t first = p->device.bytes;
+    void *gradient = take_numbers(p, p->rows * p->config->width);
+    float *sums = biases ? take_floats(p, norm_parts(p) * p->config->width) : NULL;
+    p->memory->gradient_bytes = p->device.bytes - first;
+    if (set) set->gradient = gradient, set->stream_sums = sums;
+}
+
+/* Sets that take turns compute each block again, one after the other: what its forward leaves exists once. */
+static void plan_set(struct planning *p, uint32_t index) {
+    const struct gpt_config *c = p->config;
+    struct cuda_set *first = p->memory->set, *set = first ? &first[index] : NULL;
+    uint32_t places = gpt_cuda_places(c);
+    bool again = index > 0 && recomputes_in_use(c);
+    for (uint32_t i = 0; i <= c->layers; i++) {
+        struct cuda_saved own = {0};
+        plan_residual(p, set ? set->residual : NULL, i);
+        if (i < places && !again) own = plan_saved(p);
+        if (set && i < c->layers)
+            set->saved[i] = again ? first->saved[i] : i < places ? own : set->saved[i % places];
+    }
+    plan_gradient(p, set);
+}
 
 /* How many rows have logits at a time. Several groups of rows need their sum in fp32, if numbers are narrower: all rows
  * at once may take less memory. */
@@ -108,15 +138,20 @@ static uint64_t plan_head_rows(const struct planning *p, uint64_t row_bytes, uin
 
 static void plan_head(struct planning *p) {
     struct cuda_memory *m = p->memory;
-    uint64_t unit = STRIDE_BYTES / p->number_bytes, weights = (uint64_t)p->config->vocab * p->config->width;
-    m->logits_stride = (p->config->vocab + unit - 1) / unit * unit;
+    uint32_t columns = vocab_block_rows(p->config);
+    uint64_t unit = STRIDE_BYTES / p->number_bytes, weights = (uint64_t)columns * p->config->width;
+    m->logits_stride = round_up(columns, unit);
     m->head_rows = (uint32_t)plan_head_rows(p, m->logits_stride * p->number_bytes, weights);
     m->logits = take_numbers(p, m->head_rows * m->logits_stride);
     bool sums = m->head_rows < p->rows && p->number_bytes < sizeof(float);
     m->head_sums = sums ? take_floats(p, weights) : NULL;
     m->norm = plan_statistics(p);
     m->loss = take_floats(p, p->rows);
-    m->pinned_loss = take(&p->pinned, p->rows, sizeof(float));
+    bool blocks = gpt_vocab_blocks(p->config) > 1;
+    m->row_most = blocks ? take_floats(p, p->rows) : NULL;
+    m->row_total = blocks ? take_floats(p, p->rows) : NULL;
+    m->row_wanted = blocks ? take_floats(p, p->rows) : NULL;
+    m->pinned_loss = take(&p->pinned, p->rows * p->config->micros, sizeof(float));
     m->pinned_logits = take(&p->pinned, p->config->vocab, p->number_bytes);
 }
 
@@ -131,20 +166,17 @@ static uint64_t attention_floats(const struct planning *p) {
 static void plan_scratch(struct planning *p) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
-    uint64_t parts = (p->rows + SUM_ROWS - 1) / SUM_ROWS,
-             norm_parts = cuda_norm_parts_most(p->rows, c->width, 16 / p->number_bytes),
-             query = extent_of(c, QUERY), qkv = extent_of(c, QKV);
-    uint64_t widest = larger(qkv, projection_outputs(c, PROJECT_WIDEN));
-    for (int i = 0; i < 2; i++) m->gradient[i] = take_numbers(p, p->rows * c->width);
+    uint64_t parts = (p->rows + SUM_ROWS - 1) / SUM_ROWS, query = extent_of(c, QUERY),
+             qkv = extent_of(c, QKV);
+    uint64_t widest = max64(qkv, projection_outputs(c, PROJECT_WIDEN));
+    m->gradient[1] = take_numbers(p, p->rows * c->width);
     m->normed = take_numbers(p, p->rows * c->width);
-    m->normed_gradient = take_floats(p, larger(p->rows * c->width, attention_floats(p)));
+    m->normed_gradient = take_floats(p, max64(p->rows * c->width, attention_floats(p)));
     m->inner = c->outputs == GPT_OUTPUTS_KEPT ? NULL : take_numbers(p, p->rows * c->inner);
     m->inner_gradient = take_numbers(p, p->rows * c->inner);
     m->mixed_gradient = take_numbers(p, p->rows * query);
     m->qkv_gradient = take_numbers(p, p->rows * qkv);
-    m->sums = take_floats(p, larger(parts * widest, norm_parts * 2 * c->width));
-    bool biases = architecture_of(c)->block[PROJECT_BIAS].name != NULL;
-    m->stream_sums = biases ? take_floats(p, norm_parts * c->width) : NULL;
+    m->sums = take_floats(p, max64(parts * widest, norm_parts(p) * 2 * c->width));
     m->dots = take_floats(p, p->rows * c->heads);
     m->workspace = take(&p->device, CUBLASLT_WORKSPACE_BYTES, 1);
     if (!architecture_of(c)->rotary) return;
@@ -152,31 +184,49 @@ static void plan_scratch(struct planning *p) {
     m->sine = take_floats(p, (uint64_t)c->context * (c->head_width / 2));
 }
 
-/* Outputs that are not kept are in the scratch. */
+/* Outputs that are not kept are in the scratch. Of sets that take turns, all have those of the first. */
 static void plan_outputs(struct planning *p, struct arena *arena) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
-    uint32_t places = gpt_cuda_places(c);
-    for (uint32_t i = 0; i < places; i++) {
+    uint32_t places = gpt_cuda_places(c), sets = cuda_sets(c), own = recomputes_in_use(c) ? 1 : sets;
+    for (uint32_t i = 0; i < places * own; i++) {
+        uint32_t place = i % places;
         void *output[] = {m->normed, m->normed, m->inner};
-        if (i < m->kept[GPT_NORMS])
+        if (place < m->kept[GPT_NORMS])
             for (int n = 0; n < 2; n++) output[n] = take(arena, p->rows * c->width, p->number_bytes);
-        if (i < m->kept[GPT_ACTIVATIONS]) output[2] = take(arena, p->rows * c->inner, p->number_bytes);
-        for (uint32_t b = i; m->saved && b < c->layers; b += places)
-            m->saved[b].normed1 = output[0], m->saved[b].normed2 = output[1], m->saved[b].inner = output[2];
+        if (place < m->kept[GPT_ACTIVATIONS]) output[2] = take(arena, p->rows * c->inner, p->number_bytes);
+        for (uint32_t s = i / places; m->set && s < sets; s += own)
+            for (uint32_t b = place; b < c->layers; b += places)
+                m->set[s].saved[b].normed1 = output[0], m->set[s].saved[b].normed2 = output[1],
+                m->set[s].saved[b].inner = output[2];
     }
 }
 
-/* The same layout in device memory and in pinned memory. */
-static struct cuda_batch plan_batch(struct arena *arena, uint64_t rows) {
-    return (struct cuda_batch){
-        .tokens = take(arena, rows, 4),
-        .targets = take(arena, rows, 4),
-        .group_token = take(arena, rows, 4),
+static struct cuda_groups plan_groups(struct arena *arena, uint64_t rows) {
+    return (struct cuda_groups){
+        .number = take(arena, rows, 4),
         .order = take(arena, rows, 4),
-        .group_first = take(arena, rows + 1, 4),
-        .groups = take(arena, 1, 4),
+        .first = take(arena, rows + 1, 4),
+        .count = take(arena, 1, 4),
     };
+}
+
+/* The same layout in device memory and in pinned memory. */
+static struct cuda_batch plan_batch(struct arena *arena, const struct gpt_config *c, uint64_t rows) {
+    struct cuda_batch batch = {.tokens = take(arena, rows, 4),
+                               .targets = take(arena, rows, 4),
+                               .by_token = plan_groups(arena, rows)};
+    if (!c->documents) return batch;
+    batch.position = take(arena, rows, 4);
+    batch.begins = take(arena, rows, 4), batch.ends = take(arena, rows, 4);
+    if (architecture_of(c)->embedding[POSITION_WEIGHT].name) batch.by_position = plan_groups(arena, rows);
+    return batch;
+}
+
+struct cuda_batch cuda_pinned_batch(const struct cuda_memory *m, const struct gpt_config *config,
+                                    uint32_t micro) {
+    struct arena pinned = {micro * m->batch_bytes, m->pinned};
+    return plan_batch(&pinned, config, m->rows);
 }
 
 static struct planning planning_of(struct cuda_memory *m, const struct gpt_config *config, uint32_t batch,
@@ -194,11 +244,13 @@ void cuda_layout(struct cuda_memory *m, const struct gpt_config *config, uint32_
     struct planning p = planning_of(m, config, batch, type);
     uint32_t kept = config->outputs == GPT_OUTPUTS_KEPT ? gpt_cuda_places(config) : 0;
     m->rows = (uint32_t)p.rows;
-    m->pinned_batch = plan_batch(&p.pinned, p.rows);
-    m->batch_bytes = p.pinned.bytes;
-    m->batch = plan_batch(&p.device, p.rows);
-    plan_blocks(&p);
+    m->batch = plan_batch(&p.device, config, p.rows);
+    m->batch_bytes = p.device.bytes;
+    p.pinned.bytes = m->batch_bytes * config->micros;
+    for (uint32_t s = 0; s < cuda_sets(config); s++) plan_set(&p, s);
+    if (m->set) cuda_use_set(m, 0);
     plan_checkpoints(&p);
+    plan_waiting(&p);
     plan_head(&p);
     plan_scratch(&p);
     for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) m->kept[kind] = kept;

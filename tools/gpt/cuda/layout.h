@@ -7,7 +7,7 @@
 
 #include "engine/zero.h"
 #include "tools/gpt/activations.h"
-#include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/cuda/kernels/kernels.h"
 #include "tools/gpt/gpt.h"
 
 /* Statistics of each row. mean: NULL for a norm without a mean. */
@@ -26,22 +26,44 @@ struct cuda_saved {
     void *inner;             /* [rows][inner] */
     float *lse;              /* [batch][heads][context] */
     struct cuda_statistics norm1, norm2;
+    /* Of an architecture that norms heads, else NULL: queries and keys before their norm, and its statistics. */
+    void *raw;       /* [rows][query + key] */
+    float *raw_rstd; /* [rows][heads + kv_heads] */
 };
 
-/* A micro-step's batch: filled in pinned memory and copied as a whole. `order` and the groups: the rows sorted by token
- * (kernels.h, embedding_backward). */
+/* The arrays of a micro-batch that wait from one unit to another. */
+struct cuda_set {
+    void **residual;          /* [layers + 1] of [rows][width] */
+    struct cuda_saved *saved; /* [layers] */
+    void *gradient;           /* [rows][width]: of the residual stream */
+    /* [parts][width], right behind it: of the gradient[0] or [1] that a norm's backward wrote last; NULL: no bias needs them */
+    float *stream_sums;
+};
+
+/* The rows sorted by a number of each, in groups of the same number (kernels.h, embedding_backward). */
+struct cuda_groups {
+    int32_t *number;
+    uint32_t *order, *first, *count;
+};
+
+/* A micro-step's batch: filled in pinned memory and copied as a whole. */
 struct cuda_batch {
-    int32_t *tokens, *targets, *group_token;
-    uint32_t *order, *group_first, *groups;
+    int32_t *tokens, *targets;
+    struct cuda_groups by_token;
+    /* Only with config.documents, else NULL: of each row its place in its document; the first row of the document, and the row behind
+     * it, in its sequence. by_position: where there is a table of positions. */
+    uint32_t *position, *begins, *ends;
+    struct cuda_groups by_position;
 };
 
 enum { DRIVE_BYTES = 4096 }; /* alignment of what goes to the drive */
 
-/* All in device memory, except `kept`, the arrays `residual` and `saved` and the members named pinned or described as
+/* All in device memory, except `kept`, `set`, the arrays `residual` and `saved` and the members named pinned or described as
  * pinned. */
 struct cuda_memory {
     char *device, *pinned; /* NULL: nothing is allocated yet */
-    char *pinned_whole;    /* pinned begins at its first multiple of DRIVE_BYTES: a small allocation begins anywhere */
+    /* pinned begins at its first multiple of DRIVE_BYTES: a small allocation begins anywhere */
+    char *pinned_whole;
     uint64_t bytes, pinned_bytes, batch_bytes;
     char *outputs; /* an allocation of its own, after commit: outputs that are kept because there is room */
     uint64_t outputs_bytes;
@@ -49,29 +71,34 @@ struct cuda_memory {
     uint32_t rows, head_rows;        /* head_rows: logits exist for this many rows at a time */
     uint64_t logits_stride;
 
-    void **residual;          /* [layers + 1] of [rows][width]; NULL: only compute sizes */
-    struct cuda_saved *saved; /* [layers]; NULL: only compute sizes */
-    char *checkpoints;        /* pinned [cuda_checkpoint_slots][checkpoint_bytes] */
-    uint64_t checkpoint_bytes;
+    struct cuda_set *set; /* [cuda_sets]; NULL: only compute sizes */
+    void **residual;      /* of the set in use, as `saved`, gradient[0] and stream_sums */
+    struct cuda_saved *saved;
+    char *checkpoints; /* pinned [cuda_checkpoint_slots][micro-batches][checkpoint_bytes] */
+    /* Or, of micro-batches that wait (waiting.c): pinned, or in device memory, with config.checkpoints ZERO_DEVICE. */
+    char *inputs;    /* [layers + 1][micro-batches][checkpoint_bytes]; or the slots of checkpoints.h */
+    char *gradients; /* [micro-batches][gradient_bytes] */
+    uint64_t checkpoint_bytes, gradient_bytes; /* gradient_bytes: and the sums behind it */
     struct cuda_statistics norm;
     float *cosine, *sine; /* [context][head_width / 2], or NULL */
 
     /* scratch */
     void *gradient[2]; /* [rows][width]: of the residual stream; of its value between attention and MLP */
     void *normed;      /* [rows][width] */
-    float *normed_gradient; /* [rows][width]: a sum over products, which nothing rounds; in between, scratch of attention */
+    /* [rows][width]: a sum over products, which nothing rounds; in between, scratch of attention */
+    float *normed_gradient;
     void *inner;                         /* [rows][inner]; NULL if all are kept in any case */
     void *inner_gradient;                /* [rows][inner] */
     void *mixed_gradient, *qkv_gradient; /* [rows][query], [rows][qkv] */
     void *logits;                        /* [head_rows][logits_stride] */
     float *head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs one product, or is fp32 */
     float *sums, *dots, *loss, *workspace; /* sums: [2][parts][widest vector]; loss: [rows] */
-    /* [parts][width]: of the gradient[0] or [1] that a norm's backward wrote last; NULL: no bias needs them */
     float *stream_sums;
-    struct cuda_batch batch;
+    /* [rows]: with several blocks of the vocabulary (loss_part), else NULL */
+    float *row_most, *row_total, *row_wanted;
+    struct cuda_batch batch; /* of the micro-batch in use; pinned: cuda_pinned_batch */
 
-    struct cuda_batch pinned_batch;
-    float *pinned_loss;
+    float *pinned_loss;  /* [micro-batches][rows] */
     void *pinned_logits; /* [vocab] */
 };
 
@@ -101,16 +128,31 @@ static inline uint32_t cuda_segments(const struct gpt_config *config) {
     return config->recompute ? (config->layers - 1) / config->recompute + 1 : 0;
 }
 
-/* Places in pinned memory for the inputs of segments. Those of the last two segments stay on the device. */
+/* Sets of the arrays of a micro-batch: one for each micro-batch, or two that take turns. */
+static inline uint32_t cuda_sets(const struct gpt_config *config) {
+    return recomputes_in_use(config) ? 2 : config->micros;
+}
+
+/* Places in pinned memory for the inputs of segments, of each micro-batch. Those of the last two segments stay on the device. */
 static inline uint32_t cuda_checkpoint_slots(const struct gpt_config *config) {
-    uint32_t segments = cuda_segments(config),
+    uint32_t segments = recomputes_in_use(config) ? 0 : cuda_segments(config),
              away = config->checkpoints != ZERO_DEVICE && segments > 2 ? segments - 2 : 0;
     return config->checkpoints == ZERO_NVME && away > CUDA_CHECKPOINT_SLOTS ? CUDA_CHECKPOINT_SLOTS : away;
 }
 
-/* Sets all members from memory->device, ->pinned, ->residual and ->saved. `config` is complete. */
+/* Sets all members from memory->device, ->pinned and ->set, whose first set is then in use. `config` is complete. */
 void cuda_layout(struct cuda_memory *memory, const struct gpt_config *config, uint32_t batch,
                  zero_dtype type);
+
+/* The batch of a micro-batch, in pinned memory. */
+struct cuda_batch cuda_pinned_batch(const struct cuda_memory *memory, const struct gpt_config *config,
+                                    uint32_t micro);
+
+/* Micro-batches use set `index` from now on. */
+static inline void cuda_use_set(struct cuda_memory *m, uint32_t index) {
+    m->residual = m->set[index].residual, m->saved = m->set[index].saved;
+    m->gradient[0] = m->set[index].gradient, m->stream_sums = m->set[index].stream_sums;
+}
 
 /* Afterwards, as often as `kept` or `outputs` change: sets outputs_bytes, and where blocks have their outputs. */
 void cuda_layout_outputs(struct cuda_memory *memory, const struct gpt_config *config, uint32_t batch,

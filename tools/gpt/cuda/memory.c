@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/integer.h"
 #include "tools/gpt/cuda/state.h"
 #include "tools/gpt/rotary.h"
 
@@ -39,15 +40,27 @@ static zero_status fill_angles(struct gpt *gpt) {
     return c->error.code ? c->error.code : status;
 }
 
+/* One allocation: the sets, and then their arrays. */
+static struct cuda_set *sets_create(const struct gpt_config *c) {
+    uint32_t count = cuda_sets(c);
+    uint64_t residual_bytes = (c->layers + 1) * sizeof(void *),
+             saved_bytes = c->layers * sizeof(struct cuda_saved);
+    struct cuda_set *sets = calloc(count, sizeof *sets + residual_bytes + saved_bytes);
+    char *at = (char *)(sets + count);
+    for (uint32_t s = 0; sets && s < count; s++, at += residual_bytes + saved_bytes)
+        sets[s].residual = (void **)at, sets[s].saved = (struct cuda_saved *)(at + residual_bytes);
+    return sets;
+}
+
 zero_status cuda_memory_open(struct gpt *gpt) {
     struct cuda_memory *m = &gpt->cuda->memory;
-    m->residual = calloc(gpt->config.layers + 1, sizeof *m->residual);
-    m->saved = calloc(gpt->config.layers, sizeof *m->saved);
-    gpt->cuda->token_count = calloc((uint64_t)gpt->config.vocab + 1, sizeof *gpt->cuda->token_count);
-    if (!m->residual || !m->saved || !gpt->cuda->token_count) return ZERO_E_MEMORY;
+    gpt->cuda->count = calloc(max64(gpt->config.vocab, gpt->config.context), sizeof *gpt->cuda->count);
+    if (!gpt->cuda->count) return ZERO_E_MEMORY;
     cuda_layout(m, &gpt->config, gpt->batch, gpt->cuda->type);
     zero_status status = allocate(gpt->cuda);
     if (status) return status;
+    m->set = sets_create(&gpt->config);
+    if (!m->set) return ZERO_E_MEMORY;
     cuda_layout(m, &gpt->config, gpt->batch, gpt->cuda->type);
     return fill_angles(gpt);
 }
@@ -75,7 +88,6 @@ void cuda_memory_close(struct gpt *gpt) {
     if (m->device) c->driver.cuMemFree((CUdeviceptr)(uintptr_t)m->device);
     if (m->outputs) c->driver.cuMemFree((CUdeviceptr)(uintptr_t)m->outputs);
     if (m->pinned_whole) c->driver.cuMemFreeHost(m->pinned_whole);
-    free(m->residual);
-    free(m->saved);
-    free(c->token_count);
+    free(m->set);
+    free(c->count);
 }

@@ -8,10 +8,10 @@ static struct grid sum_blocks(uint32_t rows, uint32_t columns) {
 }
 static const struct grid sum_threads = {WARP, SUM_LANES, 1};
 
-/* Of one vector or two, of which each may be frozen, or no parameter: then nothing is computed. */
+/* Of one vector or two, of which each may be frozen, or no parameter: then nothing is computed. `stride`: of the parts. */
 static void finish_two(struct gpt *gpt, const struct zero_slot *slot[2], float *const sums[2], uint32_t parts,
-                       uint32_t columns) {
-    struct finish_sums_argument a = {.parts = parts, .columns = columns};
+                       uint32_t columns, uint32_t stride) {
+    struct finish_sums_argument a = {.parts = parts, .columns = columns, .stride = stride};
     uint32_t count = 0;
     for (int i = 0; i < 2; i++)
         if (slot[i] && slot[i]->grad)
@@ -21,8 +21,9 @@ static void finish_two(struct gpt *gpt, const struct zero_slot *slot[2], float *
 }
 
 static void finish(struct gpt *gpt, const struct zero_slot *slot, float *sums, uint32_t parts,
-                   uint32_t columns) {
-    finish_two(gpt, (const struct zero_slot *[]){slot, NULL}, (float *[]){sums, NULL}, parts, columns);
+                   uint32_t columns, uint32_t stride) {
+    finish_two(gpt, (const struct zero_slot *[]){slot, NULL}, (float *[]){sums, NULL}, parts, columns,
+               stride);
 }
 
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm n, const void *x, void *y) {
@@ -96,7 +97,40 @@ void cuda_norm_backward(struct gpt *gpt, struct cuda_norm n, const void *skip, c
         norm_apart(gpt, &a);
     else
         cuda_launch_norm_back(c, &a);
-    finish_two(gpt, (const struct zero_slot *[]){n.weight, n.bias}, (float *[]){sums, bias}, parts, width);
+    finish_two(gpt, (const struct zero_slot *[]){n.weight, n.bias}, (float *[]){sums, bias}, parts, width,
+               width);
+}
+
+static struct head_norm_forward_argument head_norms_of(const struct gpt *gpt, struct cuda_head_norms n,
+                                                       void *x) {
+    const struct gpt_config *c = &gpt->config;
+    return (struct head_norm_forward_argument){.x = x,
+                                               .raw = n.raw,
+                                               .rstd = n.rstd,
+                                               .query_gain = n.query->param,
+                                               .key_gain = n.key->param,
+                                               .rows = gpt->pass.rows,
+                                               .stride = (uint32_t)extent_of(c, QKV),
+                                               .heads = c->heads,
+                                               .kv_heads = c->kv_heads,
+                                               .width = c->head_width,
+                                               .epsilon = (float)c->layer_norm_epsilon,
+                                               .sums = gpt->cuda->memory.sums};
+}
+
+void cuda_head_norms_forward(struct gpt *gpt, struct cuda_head_norms norms, void *qkv) {
+    struct head_norm_forward_argument a = head_norms_of(gpt, norms, qkv);
+    cuda_launch_rows(gpt->cuda, KERNEL_head_norm_forward, (uint64_t)a.rows * (a.heads + a.kv_heads), &a);
+}
+
+void cuda_head_norms_backward(struct gpt *gpt, struct cuda_head_norms norms, void *qkv_gradient) {
+    struct head_norm_forward_argument a = head_norms_of(gpt, norms, qkv_gradient);
+    uint32_t parts = parts_of(a.rows, SUM_ROWS);
+    float *key_sums = a.sums + (uint64_t)parts * a.heads * a.width;
+    cuda_launch(gpt->cuda, KERNEL_head_norm_backward, (struct grid){parts, a.heads + a.kv_heads, 1},
+                sum_threads, &a);
+    finish(gpt, norms.query, a.sums, parts * a.heads, a.width, a.width);
+    finish(gpt, norms.key, key_sums, parts * a.kv_heads, a.width, a.width);
 }
 
 void cuda_launch_cross_entropy(struct cuda_gpt *c, struct cross_entropy_argument *a) {
@@ -106,12 +140,20 @@ void cuda_launch_cross_entropy(struct cuda_gpt *c, struct cross_entropy_argument
     cuda_launch_shared(c, KERNEL_cross_entropy, blocks, threads, a->slots * LOSS_THREADS * 16, a);
 }
 
+void cuda_bias_gradients(struct gpt *gpt, const struct cuda_bias biases[], uint32_t count,
+                         const void *gradient, uint32_t columns) {
+    struct bias_sums_argument a = {gpt->cuda->memory.sums, gradient, gpt->pass.rows, columns};
+    uint32_t parts = parts_of(a.rows, SUM_ROWS), at = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < count; i++) any |= biases[i].slot->grad != NULL;
+    if (any) cuda_launch(gpt->cuda, KERNEL_bias_sums, sum_blocks(a.rows, columns), sum_threads, &a);
+    for (uint32_t i = 0; i < count; at += biases[i++].columns)
+        finish(gpt, biases[i].slot, a.sums + at, parts, biases[i].columns, columns);
+}
+
 void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
                         uint32_t columns) {
-    if (!bias->grad) return;
-    struct bias_sums_argument a = {gpt->cuda->memory.sums, gradient, gpt->pass.rows, columns};
-    cuda_launch(gpt->cuda, KERNEL_bias_sums, sum_blocks(a.rows, columns), sum_threads, &a);
-    finish(gpt, bias, a.sums, parts_of(a.rows, SUM_ROWS), columns);
+    cuda_bias_gradients(gpt, &(struct cuda_bias){bias, columns}, 1, gradient, columns);
 }
 
 void cuda_stream_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient) {
@@ -119,7 +161,8 @@ void cuda_stream_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, co
     if (cuda_norm_back(gpt->cuda, width) == GPT_KERNELS)
         cuda_bias_gradient(gpt, bias, gradient, width);
     else
-        finish(gpt, bias, gpt->cuda->memory.stream_sums, norm_parts(gpt->cuda, gpt->pass.rows, width), width);
+        finish(gpt, bias, gpt->cuda->memory.stream_sums, norm_parts(gpt->cuda, gpt->pass.rows, width), width,
+               width);
 }
 
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,

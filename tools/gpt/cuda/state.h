@@ -6,7 +6,7 @@
 
 #include "engine/device/cuda/driver.h"
 #include "tools/gpt/cuda/cublaslt.h"
-#include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/cuda/kernels/kernels.h"
 #include "tools/gpt/cuda/layout.h"
 #include "tools/gpt/model.h"
 
@@ -22,9 +22,7 @@ enum gpt_kernel {
 #undef KERNEL_INDEX
         GPT_KERNELS
 };
-enum { MODULES_MAX = 11 };
-
-enum attention_pass { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_PASSES };
+enum { MODULES_MAX = 12 };
 
 /* The copies of checkpoints to host memory; without such copies `stream` is NULL. */
 struct cuda_checkpoints {
@@ -40,6 +38,20 @@ struct cuda_checkpoints {
     uint32_t unread; /* of this pass: places below have yet to be fetched */
 };
 
+/* Micro-batches that share two sets (waiting.c); without them `in` is NULL. */
+enum cuda_stream { CUDA_INPUT, CUDA_GRADIENT, CUDA_STREAMS };
+enum { CUDA_BUFFERS = 3 }; /* of a set: inputs of even and of odd blocks, and the gradient */
+struct cuda_waiting {
+    CUstream in, out; /* copies to the sets, and from them */
+    CUevent mark;     /* of the engine's stream, for the copy that is enqueued next */
+    CUevent *left;    /* [micro-batches]: the last copy of each from its set */
+    struct cuda_buffer {
+        CUevent arrived; /* the last copy to it */
+        uint32_t position, micro;
+        bool filled; /* it has, or will have, `stream` at `position` of micro-batch `micro` */
+    } buffer[CUDA_BUFFERS][2];
+};
+
 struct cuda_gpt {
     struct zero_error error; /* the first failure */
     struct cuda_driver driver;
@@ -50,16 +62,18 @@ struct cuda_gpt {
     CUfunction function[GPT_KERNELS];
     struct cublaslt *products;
     zero_dtype type;
-    bool slope_ends;                         /* products multiply by GELU's slope in their ends */
-    bool lists;                              /* choices.c lists the products: nothing is enqueued */
-    bool laid_out;                           /* the units' views know which parameters adjoin */
-    bool warpgroups[ATTENTION_PASSES];       /* attention uses kernels of warpgroups, where there are any */
-    uint32_t number_bytes, widest;           /* widest: how many numbers 16 bytes hold */
-    uint32_t *token_count;                   /* [vocab + 1]: for the sort by token */
-    float attention_ms[ATTENTION_PASSES][2]; /* without and with warpgroups, once they were timed */
+    bool slope_ends;               /* products multiply by GELU's slope in their ends */
+    bool laid_out;                 /* the units' views know which parameters adjoin */
+    bool warpgroups;               /* attention uses kernels of warpgroups, where there are any */
+    uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
+    uint32_t *count;               /* [vocab or context, the larger]: for the sort of rows */
     struct cuda_memory memory;
     struct cuda_graphs *graphs; /* NULL with config.no_graphs, and once they are given up */
     struct cuda_checkpoints checkpoints;
+    struct cuda_waiting waiting;
+    uint32_t set;         /* the set in use */
+    uint32_t turn;        /* of this pass: uses of a unit by a micro-batch */
+    uint32_t batch_micro; /* whose batch is in device memory */
 };
 
 /* memory.c: one allocation of each kind, and one for outputs that are kept; layout.h lays them out. */
@@ -102,12 +116,27 @@ struct cuda_norm {
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm norm, const void *x, void *y);
 void cuda_norm_backward(struct gpt *gpt, struct cuda_norm norm, const void *skip, const float *dy,
                         const void *x, void *dx);
+/* The norms of queries and keys, in place; qkv: [rows][qkv]. */
+struct cuda_head_norms {
+    const struct zero_slot *query, *key;
+    void *raw;
+    float *rstd;
+};
+void cuda_head_norms_forward(struct gpt *gpt, struct cuda_head_norms norms, void *qkv);
+void cuda_head_norms_backward(struct gpt *gpt, struct cuda_head_norms norms, void *qkv_gradient);
 /* The kernel that makes a norm's backward and its sums at once, and its launch. GPT_KERNELS: there is none for so many columns, because
  * a row does not fill its groups of 16 bytes, or is too wide. The launch sets the argument's part_rows. */
 enum gpt_kernel cuda_norm_back(const struct cuda_gpt *c, uint32_t columns);
 void cuda_launch_norm_back(struct cuda_gpt *c, struct norm_backward_argument *a);
 /* Sets the argument's `slots`. */
 void cuda_launch_cross_entropy(struct cuda_gpt *c, struct cross_entropy_argument *a);
+/* Of biases that stand side by side in the columns of [rows][columns]. */
+struct cuda_bias {
+    const struct zero_slot *slot;
+    uint32_t columns;
+};
+void cuda_bias_gradients(struct gpt *gpt, const struct cuda_bias biases[], uint32_t count,
+                         const void *gradient, uint32_t columns);
 void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
                         uint32_t columns);
 /* The same of a bias that is added to the stream, whose gradient the last cuda_norm_backward wrote. */
@@ -122,12 +151,12 @@ bool cuda_attention_fits(const struct cuda_gpt *c, uint32_t tile);
 void cuda_attention_forward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);
 void cuda_attention_backward(struct cuda_gpt *c, uint32_t tile, struct attention_argument *a);
 
-/* graph.c: enqueues the work of a unit's phase, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks,
- * layers + 1 is the head, whose forward is the evaluation. `output`: for blocks, compute the output. */
+/* graph.c: enqueues the work of a unit's phase, or replays it. The forward of a whole head is the evaluation. `output`: for blocks, compute
+ * the output. */
 enum cuda_phase { CUDA_FORWARD, CUDA_BACKWARD, CUDA_LOGITS, CUDA_PHASES };
 zero_status cuda_graphs_open(struct gpt *gpt);
 void cuda_graphs_close(struct gpt *gpt);
-void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool output);
+void cuda_run_phase(struct gpt *gpt, const struct unit *unit, enum cuda_phase phase, bool output);
 
 /* checkpoints.c: called between the phases, for the input of block `index`: `room` before a forward writes the input,
  * `written` after it, `back` after the backward of block `index`. */
@@ -137,11 +166,24 @@ void cuda_checkpoints_room(struct gpt *gpt, uint32_t index);
 void cuda_checkpoints_written(struct gpt *gpt, uint32_t index);
 void cuda_checkpoints_back(struct gpt *gpt, uint32_t index);
 
-/* choices.c: gpt.h says what they do. */
-zero_status cuda_products_question(struct gpt *gpt, struct gpt_products_question *out,
-                                   struct zero_error *error);
-zero_status cuda_products_time(struct gpt *gpt, char out[GPT_PRODUCTS_BYTES], struct zero_error *error);
-zero_status cuda_products_use(struct gpt *gpt, const char *choices, struct zero_error *error);
+/* waiting.c: called between the phases. `begin`: before the work of the micro-batch in use, which reads these positions of the stream and
+ * of its gradient; `next`: what the first micro-batch of the next unit reads. CUDA_NONE: nothing. `writes`, `wrote`: around the work that
+ * writes a position. */
+#define CUDA_NONE UINT32_MAX
+struct cuda_reads {
+    uint32_t position[CUDA_STREAMS];
+};
+zero_status cuda_waiting_open(struct gpt *gpt);
+void cuda_waiting_close(struct gpt *gpt);
+void cuda_waiting_pass(struct gpt *gpt);
+void cuda_waiting_begin(struct gpt *gpt, struct cuda_reads reads, struct cuda_reads next);
+void cuda_waiting_writes(struct gpt *gpt, enum cuda_stream stream, uint32_t position);
+void cuda_waiting_await_input(struct gpt *gpt, uint32_t micro); /* backend.h */
+void cuda_waiting_await_read(struct gpt *gpt, uint32_t index);
+void cuda_waiting_wrote(struct gpt *gpt, enum cuda_stream stream, uint32_t position);
+
+/* attention_check.c: chooses attention's kernels, and checks those of warpgroups. */
+zero_status cuda_attention_open(struct gpt *gpt, struct zero_error *error);
 
 /* block.c, ends.c: backend.h says what they do. */
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output);
@@ -151,5 +193,7 @@ void cuda_embedding_backward(struct gpt *gpt);
 void cuda_head_evaluate(struct gpt *gpt);
 void cuda_head_backward(struct gpt *gpt);
 void cuda_head_logits(struct gpt *gpt);
+void cuda_vocabulary_forward(struct gpt *gpt);
+void cuda_vocabulary_backward(struct gpt *gpt);
 
 #endif

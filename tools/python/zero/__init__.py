@@ -18,10 +18,13 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from zero import _weights
 from zero._abi import ZeroError, lib
-from zero._engine import Engine, Optimizer, StepInfo
+from zero._declared import StepInfo
+from zero._engine import Engine
+from zero._gathered import gathered
+from zero._optimizer import Optimizer
 from zero.data import Batches
 
-__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "initialize", "load_pretrained"]
+__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "gathered", "initialize", "load_pretrained"]
 __version__: str = lib.zero_version()
 
 fully_shard = Engine

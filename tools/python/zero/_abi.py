@@ -1,6 +1,7 @@
 """The engine's library. _header.py, which declares its functions, is made from engine/zero.h when the wheel is built."""
 
 import ctypes as C
+import json
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
-import torch  # first: the engine's library uses its OpenMP library  # noqa: F401
+import torch  # first: the engine's library uses its OpenMP library
 
 from zero import _header
 
@@ -110,8 +111,35 @@ def _load() -> Any:
 lib = _load()
 
 
-def config_text(config: str | os.PathLike[str]) -> str:
-    """The configuration as JSON: that of a file, or a text, with comments or in base64, as the engine reads it."""
+_SHORT = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def _plain(value: Any, key: str = "") -> Any:
+    """What JSON has, of what Python programs write into a configuration: paths, types of PyTorch, numbers of NumPy."""
+    if isinstance(value, dict):
+        return {str(name): _plain(v, f"{key}.{name}"[not key :]) for name, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, f"{key}[{i}]") for i, v in enumerate(value)]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, torch.dtype):
+        return _SHORT.get(value, str(value))
+    try:
+        return value.item()
+    except (AttributeError, ValueError, RuntimeError):
+        raise ZeroError(
+            f"zero: {key} of the configuration is {value!r}, a {type(value).__name__}: give a number, a text, true or false, or a list or "
+            "dictionary of these",
+            "ZERO_E_CONFIG",
+        ) from None
+
+
+def config_json(config: str | os.PathLike[str] | dict[str, Any]) -> str:
+    """The configuration as JSON: a dictionary, or that of a file, or a text, with comments or in base64, as the engine reads it."""
+    if isinstance(config, dict):
+        return json.dumps(_plain(config))
     bytes_max = 1 << 16
     while True:
         text = C.create_string_buffer(bytes_max)

@@ -24,13 +24,16 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 def cast_inputs(model: nn.Module, units: Collection[nn.Module], held: Collection[nn.Parameter]) -> tuple[list[Any], Any]:
     """Hooks that do it, before units, and before modules with parameters that are used outside of units; of a model that is one unit,
-    before what it calls. And the model's own, if it has parameters: not yet a hook, since its forward has begun. Inside of
+    before what it calls. And that of a model without modules in it: not yet a hook, since its forward has begun. Inside of
     full_parameters(), parameters are fp32, and so are the inputs."""
     own = {module: [p for p in module._parameters.values() if p is not None and p.is_floating_point()] for module in model.modules()}
     modules = dict.fromkeys([*units, *(module for module in own if any(p in held for p in own[module]))])
-    if model in modules and not own[model]:
+    inner = [*model.children()]
+    if model in modules and inner:
         del modules[model]
-        inner = [*model.children()]
+        inner = inner if model in units else []
+        while len(inner) == 1 and not own[inner[0]]:  # a module around the model passes its inputs on
+            inner = [*inner[0].children()]
         while inner:
             child = inner.pop()
             inner += child.children() if isinstance(child, (nn.ModuleList, nn.ModuleDict)) else []

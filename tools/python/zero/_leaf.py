@@ -1,5 +1,7 @@
 """A parameter in the engine's memory, and its guard."""
 
+import ctypes as C
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,9 +9,16 @@ import torch
 from torch import nn
 
 from zero._abi import lib
-from zero._private import guard, storage_at, unguard
+from zero._private import guard, plain_class, storage_at, unguard
 
 _torch: Any = torch  # functions without types
+
+
+def owned(leaf: "Leaf", kind: int) -> tuple[int, int]:
+    """The first element that this rank stores, and their number."""
+    first, count = C.c_uint64(), C.c_uint64()
+    lib.zero_param_owned(leaf.handle, kind, C.addressof(first), C.addressof(count))
+    return first.value, count.value
 
 
 @dataclass(eq=False, slots=True)
@@ -29,10 +38,16 @@ class Leaf:
     trains: bool = False
     shown: int = 0  # open uses with it
     given: bool = False  # a gradient came, ever
+    came: bool = False  # in this step
+    first: tuple[torch.dtype, bool] = (torch.float32, True)  # its type and requires_grad before the engine had it
+    wake: Callable[[], None] | None = None  # below stage 3: waits until all parameters are up to date, if it can
+    awake: bool = False  # this one is, and may be read
+    away: int = 0  # how often it is gathered: it is a whole copy
 
     def attach(self, dtype: torch.dtype, device: torch.device) -> None:
         """The engine's memory in place of the parameter's own."""
         slot, p = lib.zero_param_addresses(self.handle), self.parameter
+        self.first = p.dtype, p.requires_grad
         self.tensor = self.at(slot.param, dtype, device)
         if p.device == device:
             p.data = self.tensor
@@ -46,7 +61,7 @@ class Leaf:
         else:
             self.no_grad = self.at(slot.param, dtype, device)  # the address is not used
             guard(
-                self.no_grad.untyped_storage()._cdata,
+                self.no_grad,
                 "zero: gradients are in the engine: gradient_clipping in the configuration clips them, fp16 scales losses, and the result of "
                 "engine.step() has their norm",
                 self.no_grad,
@@ -54,10 +69,9 @@ class Leaf:
         self.storage = self.tensor.untyped_storage()._cdata
         self.message = (
             f"zero: parameter {self.name} is used outside of the forward and backward of its unit {self.unit or 'model'}, "
-            "where the engine has released it; look at it with engine.full_parameters(), or give fully_shard units in "
-            "which it is used"
+            "where the engine has released it; look at it with zero.gathered(...), or give fully_shard units in which it is used"
         )
-        self._guard(self.message)
+        self.rest()
 
     def at(self, address: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         size = self.parameter.numel() * dtype.itemsize
@@ -67,19 +81,47 @@ class Leaf:
         return tensor
 
     def _guard(self, sentence: str) -> None:
-        guard(self.storage, sentence, self.parameter)
+        assert self.tensor is not None
+        guard(self.tensor, sentence, self.parameter)
+
+    def rest(self) -> None:
+        """Guards it as it is to be where no use of it is open."""
+        assert self.tensor is not None
+        if self.wake is None:
+            self._guard(self.message)
+        elif self.awake:
+            lost = (
+                f"zero: parameter {self.name} is changed, and the next step would lose that: change it in zero.gathered(..., modify=0)"
+            )
+            guard(self.tensor, lost, self.parameter, reads=True)
+        else:
+            guard(self.tensor, self.message, self.parameter, wake=self.wake)
 
     def park(self) -> None:
         self._guard(f"zero: parameter {self.name} is used while the engine is parked: call engine.unpark() first")
+
+    def lend(self, whole: torch.Tensor) -> None:
+        """A whole copy in place of the engine's memory, until come_back()."""
+        plain_class(self.parameter)
+        self.parameter.data = whole
+        self.away += 1
+
+    def give_back(self, whole: torch.Tensor) -> None:
+        """The parameter is the program's again, with these values."""
+        unguard(self.storage, self.parameter)
+        self.parameter.grad = None
+        self.parameter.data = whole.to(self.parameter.device, self.first[0])
+        self.parameter.requires_grad_(self.first[1])
 
     def come_back(self) -> None:
         """The engine's memory may be at another address."""
         assert self.tensor is not None
         address = lib.zero_param_addresses(self.handle).param
-        there = self.at(address, self.tensor.dtype, self.tensor.device)
-        guard(there.untyped_storage()._cdata, self.message, self.parameter)
-        self.tensor, self.parameter.data = there, there
-        self.storage = there.untyped_storage()._cdata
+        unguard(self.storage, self.parameter)
+        self.tensor = self.at(address, self.tensor.dtype, self.tensor.device)
+        self.parameter.data = self.tensor
+        self.storage, self.away = self.tensor.untyped_storage()._cdata, 0
+        self.rest()
 
     def show(self) -> None:
         if not self.shown:
@@ -89,4 +131,4 @@ class Leaf:
     def hide(self) -> None:
         self.shown -= 1
         if not self.shown:
-            self._guard(self.message)
+            self.rest()

@@ -13,7 +13,7 @@
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,14 @@ from zero._abi import ZeroError, lib
 from zero._header import ZERO_EVAL as EVAL
 from zero._header import ZERO_TRAIN as TRAIN
 from zero._leaf import Leaf
+from zero._private import compiles_backward
+from zero._private import current_graph_task as in_autograd
 
+CHANGED = "since the model's first forward; change a model before it, or make another engine"
+UNTRAINED = (
+    "zero: parameter {} is to be trained, and was not when it moved to the engine, which has no memory for its moments: let it be trained "
+    "then (requires_grad, and a group of the optimizer), and freeze it afterwards"
+)
 FIRST = 1 << 32  # above the index of each use
 
 
@@ -48,6 +55,7 @@ class Call:
 
     use: Use
     begun: bool = False  # its backward
+    inside: int = 0  # calls of the module inside of this one
 
 
 class Pass:
@@ -65,11 +73,12 @@ class OpenPass:
         self.device: torch.device | None = None  # the engine's GPU
         self.stream = 0  # there: the one that the engine knows
         self.leaves: list[Leaf] = []
+        self.uses: dict[nn.Module, list[Use]] = {}
         self.held: Use | None = None  # parameters of the whole model
         self.root: Use | None = None  # a unit without parameters: its begin brings the held units
         self.busy: int | None = None  # the mode of the pass that C changes
         self.mode: int | None = None  # of the open pass
-        self.limit = 0  # the most micro-steps of a step
+        self.limit: int | None = 0  # the most micro-steps of a step; None: the program decides
         self.done = 0  # those of this step whose backward has ended
         self.waiting = False  # a training pass waits for its backward
         self.training: Callable[[], Pass | None] = lambda: None
@@ -84,7 +93,8 @@ class OpenPass:
         self.unseen = False  # a backward has ended since the last call of step
         self.parked = False  # addresses may be others
         self.whole = False  # the parameters are whole copies, and the engine ignores forwards
-        self.within: tuple[Any, Callable[[], None]] | None = None  # the generator of a `with`, and what is to be done after it
+        self.awake = False  # below stage 3: all parameters are up to date, and the program may read them
+        self.within: list[tuple[Any, Callable[[], None]]] = []  # generators of `with`, and what is to be done after each
 
     # ---- what an exception has left ----
 
@@ -112,10 +122,10 @@ class OpenPass:
 
     def leave(self) -> None:
         """After a `with` of the engine, also if an exception has come into its end."""
-        if self.within and self.within[0].gi_frame is None:
+        while self.within and self.within[-1][0].gi_frame is None:
             with suppress(ZeroError):  # it has ended
-                self.within[1]()
-            self.within = None
+                self.within[-1][1]()
+            self.within.pop()
 
     def drop(self) -> None:
         """Drops a training pass that waits for its backward."""
@@ -160,6 +170,50 @@ class OpenPass:
     def unhook(self) -> None:
         """Takes back the hooks on saved tensors."""
 
+    # ---- parameters that are whole at all times ----
+
+    def is_inside(self) -> bool:
+        """In a forward or a backward."""
+        return self.in_root or bool(self.open) or self.in_backward or self.busy is not None or in_autograd() != -1
+
+    def wake(self) -> None:
+        """Below stage 3: this rank waits until its parameters are up to date, as an evaluation does; not inside of a forward or backward."""
+        if self.awake or self.parked or self.is_inside():
+            return
+        self.read_units(self.leaves)
+        self.awake = True
+        for leaf in self.leaves:
+            leaf.awake = True
+            if not leaf.shown:
+                leaf.rest()
+
+    def sleep(self) -> None:
+        """A step is about to change the parameters, while the program goes on."""
+        for leaf in self.leaves if self.awake else ():
+            leaf.awake = False
+            if not leaf.shown:
+                leaf.rest()
+        self.awake = False
+
+    def read_units(self, leaves: Collection[Leaf]) -> dict[Leaf, torch.Tensor]:
+        """An evaluation of the units with these, in their order; a copy of each, as the model computes with it."""
+        wanted, copies = set(leaves), dict[Leaf, torch.Tensor]()
+
+        def take(found: list[Leaf]) -> None:
+            copies.update({leaf: leaf.tensor.detach().clone() for leaf in found if leaf in wanted and leaf.tensor is not None})
+            wanted.difference_update(found)
+
+        self.begin(EVAL)
+        take(self.held.leaves if self.held else [])
+        for use in sorted((use for uses in self.uses.values() for use in uses), key=lambda use: use.index):
+            if not wanted.isdisjoint(use.leaves):
+                self.open_use(Call(use), False)
+                take(use.leaves)
+                self.end_use()
+        self.hide_all()
+        self.current = None
+        return copies
+
     def come_back(self) -> None:
         """The parameters have the engine's memory again, after zero_engine_unpark (while the engine is parked, C refuses), or as whole copies."""
         for leaf in self.leaves:
@@ -180,15 +234,34 @@ class OpenPass:
     def clear_grads(self) -> None:
         for leaf in self.leaves:
             leaf.parameter.grad = None
+            leaf.came &= self.done > 0
 
     # ---- passes ----
 
+    def check_eager(self) -> None:
+        if compiles_backward():
+            raise ZeroError(
+                "zero: compiled autograd is on, whose backwards do not call what brings parameters: set torch._dynamo.config.compiled_autograd "
+                "to False before fully_shard; a model that torch.compile has made works without it"
+            )
+
+    def _side_stream(self) -> Any:
+        """The current stream of the GPU, if it is another one than the engine's."""
+        stream = torch.cuda.current_stream(self.device)
+        return stream if stream.cuda_stream != self.stream else None
+
     def begin(self, mode: int) -> Pass:
         """Opens a pass, after it has ended what the pass before has left open."""
-        if self.device and torch.cuda.current_stream(self.device).cuda_stream != self.stream:
+        self.check_eager()
+        if self.device and self._side_stream():
             raise ZeroError(
                 "zero: the model runs on another CUDA stream than the engine's, which was current at fully_shard: call both under the "
                 "same torch.cuda.stream"
+            )
+        if self.device and torch.cuda.is_current_stream_capturing():
+            raise ZeroError(
+                "zero: a CUDA graph is captured here, and a replay would not move parameters: capture parts of a unit, as "
+                'torch.compile(mode="reduce-overhead") does'
             )
         self.settle()
         before = self.training()
@@ -203,7 +276,8 @@ class OpenPass:
             if self.done == self.limit:
                 raise ZeroError(
                     "zero: a forward comes after the last backward of a step: call engine.step() before it, or "
-                    "engine.optimizer.zero_grad() to drop what the step has"
+                    "engine.optimizer.zero_grad() to drop what the step has, or let the program decide how many micro-steps a step has "
+                    "(gradient_accumulation_by_program in the configuration)"
                 )
             if not self.unseen:
                 self.clear_grads()
@@ -297,10 +371,17 @@ class OpenPass:
             grad = leaf.parameter.grad
             if grad is not None:
                 leaf.parameter.grad = None
-                leaf.given = True
-                grad = (grad.to_dense() if grad.is_sparse else grad).contiguous()
+                leaf.given = leaf.came = True
+                grad = (grad.to_dense() if grad.is_sparse else grad).to(leaf.parameter).contiguous()
                 alive.append(grad)
             use.gradients[i] = grad.data_ptr() if grad is not None else None
+        side = self.device and self._side_stream()  # of the forward that this is the backward of
+        if side:
+            streams: Any = torch.cuda
+            own = streams.ExternalStream(self.stream, self.device) if self.stream else streams.default_stream(self.device)
+            own.wait_stream(side)
+            for grad in alive:
+                grad.record_stream(own)
         lib.zero_unit_give_grads(use.handle, use.gradients)
 
     # ---- backward ----
@@ -309,6 +390,7 @@ class OpenPass:
         return self.waiting or (self.free and self.mode == TRAIN)
 
     def check_not_cleared(self) -> None:
+        self.check_eager()
         if self.cleared():
             raise ZeroError("zero: gradients are cleared between a forward and its backward: call zero_grad() before the forward")
 
@@ -357,6 +439,8 @@ class OpenPass:
             self.busy = None
         for leaf in self.leaves:
             if leaf.parameter.grad is not None:
+                if not leaf.trains:
+                    raise ZeroError(UNTRAINED.format(leaf.name))
                 where = f"outside of the backward of its unit {leaf.unit}; give fully_shard units in which it is used"
                 raise ZeroError(f"zero: a gradient came to parameter {leaf.name} {where}")
         for leaf in self.leaves:

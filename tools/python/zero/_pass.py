@@ -25,9 +25,19 @@ from torch import nn
 from zero._abi import ZeroError, lib
 from zero._header import ZERO_EVAL as EVAL
 from zero._header import ZERO_TRAIN as TRAIN
-from zero._open import FIRST, Call, OpenPass, Pass, Use
+from zero._open import FIRST, Call, OpenPass, Pass
 from zero._private import current_graph_task as _in_autograd
-from zero._private import gets_gradient, is_checkpoint_valid, outer_hooks, pop_hooks, push_hooks, pytree, queue_callback
+from zero._private import (
+    gets_gradient,
+    is_checkpoint_valid,
+    is_guarded,
+    outer_hooks,
+    pop_hooks,
+    push_hooks,
+    pytree,
+    queue_callback,
+    reset_code,
+)
 
 _torch: Any = torch  # functions without types
 _disable = _torch.compiler.disable
@@ -55,6 +65,15 @@ def _pack(t: torch.Tensor) -> Any:
     return t.detach(), t._version
 
 
+def copy_state(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """A state_dict of parameters that rest in the engine's memory: the program may keep it, write it, and write to it."""
+    copies = dict[int, torch.Tensor]()
+    for name, t in () if prefix else state.items():
+        if is_guarded(t):
+            storage = t.untyped_storage()._cdata
+            copies[storage] = state[name] = copies[storage] if storage in copies else t.clone()
+
+
 class Passes(OpenPass):
     """The state of the present pass, and the hooks."""
 
@@ -66,9 +85,8 @@ class Passes(OpenPass):
         super().__init__(handle, free, count)
         self.model, self.prepare = model, prepare
         self.cast: Any = None  # a function that casts the model's own inputs
-        self.uses: dict[nn.Module, list[Use]] = {}
         self.hooked: list[tuple[Call, bool]] = []  # forwards whose saved tensors are looked at, and whether they are in a backward
-        _torch.compiler.reset()  # code that was compiled before does not call the hooks
+        reset_code()
         self.hooks: list[Any] = []
         self.pre, self.post = _disable(self._unit_pre), _disable(self._unit_post)
 
@@ -82,13 +100,15 @@ class Passes(OpenPass):
                 self.hooks.append(module.register_forward_pre_hook(self.pre, prepend=True))
             if self.post not in module._forward_hooks.values():  # also after an exception: the program's own hooks come next
                 self.hooks.append(module.register_forward_hook(self.post, always_call=True))
+        if any(leaf.wake for leaf in self.leaves):
+            self.hooks += [module.register_state_dict_post_hook(copy_state) for module in self.model.modules()]  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         self.model, self.uses = nn.Module(), {}  # a hook that an exception has left does nothing
         for hook in self.hooks:
             hook.remove()
         for leaf in self.leaves:
-            leaf.message = f"zero: parameter {leaf.name}: its engine is closed; take engine.state_dict() before"
+            leaf.message, leaf.wake = f"zero: parameter {leaf.name}: its engine is closed; take engine.state_dict() before", None
         self.guard_all()
 
     def ignores(self) -> bool:
@@ -129,6 +149,10 @@ class Passes(OpenPass):
         if _in_autograd() != -1:
             self._recompute(module)
             return
+        outer = self._open_call(module)
+        if outer:
+            outer.inside += 1
+            return
         mode = TRAIN if torch.is_grad_enabled() else EVAL
         if not self.in_root and (self.busy is not None or self.parked):
             self.settle()
@@ -140,7 +164,7 @@ class Passes(OpenPass):
             if self.in_root and self.mode == TRAIN:
                 raise ZeroError(
                     f"zero: {self.uses[module][0].name} is called more often or later than in the forward that gave the order "
-                    "of units: give fully_shard free_order=True, or call engine.commit(…) with a batch before state_dict() or resume()"
+                    "of units: give fully_shard free_order=True, or call engine.commit(…) with a batch before generate(), state_dict() or resume()"
                 )
             now = self.begin(EVAL if self.in_root else mode)
             use = self.uses[module][0]
@@ -152,7 +176,15 @@ class Passes(OpenPass):
             if mode == TRAIN:
                 self._hook(call, now)
 
+    def _open_call(self, module: nn.Module) -> Call | None:
+        """The forward of the module that has not ended, in which it calls itself."""
+        return next((call for call, backward in self.open if call.use.module is module and not backward), None)
+
     def _unit_post(self, module: nn.Module, args: Any, output: Any) -> None:
+        outer = self._open_call(module)
+        if outer and outer.inside:
+            outer.inside -= 1
+            return
         if self.hooked and self.hooked[-1][0].use.module is module:
             _at_once(self.hooked.pop, pop_hooks)
         if self.whole or not self.open:
@@ -216,7 +248,9 @@ class Passes(OpenPass):
         if not self.awaits_backward():
             raise ZeroError(_LATE)
         # A backward to chosen inputs, of which none is a parameter. PyTorch refuses reentrant checkpoints in it: they hide parameters.
-        if not is_checkpoint_valid() and not any(gets_gradient(leaf.parameter) for leaf in self.leaves):
+        # Or one through a model that is frozen as a whole, perhaps for this backward alone, as a critic is in the generator's turn.
+        frozen = not any(leaf.parameter.requires_grad for leaf in self.leaves)
+        if frozen or (not is_checkpoint_valid() and not any(gets_gradient(leaf.parameter) for leaf in self.leaves)):
             if self.in_root:
                 raise ZeroError("zero: torch.autograd.grad is called inside of the model's forward: call it on what the model returns")
             self.begin(EVAL)

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from zero._private import function_modes
-
 Twin = tuple[nn.Module, Any, Any, dict[nn.Module, nn.Module]]  # model, arguments, and what each module of the model's copy stands for
 
 
@@ -108,17 +106,7 @@ def twin(
 ) -> Twin:
     """`known`: the copies of some tensors; `made` makes those of others."""
     of_tensors: dict[int, Any] = {id(t): known[t] for t in known}
-    mode = _Tensors(made)
-    try:
-        return _copied(model, args, kwargs, of_tensors, mode)
-    except BaseException:  # one that comes into the end of a `with` leaves the mode on
-        while mode in function_modes():  # type: ignore[no-untyped-call]
-            mode.__exit__(None, None, None)
-        raise
-
-
-def _copied(model: nn.Module, args: Any, kwargs: Any, of_tensors: dict[int, Any], mode: _Tensors) -> Twin:
-    with mode:
+    with _Tensors(made):
         try:
             copies = copy.deepcopy((model, args, kwargs), memo := of_tensors.copy())
         except Exception:  # noqa: BLE001

@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import random
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from zero._private import FakeTensorMode, TorchDispatchMode, dispatch_modes, outer_hooks, pytree, set_stance, without_modes
+from zero._private import FakeTensorMode, TorchDispatchMode, outer_hooks, pytree, set_stance, without_modes
 from zero._twin import Twin, twin
 
 logger = logging.getLogger("zero")
@@ -113,8 +115,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         def enter(module: nn.Module, args: Any) -> None:
+            if module not in self.stack:  # a call inside of one of the same module is a part of that
+                self.calls.append(module)
             self.stack.append(module)
-            self.calls.append(module)
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             self.stack.pop()
@@ -129,38 +132,45 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def run(self, copy: Twin) -> None:
         model, args, kwargs, stands_for = copy
-        try:
-            with self.watching():
-                model(*args, **kwargs)
-        except BaseException:
-            while self in dispatch_modes():
-                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            raise
+        with self.watching():
+            model(*args, **kwargs)
         self.calls = [stands_for[m] for m in self.calls if m in stands_for]
         self.uses = {p: [{stands_for[m] for m in stack if m in stands_for} for stack in stacks] for p, stacks in self.uses.items()}
 
 
 def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        fake: Any = {t: torch.empty(t.shape, dtype=t.dtype, device=device) for t in (*model.parameters(), *model.buffers())}
+        fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
+    copy = twin(model, args, kwargs, fake, mode.from_tensor)
+    record = Trace({p: fake[p] for p in model.parameters()})
+    with mode:
+        record.run(copy)
+    return record
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Ctrl-C inside comes after it: an exception in the middle of an operation under a mode ends the process, as PyTorch is."""
+    came: list[Any] = []
+    handler: Any = signal.getsignal(signal.SIGINT)
+    defers = callable(handler) and threading.current_thread() is threading.main_thread()
+    if defers:
+        signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
     try:
-        with mode:
-            fake: Any = {t: torch.empty(t.shape, dtype=t.dtype, device=device) for t in (*model.parameters(), *model.buffers())}
-            fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
-        copy = twin(model, args, kwargs, fake, mode.from_tensor)
-        record = Trace({p: fake[p] for p in model.parameters()})
-        with mode:
-            record.run(copy)
-        return record
-    except BaseException:  # one that comes into the end of a `with` leaves the mode on
-        while mode.enter_stack:
-            mode.__exit__(None, None, None)
-        raise
+        yield
+    finally:
+        if defers:
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
 
 
 def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace | None:
     """A forward of copies of the model and of these arguments, on tensors without data, on the engine's device; where that fails, with
     data, where the parameters are now; None: neither works."""
-    with without_modes():  # one of the program counts operations, perhaps
+    with _interrupted_later(), without_modes():  # one of the program counts operations, perhaps
         return _trace(model, args, kwargs, device)
 
 
@@ -210,13 +220,17 @@ def _partition(model: nn.Module, chosen: set[nn.Module], called: set[nn.Module])
     return groups
 
 
-def lay_out(model: nn.Module, units: UnitSpec | None, record: Trace | None) -> tuple[list[Group], dict[str, nn.Parameter]]:
-    """The groups in the order in which a forward calls them, once for each call; and parameters that are used outside of the
+def lay_out(
+    model: nn.Module, units: UnitSpec | None, record: Trace | None, ignored: set[nn.Parameter]
+) -> tuple[list[Group], dict[str, nn.Parameter]]:
+    """The groups of parameters that are not ignored, in the order in which a forward calls them, once for each call; and parameters that are used outside of the
     groups which have them whole: they are held."""
     order = record.calls if record else [m for m in model.modules() if not _is_container(m)]
     groups = _partition(model, chosen_modules(model, units), set(order))
-    names = {p: name for name, p in model.named_parameters() if p.is_floating_point() and p.numel()}
+    names = {p: name for name, p in model.named_parameters() if p.is_floating_point() and p.numel() and p not in ignored}
     for name, p in model.named_parameters():
+        if p in ignored:
+            continue
         kind = str(p.dtype).removeprefix("torch.")
         if p.dtype == torch.float64:
             raise ValueError(f"zero: parameter {name} is {kind}, and the engine has none wider than float32: call model.float() before")
@@ -240,7 +254,8 @@ def lay_out(model: nn.Module, units: UnitSpec | None, record: Trace | None) -> t
     else:
         loose = {p for p in names if not owners[p]}
     for group in groups:
-        own = [p for p in group.parameters.values() if p in names and p not in loose and (group.whole or not owners[p])]
+        left_out = record and group.module not in record.calls  # perhaps a later forward calls it, with a tied weight of another unit
+        own = [p for p in group.parameters.values() if p in names and p not in loose and (group.whole or left_out or not owners[p])]
         group.parameters = {names[p]: p for p in own}
     held = {name: p for p, name in names.items() if p in loose}
     groups = [g for g in groups if g.parameters]

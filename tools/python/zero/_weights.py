@@ -231,6 +231,9 @@ def first_values(model: nn.Module, init: Init | None, seed: int, given: Given) -
     for p, names in aliases.items():
         for files, name in _marks(model, p, names):
             files.taken.add(name)
+            if p not in sources:
+                by_program = f"zero: {names[0]} is not on the meta device any more, so its value is the program's, and not that of"
+                warnings.warn(f"{by_program} {files.directory} (load_pretrained)", stacklevel=2)
     check_taken(model, [names[0] for p, names in aliases.items() if p.is_meta and p not in sources and p not in given])
 
     @lru_cache(maxsize=1)

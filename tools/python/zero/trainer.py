@@ -6,40 +6,35 @@ Trainer(model, args, train_dataset=data, zero_config="ds_config.json").train()
 
 import json
 import os
+import warnings
 from typing import Any
 
 import transformers
-from transformers.training_args import OptimizerNames
 
 import zero
-from zero._abi import config_text
+from zero._abi import config_json
+from zero.deepspeed import schedules
+from zero.deepspeed.heads import commit_head
 
-# The beginning of `optim` of the TrainingArguments, after "paged_", and the engine's optimizer.
-_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "lion": "Lion"}
 # A word in the name of an optimizer, and the TrainingArguments that it takes beside lr and weight_decay.
 _TAKES = {"adam": ("betas", "eps"), "lamb": ("betas", "eps"), "lion": ("betas",)}
 
 
-def _merged(given: Any, ours: Any) -> Any:
-    """`given`, with `ours` where it says "auto" or nothing."""
+def _merged(given: Any, ours: Any, differ: list[str], path: str = "") -> Any:
+    """`given`, with `ours` where it says "auto" or nothing. `differ`: where it says something else."""
     if isinstance(given, dict) and isinstance(ours, dict):
-        return {**given, **{key: _merged(given.get(key), value) for key, value in ours.items()}}
-    return ours if given is None or given == "auto" else given
+        return {**given, **{key: _merged(given.get(key), value, differ, f"{path}.{key}"[not path :]) for key, value in ours.items()}}
+    if given is None or given == "auto":
+        return ours
+    if given != ours:
+        differ.append(f"{path} {given} (not {ours})")
+    return given
 
 
-def _optimizer(given: Any, args: Any) -> dict[str, Any]:
-    """The block for the type in `given`, or for `optim`, with the arguments' values that this type has."""
-    kind = given.get("type") if isinstance(given, dict) else None
-    if kind is None or kind == "auto":
-        optim = OptimizerNames(args.optim).value
-        kind = _OPTIMIZERS.get(optim.removeprefix("paged_").split("_")[0])
-        if not kind or args.optim_args:
-            raise ValueError(
-                f"zero: the engine does not follow optim={optim!r}, optim_args={args.optim_args!r} of the TrainingArguments: leave "
-                "them out, or give `optimizer` with a type in the configuration"
-            )
+def _optimizer(kind: str, args: Any) -> dict[str, Any]:
+    """The arguments' values that an optimizer of this type has."""
     adam = {"betas": [args.adam_beta1, args.adam_beta2], "eps": args.adam_epsilon}
-    takes = [key for word, keys in _TAKES.items() if word in str(kind).lower() for key in keys]
+    takes = [key for word, keys in _TAKES.items() if word in kind.lower() for key in keys]
     params = {"lr": args.learning_rate, "weight_decay": args.weight_decay, **{key: adam[key] for key in takes}}
     return {"type": kind, "params": params}
 
@@ -47,24 +42,17 @@ def _optimizer(given: Any, args: Any) -> dict[str, Any]:
 class Sharded:
     """What makes a Trainer's subclass one of the engine: class Mine(Sharded, SFTTrainer).
 
-    What `zero_config` leaves out or leaves "auto" comes from the TrainingArguments, and so does the schedule of learning
-    rates. `zero_options`: those of fully_shard."""
+    What `zero_config` leaves out or leaves "auto" comes from the TrainingArguments, and so do the optimizer without `optimizer` there, and
+    the schedule of learning rates without `scheduler`. `zero_options`: those of fully_shard."""
 
     def __init__(self: Any, *args: Any, zero_config: Any = None, zero_options: Any = None, **kwargs: Any) -> None:
-        self._zero = zero_config or {}, zero_options or {}
+        self._config, self._options = json.loads(config_json(zero_config or {})), zero_options or {}
         super().__init__(*args, **kwargs)
-        if self.optimizer or self.lr_scheduler or self.optimizer_cls_and_kwargs:
-            raise ValueError(
-                "zero: the optimizer is the engine's: leave out `optimizers` and `optimizer_cls_and_kwargs`, and choose it by `optim` of the "
-                "TrainingArguments or `optimizer` of the configuration"
-            )
         self.create_optimizer()
+        commit_head(self.engine)
 
     def _configuration(self: Any) -> dict[str, Any]:
-        given, args = self._zero[0], self.args
-        config = given if isinstance(given, dict) else json.loads(config_text(given))
-        if "scheduler" in config:
-            raise ValueError("zero: the TrainingArguments give the schedule; take `scheduler` out of the configuration")
+        config, args = {key: value for key, value in self._config.items() if key != "scheduler"}, self.args
         if args.fp16_full_eval or args.bf16_full_eval:
             raise ValueError("zero: evaluations have the type of the training; leave out fp16_full_eval and bf16_full_eval")
         ours = {
@@ -72,19 +60,42 @@ class Sharded:
             "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
             "gradient_accumulation_steps": args.gradient_accumulation_steps,
             "gradient_clipping": args.max_grad_norm or 0,
-            "optimizer": _optimizer(config.get("optimizer"), args),
             "bf16": {"enabled": args.bf16},
             "fp16": {"enabled": args.fp16},
         }
-        merged: dict[str, Any] = _merged(config, ours)
+        block = config.pop("optimizer", None)
+        if block and block != "auto":
+            kind = block.get("type", "auto")
+            if kind == "auto":
+                raise ValueError("zero: `optimizer` of the configuration has no type: give it one, or leave it out, and `optim` counts")
+            config["optimizer"], ours["optimizer"] = block, _optimizer(kind, args)
+        differ: list[str] = []
+        merged: dict[str, Any] = _merged(config, ours, differ)
+        if differ:
+            warnings.warn(f"zero: the configuration counts where the TrainingArguments differ: {', '.join(differ)}", stacklevel=5)
         return merged
 
+    def create_scheduler(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
+        block, args = self._config.get("scheduler"), self.args
+        if not block or self.lr_scheduler is not None:
+            return super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
+        ours = {"warmup_min_lr": 0, "warmup_max_lr": args.learning_rate, "total_num_steps": num_training_steps}
+        ours["warmup_num_steps"] = max(1, args.get_warmup_steps(num_training_steps))
+        params = {key: ours.get(key) if value == "auto" else value for key, value in block.get("params", {}).items()}
+        self.lr_scheduler = schedules.from_config(block | {"params": params}, self.optimizer)
+        return self.lr_scheduler
+
     def create_optimizer(self: Any, model: Any = None) -> zero.Optimizer:
-        if self.optimizer is None:
-            decays = set(self.get_decay_parameter_names(self.model))
-            no_decay = {name for name, _ in self.model.named_parameters()} - decays
-            options = {"device": self.args.device} | self._zero[1]
-            self.engine = zero.fully_shard(self.model, self._configuration(), no_decay=no_decay, **options)
+        if getattr(self, "engine", None) is None:
+            config, options = self._configuration(), {"device": self.args.device} | self._options
+            if "optimizer" in config:
+                if self.optimizer is not None or getattr(self, "optimizer_cls_and_kwargs", None) is not None:
+                    raise ValueError("zero: the Trainer has an optimizer, and zero_config has `optimizer`: leave out one of the two")
+                decays = set(self.get_decay_parameter_names(self.model))
+                options["no_decay"] = {name for name, _ in self.model.named_parameters()} - decays
+            else:
+                options["optimizer"] = super().create_optimizer()  # type: ignore[misc]
+            self.engine = zero.fully_shard(self.model, config, **options)
             if self.engine.accumulation_steps != self.args.gradient_accumulation_steps:
                 raise ValueError("zero: gradient_accumulation_steps is not that of the TrainingArguments")
             self.optimizer = self.engine.optimizer

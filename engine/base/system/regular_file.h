@@ -1,0 +1,13 @@
+/* Opens files that others wrote: a pipe may have no writer, and a device may have no end. Threads: any. */
+#ifndef ZERO_ENGINE_BASE_SYSTEM_REGULAR_FILE_H
+#define ZERO_ENGINE_BASE_SYSTEM_REGULAR_FILE_H
+
+#include <stdio.h>
+
+/* Opens a regular file for reading. NULL with errno: EINVAL if the path leads to anything else. */
+FILE *regular_file_open(const char *path);
+
+/* Why there is no such file, by errno. */
+const char *regular_file_why(void);
+
+#endif

@@ -1,0 +1,10 @@
+/* Transport nccl in a build without CUDA. */
+#include "engine/comm/transport.h"
+
+static zero_status open_comm(struct comm *comm, const struct comm_options *options,
+                             struct zero_error *error) {
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "comm nccl: this build has no CUDA: build where the CUDA toolkit is, or use mpi");
+}
+
+const struct comm_ops comm_nccl_ops = {.name = "nccl", .comm_bytes = sizeof(struct comm), .open = open_comm};

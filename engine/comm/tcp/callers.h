@@ -1,0 +1,61 @@
+/* A rank's side of a rendezvous while it lasts: the connections to it, of ranks and of strangers, until all ranks that connect to
+ * this rank have done so. rendezvous.c makes it, and connects to other ranks. */
+#ifndef ZERO_ENGINE_COMM_TCP_CALLERS_H
+#define ZERO_ENGINE_COMM_TCP_CALLERS_H
+
+#include "engine/comm/tcp/rendezvous.h"
+#include "engine/comm/tcp/socket.h"
+
+enum {
+    WHERE_BYTES = 288,    /* of callers_where */
+    CALLERS_MAX = 256,    /* connections that have not yet proved that they are a rank's */
+    SILENT_NS = 200000000 /* for a caller without a hello while other callers wait */
+};
+
+/* The names of the variables or options that say who this rank is and where the ranks meet, for messages. */
+struct names {
+    const char *rank, *size, *address, *port;
+};
+
+struct caller {
+    struct answer answer;
+    struct seals seals; /* once it is known */
+    bool known;
+};
+
+struct meeting {
+    const struct rendezvous *r;
+    const struct names *names;
+    struct lanes *peers;
+    struct place *places; /* where the ranks listen */
+    int listener;
+    uint64_t key;
+    struct patience patience;
+    uint64_t called_ns; /* when this rank last began to connect to another one */
+    uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
+    uint64_t heard_ns;  /* when rank 0 last looked whether ranks that it has taken failed or ended */
+    /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
+    uint32_t strangers, impostors;
+    bool no_sockets; /* the last try to accept a connection found that this process has no more */
+    uint32_t caller_count;
+    struct caller callers[CALLERS_MAX];
+    struct zero_error *error;
+};
+
+/* Waits until all ranks above this rank have connected, on `lanes` lanes; `first`: their first connections to rank 0. Rank 0 also
+ * finds ranks that fail or end meanwhile. */
+zero_status callers_await(struct meeting *meeting, uint32_t lanes, bool first);
+
+/* For patience.interrupted: logs once which ranks this rank waits for. */
+bool callers_look(void *meeting);
+
+/* `at`: the rank that listens for the awaited connection. */
+zero_status callers_interrupted(struct meeting *meeting, const char *awaited, uint32_t at);
+
+/* Where a rank listens, for messages: rank 0 at the address that this rank was given. Returns `text`. */
+const char *callers_where(const struct meeting *meeting, uint32_t rank, char text[WHERE_BYTES]);
+
+/* Closes the listener, and connections that are no rank's. */
+void callers_close(struct meeting *meeting);
+
+#endif

@@ -1,0 +1,300 @@
+/* clang-format off */
+/* Transport tcp: ranks are processes that know only the address of rank 0; buffers are host memory. It is for hosts
+ * without MPI, on which torchrun starts the program: see rendezvous.h.
+ *
+ * A call has one phase, an all-reduce two. In a phase every member sends every other member one slice, with two frames:
+ *
+ *   ready p   "My targets of phase p may be written." In phase 0 the frame carries the member's record of the call.
+ *   data p    The answer to a ready frame: this member's slice. A slice may have 0 bytes.
+ *
+ * So a phase takes a round trip. A small slice does not wait for the ready frame: it is sent *ahead*, right after this
+ * member's own ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES such slices of every
+ * other rank until it posts the call. The receiver's ready frame then tells the sender that the place is free again.
+ *
+ * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.
+ * Ranks that diverge are found before any data is used. A phase is over when this member has received a slice from
+ * every other member and has sent all of its own slices; then its sources may change.
+ *
+ * The transport has no order of additions of its own: a `native` reduction is performed as an `ordered` one.
+ *
+ * After a frame's bytes comes its seal: a tag, which only a rank of this job can make (secret.h), and a checksum of the
+ * bytes. Nothing is encrypted.
+ *
+ * Threads: data moves in the owner's comm_test and comm_idle. The control channel has its own thread and connections.
+ * A broken data connection ends the run after a short time, in which the control channel may report the cause. */
+/* clang-format on */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/limits.h"
+#include "engine/comm/shape.h"
+#include "engine/comm/staged.h"
+#include "engine/comm/tcp/tcp.h"
+
+/* ---- opening ---- */
+
+static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options *options, uint64_t *out_key,
+                                 struct zero_error *error) {
+    struct rendezvous r = {.host = options->master,
+                           .port = options->master_port,
+                           .rank = tcp->base.rank,
+                           .size = tcp->base.size,
+                           .timeout_s = 10 * tcp->base.timeout_s,
+                           .by_runtime = options->by_runtime,
+                           .log = &options->log,
+                           .interrupted = options->interrupted,
+                           .interrupted_user = options->interrupted_user};
+    if (options->secret) r.secret = *options->secret;
+    if (r.size == 1) {
+        *out_key = 1;
+        tcp->peers[0] = (struct lanes){.socket = {-1, -1}};
+        return ZERO_OK;
+    }
+    if (!r.host || r.port == 0 || r.port > UINT16_MAX)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "comm tcp: rank %u of %u ranks needs the address and port of rank 0: set "
+                         "MASTER_ADDR and MASTER_PORT",
+                         r.rank, r.size);
+    return rendezvous(&r, tcp->peers, out_key, error);
+}
+
+static void release(struct tcp_comm *tcp) {
+    for (uint32_t q = 0; q < tcp->base.size && tcp->wires; q++) free(tcp->wires[q].queue);
+    for (struct early *early = tcp->early, *next; early; early = next) {
+        next = early->next;
+        free(early);
+    }
+    free(tcp->room);
+    free(tcp->wires);
+    free(tcp->polls);
+    free(tcp->peers);
+}
+
+/* The places for slices of all ranks take at most 4 MiB, up to 256 ranks; with more ranks, 16 KiB per rank. */
+static uint64_t ahead_bytes(uint32_t size) {
+    enum { ROOM_BYTES = 4 << 20 };
+    uint64_t bytes = ROOM_BYTES / AHEAD_SLICES / size / ALIGN_BYTES * ALIGN_BYTES;
+    if (bytes < AHEAD_BYTES_MIN) return AHEAD_BYTES_MIN;
+    return bytes < AHEAD_BYTES_MAX ? bytes : AHEAD_BYTES_MAX;
+}
+
+zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes) {
+    uint32_t size = tcp->base.size;
+    tcp->ahead_bytes = slice_bytes;
+    tcp->room = malloc(size * AHEAD_SLICES * tcp->ahead_bytes);
+    for (uint32_t i = 0; i < size * AHEAD_SLICES && tcp->room; i++)
+        tcp->wires[i / AHEAD_SLICES].kept[i % AHEAD_SLICES].bytes = tcp->room + i * tcp->ahead_bytes;
+    return tcp->room ? ZERO_OK : ZERO_E_MEMORY;
+}
+
+/* Without a secret, any program that reaches rank 0's port can act as a rank. */
+static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_options *options) {
+    if ((options->secret && options->secret->given) || tcp->base.rank) return;
+    for (uint32_t q = 1; q < tcp->base.size; q++) {
+        struct place peer = socket_peer(tcp->peers[q].socket[LANE_CONTROL]);
+        if (socket_loops_back(&peer)) continue;
+        log_line(&options->log, ZERO_LOG_WARN,
+                 "comm tcp: this job has no secret, so any program that reaches port %u can end it or read "
+                 "its weights: set ZERO_JOB_SECRET to the same text on all ranks (openssl rand -hex 32)",
+                 options->master_port);
+        return;
+    }
+}
+
+/* Starts the watch and its link, over lane LANE_CONTROL of all peers. */
+static zero_status start_watch(struct tcp_comm *tcp, uint64_t key) {
+    zero_status status = tcp_link_open(&tcp->link, &tcp->base, key, tcp->peers);
+    if (status) return status;
+    struct watch_link watched = tcp_link_watched(&tcp->link);
+    status = watch_start(&tcp->watch, &tcp->base, &watched);
+    if (status) tcp_link_close(&tcp->link, false);
+    return status;
+}
+
+static zero_status open_comm(struct comm *comm, const struct comm_options *options,
+                             struct zero_error *error) {
+    struct tcp_comm *tcp = (struct tcp_comm *)comm;
+    uint64_t key;
+    tcp->unchecked = options->unchecked;
+    tcp->peers = calloc(comm->size, sizeof *tcp->peers);
+    tcp->wires = calloc(comm->size, sizeof *tcp->wires);
+    tcp->polls = calloc(comm->size, sizeof *tcp->polls);
+    zero_status status =
+        tcp->peers && tcp->wires && tcp->polls && tcp_open_room(tcp, ahead_bytes(comm->size)) == ZERO_OK
+            ? connect_ranks(tcp, options, &key, error)
+            : error_set(error, ZERO_E_MEMORY, "comm tcp: rank %u: no memory for %u ranks", comm->rank,
+                        comm->size);
+    if (status) {
+        release(tcp);
+        return status;
+    }
+    for (uint32_t q = 0; q < comm->size; q++) {
+        tcp->polls[q].fd = tcp->peers[q].socket[LANE_DATA];
+        tcp->wires[q].seals = tcp->peers[q].seals[LANE_DATA];
+        if (tcp->polls[q].fd >= 0) tcp_endure(comm, tcp->polls[q].fd);
+    }
+    comm_failure_init(&tcp->failure);
+    comm->failure = &tcp->failure;
+    warn_of_strangers(tcp, options);
+    status = start_watch(tcp, key);
+    if (status == ZERO_OK) return ZERO_OK;
+    comm_failure_destroy(&tcp->failure);
+    rendezvous_close(tcp->peers, comm->size);
+    release(tcp);
+    return error_set(error, status, "comm tcp: rank %u: no memory or no thread for the control channel",
+                     comm->rank);
+}
+
+static void close_comm(struct comm *comm) {
+    struct tcp_comm *tcp = (struct tcp_comm *)comm;
+    bool in_order = watch_stop(&tcp->watch);
+    tcp_link_close(&tcp->link, in_order);
+    rendezvous_close(tcp->peers, comm->size);
+    release(tcp);
+    comm_failure_destroy(&tcp->failure);
+}
+
+/* ---- groups ---- */
+
+/* Every call of a group queues two messages per phase for each member. */
+static bool grow_queues(struct tcp_comm *tcp, const struct comm_group *group) {
+    uint32_t capacity = tcp->queue_capacity + 2 * PHASES * COMM_CALLS_MAX;
+    if (group->count == 1) return true;
+    for (uint32_t q = 0; q < tcp->base.size; q++) {
+        struct wire *wire = &tcp->wires[q];
+        struct outgoing *queue = q == tcp->base.rank ? NULL : malloc(capacity * sizeof *queue);
+        if (!queue && q != tcp->base.rank) return false;
+        for (uint32_t i = 0; i < wire->count; i++)
+            queue[i] = wire->queue[(wire->first + i) % tcp->queue_capacity];
+        free(wire->queue);
+        wire->queue = queue, wire->first = 0;
+    }
+    tcp->queue_capacity = capacity;
+    return true;
+}
+
+/* The front lists a group only after it is open; frames that arrive earlier are kept as `early`. This takes them
+ * over. */
+static void replay_early(struct tcp_comm *tcp, struct comm_group *group) {
+    for (struct early **link = &tcp->early, *early; (early = *link);) {
+        uint32_t member = tcp_member_of(group, early->from);
+        if (early->frame.key != group->key || member == group->count) {
+            link = &early->next;
+            continue;
+        }
+        *link = early->next;
+        tcp->wires[early->from].early--;
+        tcp_hear_ready(group, early->from, &early->frame, &early->record);
+        free(early);
+    }
+}
+
+static zero_status group_open(struct comm_group *group) {
+    struct tcp_comm *tcp = tcp_of(group);
+    struct tcp_group *mine = (struct tcp_group *)group;
+    mine->inputs = malloc(group->count * sizeof *mine->inputs);
+    mine->heard = calloc((size_t)COMM_CALLS_MAX * group->count, sizeof *mine->heard);
+    if (mine->inputs && mine->heard && grow_queues(tcp, group))
+        mine->ring = control_group_open(group->comm->control, group);
+    if (mine->ring) {
+        replay_early(tcp, group);
+        return ZERO_OK;
+    }
+    free(mine->inputs);
+    free(mine->heard);
+    return comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
+                      "comm tcp: rank %u: no memory for a group of %u ranks", group->comm->rank,
+                      group->count);
+}
+
+static void group_close(struct comm_group *group) {
+    struct tcp_group *mine = (struct tcp_group *)group;
+    free(mine->inputs);
+    free(mine->heard);
+}
+
+/* ---- calls ---- */
+
+static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
+    struct comm_call ordered = *call;
+    ordered.native = false;
+    return staged_bytes(group, &ordered);
+}
+
+static zero_status post(struct comm_work *work) {
+    struct tcp_work *mine = mine_of(work);
+    work->call.native = false;
+    *mine = (struct tcp_work){.phase = EXCHANGING};
+    mine->source = shape_reduces(&work->call)          ? staged_source(work)
+                   : work->call.kind == COMM_BROADCAST ? work->call.target
+                                                       : work->call.source;
+    control_posted(((struct tcp_group *)work->group)->ring, &work->record, work_counts_ns(work));
+    tcp_keep_own_slice(work);
+    return tcp_begin_phase(work);
+}
+
+/* This rank has the member's data of the current phase. */
+static bool came(const struct comm_work *work, uint32_t member) {
+    const struct heard *heard = heard_of(work->group, work->record.sequence, member);
+    bool spoke = heard->ready && heard->record.sequence == work->record.sequence;
+    return member == work->group->index || (spoke && heard->taken > mine_of(work)->phase);
+}
+
+/* A member that has closed in order takes part in no more calls, once all that it sent has been read. */
+static zero_status miss_left(const struct comm_work *work) {
+    const struct comm_group *group = work->group;
+    const struct tcp_comm *tcp = tcp_of(group);
+    for (uint32_t m = 0; m < group->count; m++) {
+        uint32_t rank = group->ranks[m];
+        if (!came(work, m) && tcp->wires[rank].broken_ns && tcp_link_left(&tcp->link, rank))
+            return comm_raise_left(group->comm, group->ordinal, &work->record, rank);
+    }
+    return ZERO_OK;
+}
+
+static zero_status test(struct comm_work *work, bool *out_done) {
+    zero_status status = tcp_pump(tcp_of(work->group), 0);
+    if (status == ZERO_OK) status = tcp_advance(work);
+    *out_done = status == ZERO_OK && mine_of(work)->phase == PHASES;
+    return status || *out_done ? status : miss_left(work);
+}
+
+/* The first member whose data has not arrived; else the first member that has not accepted this rank's frames. */
+static int32_t late(const struct comm_work *work) {
+    const struct comm_group *group = work->group;
+    const struct tcp_comm *tcp = tcp_of(group);
+    for (uint32_t m = 0; m < group->count; m++)
+        if (!came(work, m)) return (int32_t)group->ranks[m];
+    for (uint32_t m = 0; m < group->count; m++)
+        if (m != group->index && tcp->wires[group->ranks[m]].count) return (int32_t)group->ranks[m];
+    return -1;
+}
+
+static void progress(struct comm_group *group) {
+    for (uint32_t slot = 0; slot < COMM_CALLS_MAX; slot++)
+        if (group->works[slot].busy && tcp_advance(&group->works[slot]) != ZERO_OK) return;
+}
+
+static void idle(struct comm *comm, uint64_t at_most_ns) {
+    enum { LONGEST_MS = 5 }; /* a failure that the control channel receives does not wake this thread */
+    uint64_t ms = (at_most_ns + 999999) / 1000000;
+    tcp_pump((struct tcp_comm *)comm, ms > LONGEST_MS ? LONGEST_MS : (int)ms);
+}
+
+const struct comm_ops comm_tcp_ops = {
+    .name = "tcp",
+    .processes = true,
+    .secret = true,
+    .comm_bytes = sizeof(struct tcp_comm),
+    .group_bytes = sizeof(struct tcp_group),
+    .open = open_comm,
+    .close = close_comm,
+    .group_open = group_open,
+    .group_close = group_close,
+    .staging_bytes = staging_bytes,
+    .post = post,
+    .test = test,
+    .late = late,
+    .progress = progress,
+    .idle = idle,
+};

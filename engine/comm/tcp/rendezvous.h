@@ -1,0 +1,66 @@
+/* Connects ranks that know only the address of rank 0 (torchrun's MASTER_ADDR and MASTER_PORT).
+ *
+ *   1. Rank 0 listens at MASTER_ADDR:MASTER_PORT.
+ *   2. Every other rank connects to rank 0, and sends its rank and the port on which it listens itself.
+ *   3. When all ranks have connected, rank 0 sends every rank the list of all addresses and a key.
+ *   4. Each rank connects to the ranks below it, and waits for those above it: every two ranks have RENDEZVOUS_LANES
+ *      connections, each for one purpose. Only then it makes its other connections to rank 0.
+ *   5. When rank 0 has all connections, so have all ranks, and rank 0 tells them.
+ *
+ * Each connection begins with the handshake of handshake.h. Strangers may connect, too: another program, a port scanner,
+ * another job. A rank closes their connections and counts them; the message about a rank that never came tells this
+ * count. They cannot end the job, or take a rank's place, unless they know its secret. A job without a secret takes any
+ * program for a rank that speaks this protocol.
+ *
+ * All ranks receive a failure that rank 0 finds. Before step 3 a rank may end, and its process may be started again and take its
+ * place. From step 3 on, rank 0 finds a rank that has ended, and every rank tells rank 0 its failure. A rank that has met rank 0
+ * tells it an interruption also before step 3.
+ *
+ * Rank 0 listens at MASTER_ADDR alone, and the other ranks listen at the address from which they reach rank 0. Rank 0 listens at
+ * all its addresses if MASTER_ADDR does not say which of them the other ranks use: MASTER_ADDR is a name with several addresses,
+ * or not an address of this host, or a name with a loopback address on this host.
+ *
+ * Threads: any; the calls block, at most until the deadline. */
+#ifndef ZERO_ENGINE_COMM_TCP_RENDEZVOUS_H
+#define ZERO_ENGINE_COMM_TCP_RENDEZVOUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/comm/tcp/handshake.h"
+
+enum { RENDEZVOUS_LANES = 2 };
+
+struct rendezvous {
+    const char *host; /* of rank 0: a name or an address */
+    uint32_t port;
+    uint32_t rank, size;
+    double timeout_s;
+    /* Called in every wait, at least ten times per second: true ends the wait; or NULL. */
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
+    bool by_runtime; /* messages name zero_runtime's fields, and not torchrun's variables */
+    struct secret secret;
+    const struct log *log; /* NULL: none */
+    /* Rank 0, and a rank that does not reach rank 0, log after this time which ranks they wait for; 0: 10 s. */
+    double notice_s;
+};
+
+struct lanes {
+    int socket[RENDEZVOUS_LANES]; /* non-blocking; -1: the entry of this rank itself */
+    struct seals seals[RENDEZVOUS_LANES];
+};
+
+/* out_peers[size]; *out_key: equal on all ranks, different for each rendezvous, never 0. On failure no connection stays
+ * open. ZERO_E_PEER: a rank never came, cannot be reached, or sent a message that is not valid. ZERO_E_ARGUMENT: two
+ * processes have the same rank, the ranks disagree on the number of ranks or on the secret, or the host's name has no
+ * address. ZERO_E_IO: the port is in use, the network is down, or there are no more sockets. ZERO_E_MEMORY: no memory.
+ * ZERO_E_INTERRUPTED: a rank was interrupted. Ranks that are told of a failure return its code, rank and message. */
+zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_peers, uint64_t *out_key,
+                       struct zero_error *error);
+
+void rendezvous_close(struct lanes *peers, uint32_t size);
+
+#endif

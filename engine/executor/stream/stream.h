@@ -1,0 +1,26 @@
+/* The streams: items that start, move and end. */
+#ifndef ZERO_ENGINE_EXECUTOR_STREAM_STREAM_H
+#define ZERO_ENGINE_EXECUTOR_STREAM_STREAM_H
+
+#include "engine/executor/executor_internal.h"
+
+/* ---- perform.c: how each kind of operation is started, and whether it is done ---- */
+zero_status perform_start(struct executor *e, struct item *item);
+zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
+
+/* True if all remaining work of the item is queued on the device; the item is done when *out_ticket is done (0: it is
+ * done). */
+bool perform_queued(const struct executor *e, const struct item *item, uint64_t *out_ticket);
+
+/* ---- ahead.c: operations that are queued on the device behind those for which they wait ---- */
+bool ahead_possible(const struct executor *e);
+/* The value of task.ahead, once the task's buffers are bound. */
+uint8_t ahead_streams(const struct executor *e, const struct task *task);
+/* True if all items before the task on its line are queued or done. */
+bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task);
+/* True if the operations of `stream` that the task waits for are queued or done. */
+bool ahead_reached(const struct executor *e, const struct task *task, int stream);
+/* Starts the item: its streams wait for operations that are queued and not done. */
+zero_status ahead_start(struct executor *e, struct item *item);
+
+#endif

@@ -1,0 +1,138 @@
+/* Coded collectives: shards at rest are gathered, and gradients are scattered, as blockwise codes
+ * (kernels/quantize.h). A staging buffer holds the codes that this rank sends, followed by the codes that it
+ * receives.
+ *
+ * Coding is inexact, so it works only on request. All ranks, stages and transports get the same bits, because each
+ * sum adds the same codes in rank order. */
+#include "engine/executor/work/work.h"
+
+#include "kernels/device_work.h"
+#include "kernels/quantize.h"
+
+static struct device_work work_of(const void *read, uint64_t read_bytes, void *write, uint64_t write_bytes) {
+    return (struct device_work){
+        .reads = 1, .writes = 1, .read = {{(void *)read, read_bytes}}, .write = {{write, write_bytes}}};
+}
+
+static zero_status code(struct executor *e, struct item *item, enum device_stream stream,
+                        const struct quantize_codes_argument *a) {
+    struct device_work work = work_of(a->source, a->count * dtype_bytes((enum dtype)a->dtype), a->code,
+                                      quantize_bytes(a->count, (enum code_format)a->format));
+    return submit(e, item, &kernel_quantize_codes, stream, a, &work);
+}
+
+bool codes_gather(const struct operation *op) {
+    return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
+}
+
+bool codes_reduce(const struct executor_shape *o, const struct operation *op) {
+    return op->kind == OP_REDUCE && op->object == OBJECT_GRAD && op->reads > 0 && o->terms->gradient_code &&
+           !region_keeps_fp32(&o->model->region[op->region]);
+}
+
+static enum code_format gather_code(const struct executor_shape *o, const struct operation *op) {
+    return region_code(&o->model->region[op->region]);
+}
+
+/* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares. */
+struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
+                            struct comm_call call) {
+    bool gathers = op->kind == OP_GATHER;
+    enum code_format format = gathers               ? (codes_gather(op) ? gather_code(o, op) : CODE_NONE)
+                              : codes_reduce(o, op) ? o->terms->gradient_code
+                                                    : CODE_NONE;
+    if (!format) return call;
+    return (struct comm_call){.kind = gathers ? COMM_ALL_GATHER : COMM_ALL_TO_ALL,
+                              .dtype = DTYPE_U8,
+                              .target_dtype = DTYPE_U8,
+                              .count = quantize_bytes(call.count, format),
+                              .tag = call.tag,
+                              .what = call.what};
+}
+
+/* ---- gathers ---- */
+
+zero_status code_gather(struct executor *e, struct item *item, const void *source,
+                        const struct comm_call *call) {
+    struct quantize_codes_argument a = {buffer_address(e, item->task->write[1]), source, call->count,
+                                        call->dtype, gather_code(&e->o.shape, &item->task->op)};
+    return code(e, item, DEVICE_GATHER, &a);
+}
+
+/* Replaces the call that gathers elements. */
+void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call) {
+    uint8_t *staging = buffer_address(e, item->task->write[1]);
+    *call = coded_call(&e->o.shape, &item->task->op, *call);
+    call->source = staging, call->target = staging + call->count;
+}
+
+zero_status decode_gather(struct executor *e, struct item *item, struct part part) {
+    const struct operation *op = &item->task->op;
+    const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
+    enum dtype dtype = precision_of(&e->o.shape, op->region).compute;
+    uint32_t members = comm_group_size(group);
+    enum code_format format = gather_code(&e->o.shape, op);
+    uint64_t bytes = quantize_bytes(part.count, format), step = part.share * dtype_bytes(dtype);
+    uint8_t *target = (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(dtype);
+    const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes;
+    zero_status status = ZERO_OK;
+    for (uint32_t m = 0; m < members && !status; m++) {
+        struct dequantize_codes_argument a = {target + m * step, codes + m * bytes, part.count, dtype,
+                                              format};
+        struct device_work work = work_of(a.code, bytes, a.target, part.count * dtype_bytes(dtype));
+        status = submit(e, item, &kernel_dequantize_codes, DEVICE_GATHER, &a, &work);
+    }
+    return status;
+}
+
+/* ---- reductions ---- */
+
+uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members) {
+    return 2 * (uint64_t)members * quantize_bytes(share, o->terms->gradient_code);
+}
+
+zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
+                        const struct comm_call *call) {
+    const struct operation *op = &item->task->op;
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    enum code_format format = e->o.shape.terms->gradient_code;
+    uint64_t bytes = quantize_bytes(call->count, format);
+    uint8_t *staging = buffer_address(e, item->task->write[1]);
+    zero_status status = ZERO_OK;
+    for (uint32_t m = 0; m < members && !status; m++) {
+        struct quantize_codes_argument a = {staging + m * bytes,
+                                            (const uint8_t *)source + m * step * dtype_bytes(call->dtype),
+                                            call->count, call->dtype, format};
+        status = code(e, item, DEVICE_REDUCE, &a);
+    }
+    return status;
+}
+
+/* Replaces the reduce-scatter of elements. */
+void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call) {
+    const struct operation *op = &item->task->op;
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    uint8_t *staging = buffer_address(e, item->task->write[1]);
+    *call = coded_call(&e->o.shape, op, *call);
+    call->source = staging, call->target = staging + members * call->count;
+}
+
+/* Adds the members' codes in rank order, in fp32, and rounds once. */
+zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count, bool add) {
+    const struct operation *op = &item->task->op;
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    enum code_format format = e->o.shape.terms->gradient_code;
+    enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
+    uint64_t bytes = members * quantize_bytes(count, format);
+    struct dequantize_sum_argument a = {.target = target,
+                                        .codes =
+                                            (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
+                                        .count = count,
+                                        .members = members,
+                                        .dtype = reduced,
+                                        .format = format,
+                                        .add = add};
+    struct device_work work = work_of(a.codes, bytes, target, count * dtype_bytes(reduced));
+    if (add) work.read[work.reads++] = work.write[0];
+    return submit(e, item, &kernel_dequantize_sum, DEVICE_REDUCE, &a, &work);
+}

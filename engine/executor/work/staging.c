@@ -1,0 +1,94 @@
+/* The scratch memory of gathers and reductions. Pure. */
+#include "engine/executor/work/work.h"
+
+static uint64_t aligned(uint64_t bytes) { return round_up(bytes, ALIGN_BYTES); }
+
+uint64_t staged_message_bytes(const struct executor_shape *o, const struct operation *op, uint64_t count) {
+    if (!scatters(op) || !stages_message(o, op)) return 0;
+    uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
+    return aligned(members * count * dtype_bytes(precision_of(o, op->region).message));
+}
+
+uint64_t staged_shard_bytes(const struct executor_shape *o, const struct operation *op, uint64_t count) {
+    return stages_shard(o, op) ? aligned(count * dtype_bytes(precision_of(o, op->region).reduced)) : 0;
+}
+
+/* The staging bytes of a call of at most call.count elements. An all-reduce whose count the members do not divide
+ * takes more than one with the next larger count. */
+static uint64_t call_staging_bytes(const struct comm_group *group, struct comm_call call) {
+    uint64_t bytes = comm_staging_bytes(group, &call);
+    if (call.kind != COMM_ALL_REDUCE || call.count < 2) return bytes;
+    call.count--;
+    uint64_t uneven = comm_staging_bytes(group, &call);
+    return bytes > uneven ? bytes : uneven;
+}
+
+static uint64_t staging_bytes(const struct executor_shape *o, const struct operation *op) {
+    const struct comm_group *group = o->group[op->axes][op->stream];
+    uint64_t share = o->model->region[op->region].padded /
+                     (scatters(op) ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD]),
+             round = round_elements(o, op);
+    struct comm_call call = whole_call(o, op, share < round ? share : round);
+    uint64_t bytes = codes_reduce(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
+                                         : call_staging_bytes(group, call);
+    if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
+        bytes = lent_reduce_bytes(group, call);
+    return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* The staging bytes of the part of the shard that the host adds. */
+static uint64_t round_staging_bytes(const struct executor_shape *o, const struct operation *op) {
+    uint64_t share = o->model->region[op->region].padded / comm_group_size(o->group[op->axes][op->stream]),
+             round = round_elements(o, op);
+    return executor_host_adds(o, op) ? staged_shard_bytes(o, op, share < round ? share : round) : 0;
+}
+
+/* The largest value of `bytes` over all reductions. A scatter cuts the whole region. A sum over the replicate axis sums the shard
+ * that a scatter made. */
+static uint64_t most_bytes(const struct executor_shape *o,
+                           uint64_t (*bytes)(const struct executor_shape *o, const struct operation *op)) {
+    uint64_t most = 0;
+    bool adds =
+        (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) || o->policy->bound;
+    for (uint32_t i = 0; i < o->model->regions; i++)
+        for (uint8_t axes = AXES_SHARD; axes <= AXES_BOTH; axes++) {
+            bool scatter = axes & AXES_SHARD;
+            struct operation op = {.kind = OP_REDUCE,
+                                   .object = OBJECT_GRAD,
+                                   .stream = STREAM_REDUCE,
+                                   .axes = axes,
+                                   .add = scatter && adds,
+                                   .reads = scatter,
+                                   .region = (uint16_t)i};
+            most = larger(most, o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0);
+            op.object = OBJECT_DIRECTION, op.add = false;
+            if (update_makes(o->policy->region[i].scope, BUFFER_DIRECTION))
+                most = larger(most, o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0);
+        }
+    return most;
+}
+
+uint64_t executor_staging_bytes(const struct executor_shape *o) { return most_bytes(o, staging_bytes); }
+
+uint64_t executor_round_staging_bytes(const struct executor_shape *o) {
+    return most_bytes(o, round_staging_bytes);
+}
+
+uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
+    const struct placement whole = {{REPLICATE, REPLICATE}};
+    struct placement_step steps[4];
+    uint64_t largest = 0;
+    if (!placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps)) return 0;
+    uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
+    for (uint32_t i = 0; i < o->model->regions; i++) {
+        uint64_t share = o->model->region[i].padded / members,
+                 most = piece_elements(o, precision_of(o, i).compute, (uint32_t)members);
+        enum code_format format = region_code(&o->model->region[i]);
+        if (!format) continue;
+        uint64_t bytes = (members + 1) * quantize_bytes(share < most ? share : most, format);
+        if (bytes > largest) largest = bytes;
+    }
+    return largest;
+}

@@ -1,0 +1,526 @@
+"""A program of a loop and a model of its own: what deepspeed.initialize returns, and how it behaves. All assertions hold with DeepSpeed."""
+
+import argparse
+import base64
+import importlib
+import json
+import os
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from cases import configuration, main, shared_directory
+from torch import nn
+
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_adam": True}}
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self, width=16, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(3))
+        self.head = nn.Linear(width, 8)
+        self.width = width
+
+    def forward(self, x, y):
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.cross_entropy(self.head(x), y)
+
+
+def batch(number, rank):
+    generator = torch.Generator().manual_seed(1000 * rank + number)
+    return torch.randn(4, 16, generator=generator), torch.randint(0, 8, (4,), generator=generator)
+
+
+def train(engine, steps, first=0):
+    """Losses, what backward returns, norms, rates."""
+    rows = []
+    for step in range(first, first + steps):
+        loss = engine(*batch(step, dist.get_rank()))
+        scaled = engine.backward(loss)
+        engine.step()
+        norm = engine.get_global_grad_norm()
+        rows.append([loss.item(), scaled.item(), None if norm is None else float(norm), *engine.get_lr()])
+    return rows
+
+
+def made(stage, model=None, optimizer=ADAMW, **keys):
+    """An engine by itself."""
+    deepspeed.init_distributed()
+    config = configuration(stage, **({"optimizer": optimizer} if optimizer else {}), **keys)
+    model = model or Net()
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
+
+
+def stages():
+    """With accumulation, clipping and a schedule of the file."""
+    found = []
+    for stage in range(4):
+        schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 4}}
+        engine = made(stage, gradient_accumulation_steps=2, gradient_clipping=0.5, scheduler=schedule)
+        assert engine.get_global_grad_norm() is None
+        assert (engine.train_batch_size(), engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()) == (16, 4, 2)
+        assert engine.zero_optimization_stage() == stage
+        found.append(train(engine, 8))
+        assert (engine.global_steps, engine.micro_steps, engine.skipped_steps, engine.global_samples) == (4, 8, 0, 64)
+        engine.destroy()
+    return found
+
+
+def module():
+    """The engine is an nn.Module around the model, and its names are the model's where it has none."""
+    engine = made(2)
+    assert isinstance(engine, nn.Module) and isinstance(engine.module, Net) and engine.width == 16
+    assert [name.removeprefix("module.") for name, _ in engine.named_parameters()] == [name for name, _ in Net().named_parameters()]
+    assert list(engine.state_dict())[0] == "module.blocks.0.norm.weight"
+    assert list(engine.module_state_dict()) == list(Net().state_dict())
+    assert engine.config["train_micro_batch_size_per_gpu"] == 4 and not hasattr(engine, "no_such_name")
+    engine.eval()
+    assert not engine.module.training
+    engine.train()
+    return train(engine, 2)
+
+
+def configurations():
+    """A file, its text in base64, a dictionary; given as config, config_params, or in args."""
+    config = configuration(1, optimizer=ADAMW)
+    del config["steps_per_print"]
+    path = os.path.join(shared_directory(), f"config{os.getpid()}.json")
+    with open(path, "w") as file:
+        json.dump(config, file)
+    text = base64.urlsafe_b64encode(json.dumps(config).encode()).decode()
+    parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+    args = parser.parse_args(["--deepspeed", "--deepspeed_config", path])
+    found = []
+    for keys in ({"config": path}, {"config": text}, {"config_params": config}, {"args": args}):
+        model = Net()
+        engine, optimizer, loader, scheduler = deepspeed.initialize(model=model, model_parameters=model.parameters(), **keys)
+        assert optimizer is engine.optimizer and loader is None and scheduler is None
+        found.append(train(engine, 1))
+    assert all(rows == found[0] for rows in found)
+    return found[0]
+
+
+def boundaries():
+    """The program says which backward is the last of a step; a loss that it has divided itself."""
+    found = []
+    for stage in (1, 2, 3):
+        engine = made(stage, gradient_accumulation_steps=2)
+        for step, count in enumerate((3, 1, 2)):
+            for i in range(count):
+                engine.set_gradient_accumulation_boundary(i == count - 1)
+                loss = engine(*batch(10 * step + i, dist.get_rank()))
+                assert torch.equal(engine.backward(loss / count, scale_wrt_gas=False), loss / count)
+            engine.step()
+            found.append(float(engine.get_global_grad_norm()))
+        assert engine.global_steps == 3
+        found.append(train(engine, 1)[0][0])
+    return found
+
+
+def loaders():
+    """training_data: this rank's micro-batches, shuffled."""
+    rows = [batch(i, 7) for i in range(10)]
+    data = [(x[0], y[0]) for x, y in rows]
+    model = Net()
+    config = configuration(1, optimizer=ADAMW, train_micro_batch_size_per_gpu=2)
+    engine, _, loader, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), training_data=data, config=config)
+    assert len(loader) == 3
+    found = []
+    for x, y in loader:
+        loss = engine(x, y)
+        engine.backward(loss)
+        engine.step()
+        found.append(loss.item())
+    endless = iter(deepspeed.utils.RepeatingLoader(loader))
+    assert len([next(endless) for _ in range(7)]) == 7
+    return found
+
+
+def checkpoints():
+    """Tags, `latest`, the program's own state; what is returned."""
+    found = []
+    for stage in (1, 3):
+        place = shared_directory()
+        schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 8}}
+        engine = made(stage, scheduler=schedule)
+        assert engine.load_checkpoint(place) == (None, None)
+        train(engine, 2)
+        assert engine.save_checkpoint(place, client_state={"epoch": 3})
+        assert {"global_step2", "latest", "zero_to_fp32.py"} <= set(os.listdir(place))
+        after = train(engine, 2, 2)
+        engine.save_checkpoint(place, tag="mine", save_latest=False)
+        engine.destroy()
+        again = made(stage, Net(seed=9), scheduler=schedule)
+        path, client = again.load_checkpoint(place)
+        own = f"zero_pp_rank_{dist.get_rank()}_" if stage == 3 else ""
+        assert path == os.path.join(place, "global_step2", f"{own}mp_rank_00_model_states.pt"), path
+        assert client["epoch"] == 3 and (again.global_steps, again.global_samples) == (2, 16), client
+        rows = train(again, 2, 2)
+        assert rows == after, (rows, after)
+        found += rows
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+        state = get_fp32_state_dict_from_zero_checkpoint(place, "mine")
+        assert state.keys() == Net().state_dict().keys()
+        plain = Net(seed=4)
+        plain.load_state_dict(state)
+        found.append(plain(*batch(50, 0)).item())
+        module_only = made(stage, Net(seed=8))
+        module_only.load_checkpoint(place, tag="mine", load_optimizer_states=False, load_lr_scheduler_states=False, load_module_only=True)
+        assert stage == 3 or module_only(*batch(50, 0)).item() == found[-1]  # at stage 3 DeepSpeed loads `latest`
+        module_only.destroy()
+    return found
+
+
+def overflow():
+    """A step of fp16 that overflows is skipped, and so is its schedule's."""
+    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 8}}
+    engine = made(2, scheduler=schedule, fp16={"enabled": True, "initial_scale_power": 16, "hysteresis": 1})
+    assert engine.optimizer.cur_scale == 65536
+    x, y = batch(0, dist.get_rank())
+    engine.backward(engine(x.half(), y) * 1e6)
+    engine.step()
+    assert (engine.global_steps, engine.skipped_steps, engine.optimizer.overflow) == (1, 1, True)
+    assert not engine.was_step_applied() and engine.lr_scheduler.last_batch_iteration == -1
+    assert engine.optimizer.cur_scale == 32768
+    return [engine.optimizer.cur_scale]
+
+
+def optimizers():
+    """The program's own: groups whose rates it changes, a callable, one that no kernel computes; schedules of PyTorch."""
+
+    def groups(model):
+        small = [p for p in model.parameters() if p.dim() == 1]
+        large = [p for p in model.parameters() if p.dim() > 1]
+        return torch.optim.AdamW([{"params": large, "weight_decay": 0.3}, {"params": small, "lr": 2e-2, "weight_decay": 0.0}], lr=1e-2)
+
+    makers = {
+        "groups": groups,
+        "callable": lambda model: lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+        "other": lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-2),
+    }
+    found = []
+    for stage in (1, 3):
+        for name, make in makers.items():
+            model = Net()
+            engine, optimizer, _, schedule = deepspeed.initialize(
+                model=model,
+                model_parameters=list(model.parameters()),
+                optimizer=make(model),
+                lr_scheduler=lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+                config=configuration(stage, zero_allow_untested_optimizer=True),
+            )
+            assert schedule is engine.lr_scheduler
+            found += train(engine, 2)
+            for group in optimizer.param_groups:
+                group["lr"] *= 2
+            if name == "groups":
+                optimizer.param_groups[0]["weight_decay"] = 0.0
+            found += train(engine, 2, 2)
+            engine.destroy()
+    return found
+
+
+def own_optimizers():
+    """DeepSpeed's classes."""
+    from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+
+    found = []
+    for make in (FusedAdam, DeepSpeedCPUAdam):
+        model = Net()
+        optimizer = make(model.parameters(), lr=1e-2, weight_decay=0.1)
+        engine = deepspeed.initialize(model=model, optimizer=optimizer, config=configuration(2))[0]
+        found.append(train(engine, 2))
+        engine.destroy()
+    assert found[0] == found[1]
+    return found[0]
+
+
+def made_for_stage_3():
+    """zero.Init: all have rank 0's values, and what a rank writes within GatheredParameters lasts."""
+    deepspeed.init_distributed()
+    config = configuration(3, optimizer=ADAMW, zero_optimization={"stage": 3, "stage3_param_persistence_threshold": 0})
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        model = Net(seed=dist.get_rank())
+    weight, bias = model.head.weight, model.head.bias
+    assert weight.ds_numel == 128 and tuple(weight.ds_shape) == (8, 16) and isinstance(weight.ds_id, int)
+    available = type(weight.ds_status).AVAILABLE
+    assert weight.ds_status != available
+    with deepspeed.zero.GatheredParameters([weight, bias], modifier_rank=1):
+        assert weight.ds_status == available and weight.shape == (8, 16)
+        if dist.get_rank() == 1:
+            with torch.no_grad():
+                bias.fill_(0.5)
+    with deepspeed.zero.GatheredParameters(bias):
+        assert bias.tolist() == [0.5] * 8
+    engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
+    found = train(engine, 2)
+    assert engine.module.blocks[0].up.weight.ds_status != available
+    with deepspeed.zero.GatheredParameters(engine.module.parameters()):
+        found.append(sum(p.double().sum().item() for p in engine.module.parameters()))
+        assert all(p.shape == p.ds_shape for p in engine.module.parameters())
+    return found
+
+
+def whole_values():
+    """safe_get_full_…: gradients before the step, weights and moments after it."""
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state
+
+    found = []
+    for stage in (1, 2, 3):
+        engine = made(stage)
+        for step in range(2):
+            engine.backward(engine(*batch(step, dist.get_rank())))
+            found += [safe_get_full_grad(p).double().sum().item() for p in engine.module.parameters() if p.requires_grad]
+            engine.step()
+            for key in ("exp_avg", "exp_avg_sq"):
+                found += [safe_get_full_optimizer_state(p, key).double().sum().item() for p in engine.module.parameters()]
+            found += [safe_get_full_fp32_param(p).double().sum().item() for p in engine.module.parameters()]
+        engine.destroy()
+    return found
+
+
+def unsynced():
+    """no_sync; another batch size from a step on."""
+    engine = made(1, gradient_accumulation_steps=2)
+    with engine.no_sync():
+        engine.backward(engine(*batch(0, dist.get_rank())))
+    engine.step()
+    found = train(engine, 1, 1)
+    engine.set_train_batch_size(32)
+    assert engine.gradient_accumulation_steps() == 4 and engine.global_steps == 1
+    engine.micro_steps = 0
+    found += train(engine, 4, 2)
+    assert engine.global_steps == 2
+    return found
+
+
+def cleared():
+    """Gradients that are cleared after each call of step(), not only at a boundary."""
+    found = []
+    for stage in (2, 3):
+        engine = made(stage, gradient_accumulation_steps=2)
+        for number in range(4):
+            engine.backward(engine(*batch(number, dist.get_rank())))
+            engine.step()
+            assert engine.was_step_applied() == bool(number % 2)
+            engine.zero_grad()
+        found.append(float(engine.get_global_grad_norm()))
+        assert (engine.global_steps, engine.micro_steps) == (2, 4)
+        engine.destroy()
+    engine = made(1)
+    with engine.no_sync():
+        engine.backward(engine(*batch(0, dist.get_rank())))
+        try:
+            engine.step()
+        except AssertionError as error:
+            assert "no_sync" in str(error), error
+        else:
+            raise AssertionError("a step inside of no_sync")
+    assert engine.global_steps == 0
+    return found
+
+
+def resumed():
+    """With other accumulation steps: a checkpoint has no part of a step."""
+    place = shared_directory()
+    engine = made(2, gradient_accumulation_steps=3)
+    found = train(engine, 3)
+    engine.save_checkpoint(place)
+    engine.destroy()
+    again = made(2, gradient_accumulation_steps=2)
+    again.load_checkpoint(place)
+    assert (again.global_steps, again.micro_steps) == (1, 0)
+    found += [row[:3] for row in train(again, 2, 3)[1:]]
+    assert again.global_steps == 2
+    return found
+
+
+def closed():
+    """Only here: on each rank state dictionaries have what is whole; a copy, and a model that is given back, are plain."""
+    import copy
+
+    keys = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_adam": True}}
+    engine = made(3, optimizer=keys)
+    found, model = train(engine, 2), engine.module
+    names = [name for name, _ in model.named_parameters()]
+    assert all(engine.zero.state_dict()[name].numel() for name in names)
+    with engine.zero.full_parameters():
+        assert all(model.state_dict()[name].numel() for name in names)
+    with deepspeed.zero.GatheredParameters(model.parameters()):
+        assert all(model.state_dict()[name].numel() for name in names)
+        assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
+    assert dist.get_rank() == 0 or not model.state_dict()[names[0]].numel()
+    assert not hasattr(engine, "train_batch") and not hasattr(engine, "no_such_name")
+    engine.zero.close(give_back=True)
+    assert all(value.numel() for value in model.state_dict().values())
+    return found
+
+
+def partly():
+    """Only here: a model that evaluates, and then trains its head alone."""
+    deepspeed.init_distributed()
+    model = Net()
+    deepspeed.initialize(model=model, config=configuration(0))[0](*batch(0, 0))
+    engine = deepspeed.initialize(model=model, model_parameters=model.head.parameters(), config=configuration(1, optimizer=ADAMW))[0]
+    return train(engine, 2)
+
+
+def recomputes():
+    """deepspeed.checkpointing.checkpoint in the model."""
+
+    class Again(Net):
+        def forward(self, x, y):
+            x = x.clone().requires_grad_()
+            for block in self.blocks:
+                x = deepspeed.checkpointing.checkpoint(block, x)
+            return nn.functional.cross_entropy(self.head(x), y)
+
+    deepspeed.checkpointing.configure(None, deepspeed_config=configuration(1))
+    assert deepspeed.checkpointing.is_configured()
+    found = []
+    for stage in (1, 3):
+        engine = made(stage, Again())
+        found.append(train(engine, 2))
+        engine.destroy()
+    return found
+
+
+def offloads():
+    """Only here, where DeepSpeed needs a GPU: the device is free between two steps."""
+    engine = made(3)
+    found = train(engine, 1)
+    engine.offload_states()
+    engine.reload_states()
+    other = made(3)
+    train(other, 1)
+    assert train(engine, 1, 1) == train(other, 1, 1)
+    return found
+
+
+def evaluates():
+    """A model without an optimizer, as a reference model is."""
+    deepspeed.init_distributed()
+    found = []
+    for stage in (0, 3):
+        engine = deepspeed.initialize(model=Net(), config=configuration(stage))[0]
+        engine.eval()
+        with torch.no_grad():
+            found += [engine(*batch(step, 0)).item() for step in range(2)]
+    model = engine.module  # as TRL does with a model that is its own reference
+    engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(3, optimizer=ADAMW))[0]
+    engine.train()
+    found += train(engine, 2)
+    return found
+
+
+def saved_weights():
+    """save_16bit_model; state dictionaries at stage 2."""
+    place, found = shared_directory(), []
+    for stage in (2, 3):
+        engine = made(stage, zero_optimization={"stage": stage, "stage3_gather_16bit_weights_on_model_save": True})
+        train(engine, 1)
+        assert engine.save_16bit_model(place, f"weights{stage}.bin")
+        dist.barrier()
+        state = torch.load(os.path.join(place, f"weights{stage}.bin"))
+        plain = Net(seed=3)
+        plain.load_state_dict(state)
+        found.append(plain(*batch(60, 0)).item())
+        if stage == 2:
+            assert all(torch.equal(state[name], value) for name, value in engine.module.state_dict().items())
+        engine.destroy()
+    return found
+
+
+def refused():
+    """Only here: what is not there says what to do instead."""
+    from deepspeed.moe.layer import MoE
+    from deepspeed.pipe import PipelineModule
+
+    for call in (PipelineModule, MoE, deepspeed.init_inference, deepspeed.utils.safe_set_full_grad):
+        try:
+            call()
+        except Exception as error:
+            assert "is not there: " in str(error), error
+        else:
+            raise AssertionError(call)
+    try:
+        importlib.import_module("deepspeed.no_such_module")
+    except ModuleNotFoundError as error:
+        assert "From DeepSpeed" in str(error), error
+    else:
+        raise AssertionError("deepspeed.no_such_module")
+    return []
+
+
+def schedules():
+    """Those of deepspeed.runtime.lr_schedules."""
+    from deepspeed.runtime.lr_schedules import LRRangeTest, OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
+
+    rows = [
+        (LRRangeTest, {"lr_range_test_min_lr": 0.1, "lr_range_test_step_size": 3}),
+        (LRRangeTest, {"lr_range_test_min_lr": 0.1, "lr_range_test_step_size": 3, "lr_range_test_staircase": True}),
+        (OneCycle, {"cycle_min_lr": 0.1, "cycle_max_lr": 0.4, "cycle_first_step_size": 4}),
+        (OneCycle, {"cycle_min_lr": 0.1, "cycle_max_lr": 0.4, "cycle_first_step_size": 4, "cycle_second_step_size": 3,
+                    "cycle_first_stair_count": 2, "decay_step_size": 2, "decay_lr_rate": 0.5, "decay_mom_rate": 0.1}),
+        (WarmupLR, {"warmup_max_lr": 0.3, "warmup_num_steps": 4}),
+        (WarmupLR, {"warmup_min_lr": 0.1, "warmup_num_steps": 4, "warmup_type": "linear"}),
+        (WarmupDecayLR, {"total_num_steps": 9, "warmup_max_lr": 0.3, "warmup_num_steps": 4}),
+        (WarmupCosineLR, {"total_num_steps": 9, "warmup_num_steps": 4, "warmup_min_ratio": 0.1, "cos_min_ratio": 0.05}),
+    ]
+    found = []
+    for make, options in rows:
+        optimizer = torch.optim.Adam([nn.Parameter(torch.ones(1))], lr=0.2)
+        schedule = make(optimizer, **options)
+        for _ in range(14):
+            found.append([optimizer.param_groups[0]["lr"], *optimizer.param_groups[0]["betas"]])
+            optimizer.step()
+            schedule.step()
+            assert schedule.get_last_lr() == [optimizer.param_groups[0]["lr"]]
+        state = schedule.state_dict()
+        optimizer.param_groups[0]["lr"] = 0.2
+        other = make(optimizer, **options)
+        other.load_state_dict(state)
+        assert other.get_lr() == schedule.get_lr()
+    return found
+
+
+def names():
+    """What programs ask the package."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    assert accelerator.device_name() == "cpu" and accelerator.communication_backend_name() and accelerator.is_available()
+    deepspeed.init_distributed()
+    assert deepspeed.comm.get_world_size() == dist.get_world_size() and deepspeed.comm.is_initialized()
+    state = accelerator.get_rng_state()
+    draw = torch.rand(3)
+    accelerator.set_rng_state(state)
+    assert torch.equal(torch.rand(3), draw)
+    t = torch.ones(2)
+    deepspeed.comm.all_reduce(t)
+    deepspeed.comm.barrier()
+    assert "WarmupLR" in deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES
+    deepspeed.utils.logger.info("one line")
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    assert DeepSpeedEngine is deepspeed.DeepSpeedEngine and deepspeed.__version__.startswith("0.19.8")
+    return t.tolist()
+
+
+if __name__ == "__main__":
+    both = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
+    both += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
+    main([*both, *([overflow, refused, own_optimizers, closed, partly, offloads] if deepspeed.__version__.endswith("zero") else [])])

@@ -1,0 +1,54 @@
+#include "tools/plan/machine/speeds.h"
+
+#include "engine/base/integer.h"
+
+enum { NS_PER_S = 1000000000 };
+
+uint64_t speeds_ns(uint64_t amount, uint64_t per_s) {
+    __extension__ unsigned __int128 ns = (unsigned __int128)amount * NS_PER_S;
+    return (uint64_t)((ns + per_s - 1) / per_s);
+}
+
+/* ---- collectives ---- */
+
+static uint64_t rate(const struct speeds_link *link, bool reduces) {
+    return reduces ? link->reduce_bytes_per_s : link->bytes_per_s;
+}
+
+static uint32_t rounds(uint32_t count) {
+    uint32_t rounds = 0;
+    while (1u << rounds < count) rounds++;
+    return rounds;
+}
+
+uint32_t speeds_nodes(const struct speeds *s, const uint32_t *ranks, uint32_t count) {
+    uint32_t nodes = 1;
+    for (uint32_t i = 1; i < count; i++) nodes += ranks[i] / s->node_ranks != ranks[i - 1] / s->node_ranks;
+    return nodes;
+}
+
+/* A call begins when the previous call on its links has ended, so its latency is not hidden. */
+struct speeds_call speeds_collective(const struct speeds *s, uint32_t ranks, uint32_t nodes, uint64_t bytes,
+                                     uint64_t host_bytes, bool reduces) {
+    uint32_t sharers = (ranks + nodes - 1) / nodes; /* ranks that share a node's way out */
+    uint64_t fixed = rounds(sharers) * s->inside.latency_ns + rounds(nodes) * s->between.latency_ns;
+    if (host_bytes && s->bus_bytes_per_s) fixed += speeds_ns(host_bytes, s->bus_bytes_per_s);
+    return (struct speeds_call){
+        .inside_ns = nodes == 1 || sharers > 1
+                         ? fixed + (sharers > 1 ? speeds_ns(bytes, rate(&s->inside, reduces)) : 0)
+                         : 0,
+        .between_ns = nodes > 1 ? fixed + speeds_ns(bytes, rate(&s->between, reduces) * sharers) : 0};
+}
+
+/* ---- drives ---- */
+
+uint64_t speeds_transfer(const struct speeds *s, struct speeds_turns *t, uint64_t now_ns, bool write,
+                         uint64_t bytes) {
+    uint64_t alone = write ? s->drive_write_bytes_per_s : s->drive_read_bytes_per_s;
+    uint64_t *way = write ? &t->write_free_ns : &t->read_free_ns;
+    bool other_idle = now_ns >= (write ? t->read_free_ns : t->write_free_ns);
+    uint64_t together = other_idle ? max64(alone, s->drive_mixed_bytes_per_s) : s->drive_mixed_bytes_per_s;
+    *way = max64(now_ns, *way) + speeds_ns(bytes, alone);
+    t->free_ns = max64(now_ns, t->free_ns) + speeds_ns(bytes, together);
+    return max64(*way, t->free_ns) + s->drive_latency_ns;
+}

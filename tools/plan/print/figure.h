@@ -1,0 +1,13 @@
+/* Figures as the planner prints them: three digits, and decimal units as vendors of hardware use them. */
+#ifndef ZERO_TOOLS_PLAN_PRINT_FIGURE_H
+#define ZERO_TOOLS_PLAN_PRINT_FIGURE_H
+
+struct figure {
+    char chars[24];
+};
+
+struct figure figure_bytes(double bytes);     /* "12.3 GB" */
+struct figure figure_count(double count);     /* "12.3 G" */
+struct figure figure_seconds(double seconds); /* "12.3 ms", "4.5 s", "3.2 h" */
+
+#endif

@@ -1,0 +1,221 @@
+"""deepspeed.zero: a model that is made for stage 3, and whole parameters of an engine.
+
+A parameter of stage 3 has DeepSpeed's attributes, by which programs tell whether to gather. Before its engine it is whole on each rank,
+and takes rank 0's value when it is first gathered. Afterwards the engine has it."""
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from enum import Enum
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import zero
+from zero._abi import ZeroError
+from zero._gathered import find
+from zero._header import ZERO_GRAD as GRAD
+from zero._header import ZERO_PARAM as PARAM
+from zero._header import ZERO_STATE0 as STATE0
+from zero._header import ZERO_STATE1 as STATE1
+from zero.deepspeed.comm import init_distributed
+from zero.deepspeed.config import loaded
+
+_ids = count()
+_module: Any = nn.Module
+
+
+class ZeroParamStatus(Enum):
+    AVAILABLE = 1
+    NOT_AVAILABLE = 2
+    INFLIGHT = 3
+
+
+class ZeroParamType(Enum):
+    NORMAL = 1
+    PARTITIONED = 2
+    REMOTE = 3
+
+
+OffloadDeviceEnum = Enum("OffloadDeviceEnum", {"none": "none", "cpu": "cpu", "nvme": "nvme"})
+OffloadStateTypeEnum = Enum("OffloadStateTypeEnum", ["optim_states", "hp_params", "lp_params", "lp_grads", "contiguous_grad_buffer"])
+
+
+def mark(parameters: Iterable[Any]) -> None:
+    """They are of stage 3."""
+    for p in parameters:
+        if not hasattr(p, "ds_id"):
+            p.ds_id, p.ds_numel, p.ds_shape = next(_ids), p.numel(), p.shape
+            p.ds_status, p.ds_active_sub_modules, p.ds_agreed = ZeroParamStatus.NOT_AVAILABLE, set(), False
+
+
+def without_closed(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """A hook of state_dict on ranks that save nothing: empty tensors in place of parameters that are not here, as in DeepSpeed. On rank 0
+    the parameter says how to come by its values."""
+    named = list(module.named_parameters(prefix.rstrip("."), remove_duplicate=False))
+    leaves = [leaf for found in find(p for _, p in named).values() for leaf in found]
+    closed = {leaf.parameter for leaf in leaves if not leaf.shown and not leaf.away}  # none of a copy, or of an engine that has ended
+    for name, p in named:
+        if p in closed and type(state.get(name)) is torch.Tensor:
+            state[name] = state[name].new_empty(0)
+
+
+class Init:
+    """Inside, modules are made for stage 3. Transformers gives them values afterwards, on rank 0 alone, within GatheredParameters."""
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        *_: Any,
+        config_dict_or_path: Any = None,
+        config: Any = None,
+        enabled: bool = True,
+        **__: Any,
+    ) -> None:
+        settings = config_dict_or_path if config_dict_or_path is not None else config
+        stage = loaded(settings).get("zero_optimization", {}).get("stage", 0) if settings is not None else 3
+        self.enabled, self._seen = enabled and stage == 3, list[Any]()
+        if self.enabled:
+            init_distributed()
+        if module is not None and self.enabled:
+            mark(module.parameters())
+
+    def __enter__(self) -> None:
+        if not self.enabled:
+            return
+        self._register: Callable[..., None] = nn.Module.register_parameter
+
+        def register(module: nn.Module, name: str, parameter: Any) -> None:
+            self._register(module, name, parameter)
+            mark(() if parameter is None else (parameter,))
+
+        _module.register_parameter = register
+
+    def __exit__(self, *_: object) -> None:
+        if self.enabled:
+            _module.register_parameter = self._register
+
+
+def _agree(parameters: list[Any], source: int) -> None:
+    for p in parameters:
+        if p.numel() and not p.is_meta:
+            dist.broadcast(p.data, src=source)
+        p.ds_agreed = True
+
+
+class GatheredParameters:
+    """Inside, these parameters are whole. With `modifier_rank`, what that rank writes is everyone's afterwards, and lasts."""
+
+    def __init__(self, params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True) -> None:
+        params = [params] if isinstance(params, torch.Tensor) else params
+        self.params = list({id(p): p for p in params}.values()) if enabled else []
+        self.modifier_rank, self._stack = modifier_rank, ExitStack()
+
+    def __enter__(self) -> None:
+        own = {leaf.parameter for leaves in find(self.params).values() for leaf in leaves}
+        marked = [p for p in self.params if hasattr(p, "ds_id") and p.ds_status != ZeroParamStatus.AVAILABLE]
+        self.free = [p for p in marked if p not in own]
+        _agree([p for p in self.free if not p.ds_agreed], 0)
+        self._stack.enter_context(zero.gathered(self.params, modify=self.modifier_rank))
+        self.marked = marked
+        for p in marked:
+            p.ds_status = ZeroParamStatus.AVAILABLE
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for p in self.marked:
+            p.ds_status = ZeroParamStatus.NOT_AVAILABLE
+        if self.modifier_rank is not None and error is None:
+            _agree(self.free, self.modifier_rank)
+        self._stack.__exit__(kind, error, trace)
+
+
+def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
+    """The engine finds by itself which modules use a parameter."""
+
+
+unregister_external_parameter = register_external_parameter
+
+
+def shutdown_init_context() -> None: ...
+
+
+restore_init_context = shutdown_init_context
+zero_wrapper_for_fp_tensor_constructor: Any = None  # transformers puts its own here while it makes a model
+_orig_torch_arange = torch.arange
+
+
+# ---- leaf modules: the engine's units need none ----
+
+
+def set_z3_leaf_module(model: nn.Module, flag: bool = True) -> None:
+    model.__dict__["_z3_leaf"] = flag
+
+
+def z3_leaf_module(model: nn.Module) -> bool:
+    return bool(model.__dict__.get("_z3_leaf"))
+
+
+def _set_leaves(model: nn.Module, classes: Any, flag: bool) -> list[nn.Module]:
+    names = tuple(classes)
+    found = [m for m in model.modules() if type(m).__name__ in names or isinstance(m, tuple(c for c in names if isinstance(c, type)))]
+    for module in found:
+        set_z3_leaf_module(module, flag)
+    return found
+
+
+def set_z3_leaf_modules(model: nn.Module, leaf_module_classes: Any, raise_if_not_found: bool = True) -> list[nn.Module]:
+    """A module of these classes whose experts are used in any order: the engine's units follow the blocks, and hold them."""
+    found = _set_leaves(model, leaf_module_classes, True)
+    if not found and raise_if_not_found:
+        raise ValueError(f"No modules of type {leaf_module_classes} found in model {model}")
+    return found
+
+
+def unset_z3_leaf_modules(model: nn.Module, leaf_module_classes: Any, raise_if_not_found: bool = True) -> list[nn.Module]:
+    return _set_leaves(model, leaf_module_classes, False)
+
+
+def get_z3_leaf_modules(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if z3_leaf_module(module)]
+
+
+# ---- whole values, by name: collective ----
+
+
+_MOMENTS = {"exp_avg": STATE0, "exp_avg_sq": STATE1}
+_STATES = {"adam": _MOMENTS, "lamb": _MOMENTS, "lion": {"exp_avg": STATE0}, "adagrad": {"sum": STATE0}}  # by a word in the type
+_STATES |= {"sgd": {"momentum_buffer": STATE0}, "muon": {"momentum_buffer": STATE0}}
+
+
+def _read(p: Any, kind: int) -> torch.Tensor:
+    for engine, (leaf,) in find([p]).items():
+        return engine._read(leaf, kind)
+    raise ZeroError("zero: the parameter is on no engine: call deepspeed.initialize and the model's first forward before")
+
+
+def safe_get_full_fp32_param(param: Any) -> torch.Tensor | None:
+    return _read(param, PARAM)
+
+
+def safe_get_full_grad(param: Any) -> torch.Tensor | None:
+    """Between the last backward of a step and step(): the mean, not clipped."""
+    return _read(param, GRAD)
+
+
+def safe_get_full_optimizer_state(param: Any, optim_state_key: str) -> torch.Tensor | None:
+    for engine in find([param]):
+        kind = json.loads(engine.setting("optimizer.type") or '""')
+        if engine.optimizer.pieces:
+            kind = type(engine.optimizer.client).__name__
+            raise ZeroError(f"zero: {kind} runs on each rank's own elements: no state of it is whole; see the optimizer's own `state`")
+        if any("optimizer" in group for group in json.loads(engine.setting("param_groups") or "[]")):
+            raise ZeroError("zero: param_groups has another optimizer, and safe_get_full_optimizer_state does not tell them apart")
+        states = next((states for word, states in _STATES.items() if word in kind.lower()), {})
+        if optim_state_key not in states:
+            raise ZeroError(f"zero: {kind} has no state {optim_state_key!r} here: ask for one of {', '.join(states) or 'none'}")
+        return _read(param, states[optim_state_key])
+    return _read(param, STATE0)  # on no engine: it says so
