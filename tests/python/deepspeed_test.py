@@ -20,12 +20,12 @@ TOLERANCE = 2e-6
 # The launcher, to which the signal comes when a rank runs, and is in no list yet.
 ENDED_AT_A_START = """
 import os, signal, subprocess
+from zero.deepspeed.__main__ import main
 class Popen(subprocess.Popen):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         os.kill(os.getpid(), signal.SIGTERM)
 subprocess.Popen = Popen
-from zero.deepspeed.__main__ import main
 main()
 """
 
@@ -118,8 +118,8 @@ class Programs(unittest.TestCase):
             ranks = [int(child.stdout.readline()) for _ in range(2 if command[0] == "-m" else 0)]
             if ranks:
                 child.terminate()
-            self.assertEqual(child.wait(60), 128 + signal.SIGTERM)
-            child.communicate(timeout=60)  # the ranks have closed it
+            self.assertEqual(child.wait(600), 128 + signal.SIGTERM)
+            child.communicate(timeout=600)  # the ranks have closed it
             for rank in ranks:
                 self.assertRaises(ProcessLookupError, os.kill, rank, 0)
 
