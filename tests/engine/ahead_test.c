@@ -52,8 +52,12 @@ struct rank {
 static void enqueue_backward(struct rank *r, uint32_t u, uint32_t step) {
     struct running *run = engine_running(r->engine);
     enum dtype dtype = r->run->narrow ? DTYPE_BF16 : DTYPE_F32;
-    struct cast_scaled_argument a = {
-        r->slot[u].grad, r->slot[u].param, counts[u], 0.5f + (float)(u + step + r->rank) / 8, dtype, dtype};
+    struct cast_scaled_argument a = {.target = r->slot[u].grad,
+                                     .source = r->slot[u].param,
+                                     .count = counts[u],
+                                     .factor = 0.5f + (float)(u + step + r->rank) / 8,
+                                     .target_dtype = dtype,
+                                     .source_dtype = dtype};
     if (!run->discrete) {
         kernel_cast_scaled.run(&a);
         return;

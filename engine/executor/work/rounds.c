@@ -76,7 +76,7 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
 /* Over several nodes pieces are as large as for one node's members alone, if there are a few nodes: else the messages from node to node
  * would be small. */
 static uint32_t shares_of_piece(const struct comm_group *group) {
-    enum { NODES_MOST = 8 };
+    enum { NODES_MOST = 4 };
     uint32_t members = comm_group_size(group), of_node = comm_group_node_members(group);
     return of_node > 1 ? (uint32_t)(members / min64(members / of_node, NODES_MOST)) : members;
 }
