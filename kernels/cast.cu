@@ -3,6 +3,7 @@
 
 #include "engine/device/cuda/entry.h"
 #include "kernels/four.cuh"
+#include "kernels/rows.cuh"
 
 template <typename T>
 static __device__ void copy_elements(void *target, const void *source, uint64_t first, uint32_t count) {
@@ -22,16 +23,19 @@ static __device__ void copy_four(void *target, const void *source, uint32_t byte
 }
 
 KERNEL(cast_scaled, 256, struct cast_scaled_argument, a) {
-    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
-    uint32_t count = four_count(first, a.count);
+    const of_row<4> at(a.count);
+    uint32_t count = four_count(at.first, a.count);
+    const char *source =
+        static_cast<const char *>(a.source) + at.row * a.step * dtype_bytes((enum dtype)a.source_dtype);
+    char *target = static_cast<char *>(a.target) + at.row * a.count * dtype_bytes((enum dtype)a.target_dtype);
     if (!count) return;
     if (a.factor == 0 && a.target_dtype == a.source_dtype) {
-        copy_four(a.target, a.source, dtype_bytes((enum dtype)a.target_dtype), first, count);
+        copy_four(target, source, dtype_bytes((enum dtype)a.target_dtype), at.first, count);
         return;
     }
-    four f = four_load(a.source, a.source_dtype, first, count);
+    four f = four_load(source, a.source_dtype, at.first, count);
     for (uint32_t k = 0; k < 4 && a.factor != 0; k++) f.x[k] = canonical(f.x[k] * a.factor);
-    four_store(a.target, a.target_dtype, first, count, f);
+    four_store(target, a.target_dtype, at.first, count, f);
 }
 
 KERNEL(gradient_take, 256, struct gradient_take_argument, a) {

@@ -29,6 +29,15 @@ enum { THREADS = 256, NORM_THREADS = 128, PRODUCT_THREADS = 128, STEP_ELEMENTS =
                                         .grid = blocks,                                                      \
                                         .argument_bytes = sizeof(struct row##_argument)}
 
+static uint32_t rows_of(uint32_t rows) { return rows ? rows : 1; }
+
+/* Each row has blocks of its own. */
+static struct kernel_grid grid_of_rows(uint64_t count, uint32_t each, uint32_t rows) {
+    struct kernel_grid grid = kernel_grid_of(count, THREADS, each);
+    grid.blocks *= rows_of(rows);
+    return grid;
+}
+
 /* ---- casts ---- */
 
 static void cast_step(void *target, enum dtype to, const void *source, enum dtype from, float factor,
@@ -48,15 +57,18 @@ static void run_cast(void *argument) {
     const struct cast_scaled_argument *a = argument;
     enum dtype to = (enum dtype)a->target_dtype, from = (enum dtype)a->source_dtype;
     float step[STEP_ELEMENTS];
-    for (uint64_t i = 0; i < a->count; i += STEP_ELEMENTS) {
-        uint64_t n = min64(a->count - i, STEP_ELEMENTS);
-        cast_step(step, to, (const uint8_t *)a->source + i * dtype_bytes(from), from, a->factor, n);
-        memcpy((uint8_t *)a->target + i * dtype_bytes(to), step, n * dtype_bytes(to));
-    }
+    for (uint32_t row = 0; row < rows_of(a->rows); row++)
+        for (uint64_t i = 0; i < a->count; i += STEP_ELEMENTS) {
+            uint64_t n = min64(a->count - i, STEP_ELEMENTS);
+            cast_step(step, to, (const uint8_t *)a->source + (row * a->step + i) * dtype_bytes(from), from,
+                      a->factor, n);
+            memcpy((uint8_t *)a->target + (row * a->count + i) * dtype_bytes(to), step, n * dtype_bytes(to));
+        }
 }
 
 static struct kernel_grid grid_cast(const void *argument) {
-    return kernel_grid_of(((const struct cast_scaled_argument *)argument)->count, THREADS, 4);
+    const struct cast_scaled_argument *a = argument;
+    return grid_of_rows(a->count, 4, a->rows);
 }
 
 ROW(cast_scaled, cast, run_cast, grid_cast);
@@ -102,12 +114,20 @@ ROW(norm_total, norm, run_norm_total, grid_norm_total);
 
 static void run_quantize(void *argument) {
     const struct quantize_codes_argument *a = argument;
-    quantize(a->code, a->source, (enum dtype)a->dtype, a->count, (enum code_format)a->format);
+    enum dtype dtype = (enum dtype)a->dtype;
+    enum code_format format = (enum code_format)a->format;
+    for (uint32_t row = 0; row < rows_of(a->rows); row++)
+        quantize((uint8_t *)a->code + row * quantize_bytes(a->count, format),
+                 (const uint8_t *)a->source + row * a->step * dtype_bytes(dtype), dtype, a->count, format);
 }
 
 static void run_dequantize(void *argument) {
     const struct dequantize_codes_argument *a = argument;
-    dequantize(a->target, (enum dtype)a->dtype, a->code, a->count, (enum code_format)a->format);
+    enum dtype dtype = (enum dtype)a->dtype;
+    enum code_format format = (enum code_format)a->format;
+    for (uint32_t row = 0; row < rows_of(a->rows); row++)
+        dequantize((uint8_t *)a->target + row * a->step * dtype_bytes(dtype), dtype,
+                   (const uint8_t *)a->code + row * quantize_bytes(a->count, format), a->count, format);
 }
 
 static void run_dequantize_sum(void *argument) {
@@ -116,30 +136,34 @@ static void run_dequantize_sum(void *argument) {
     enum dtype dtype = (enum dtype)a->dtype;
     enum code_format format = (enum code_format)a->format;
     uint64_t bytes = quantize_bytes(a->count, format);
+    uint32_t each = a->node_members ? a->node_members : a->members;
     float sum[PART_ELEMENTS], before[PART_ELEMENTS];
     for (uint64_t first = 0; first < a->count; first += PART_ELEMENTS) {
         uint64_t n = min64(a->count - first, PART_ELEMENTS);
         uint8_t *out = (uint8_t *)a->target + first * dtype_bytes(dtype);
-        for (uint32_t m = 0; m < a->members; m++)
-            dequantize_part(sum, (const uint8_t *)a->codes + m * bytes, a->count, format, first, n, m > 0);
+        for (uint32_t m = 0; m < a->members; m++) {
+            dequantize_part(m < each ? sum : before, (const uint8_t *)a->codes + m * bytes, a->count, format,
+                            first, n, m % each > 0);
+            if (m >= each && (m + 1) % each == 0) span_add(sum, before, n);
+        }
         if (a->add) cast(before, DTYPE_F32, out, dtype, n), span_add(sum, before, n);
         cast(out, dtype, sum, DTYPE_F32, n);
     }
 }
 
 /* One warp per block of codes. */
-static struct kernel_grid code_blocks(uint64_t count) { return kernel_grid_of(count, THREADS, 8); }
-
 static struct kernel_grid grid_quantize(const void *argument) {
-    return code_blocks(((const struct quantize_codes_argument *)argument)->count);
+    const struct quantize_codes_argument *a = argument;
+    return grid_of_rows(a->count, 8, a->rows);
 }
 
 static struct kernel_grid grid_dequantize(const void *argument) {
-    return code_blocks(((const struct dequantize_codes_argument *)argument)->count);
+    const struct dequantize_codes_argument *a = argument;
+    return grid_of_rows(a->count, 8, a->rows);
 }
 
 static struct kernel_grid grid_dequantize_sum(const void *argument) {
-    return code_blocks(((const struct dequantize_sum_argument *)argument)->count);
+    return kernel_grid_of(((const struct dequantize_sum_argument *)argument)->count, THREADS, 8);
 }
 
 ROW(quantize_codes, quantize, run_quantize, grid_quantize);
@@ -218,7 +242,8 @@ static const struct kernel *argument_of(const struct matrix_step *s, union matri
     uint64_t count = s->rows * s->columns;
     switch ((enum matrix_step_kind)s->kind) {
     case MATRIX_CAST:
-        a->cast = (struct cast_scaled_argument){s->out, s->a, count, 0, DTYPE_BF16, DTYPE_F32};
+        a->cast = (struct cast_scaled_argument){
+            .target = s->out, .source = s->a, .count = count, .target_dtype = DTYPE_BF16};
         return &kernel_cast_scaled;
     case MATRIX_SQUARES:
         a->squares = (struct norm_blocks_argument){s->a, s->out, count, s->bf16 ? DTYPE_BF16 : DTYPE_F32};

@@ -11,13 +11,15 @@
 struct kernel;
 
 /* target[i] = source[i] * factor, in fp32, rounded to the target's type. factor 0: only the cast. Target and source
- * may begin at the same address if their types are equally wide; on the host also if the target is narrower. */
+ * may begin at the same address if their types are equally wide; on the host also if the target is narrower. Several `rows` of
+ * `count` elements begin `step` elements apart in the source, and follow one another in the target. */
 struct cast_scaled_argument {
     void *target;
     const void *source;
-    uint64_t count;
+    uint64_t count, step;
     float factor;
     uint32_t target_dtype, source_dtype;
+    uint32_t rows; /* 0: one */
 };
 extern const struct kernel kernel_cast_scaled;
 
@@ -37,26 +39,30 @@ struct norm_total_argument {
 };
 extern const struct kernel kernel_norm_blocks, kernel_norm_total;
 
-/* See quantize.h. */
+/* See quantize.h. Several `rows` of `count` elements begin `step` elements apart; each has a code of its own, and the codes follow one
+ * another. rows 0: one. */
 struct quantize_codes_argument {
     void *code;
     const void *source;
-    uint64_t count;
+    uint64_t count, step;
     uint32_t dtype, format; /* enum code_format */
+    uint32_t rows;
 };
 struct dequantize_codes_argument {
     void *target;
     const void *code;
-    uint64_t count;
+    uint64_t count, step;
     uint32_t dtype, format; /* enum code_format */
+    uint32_t rows;
 };
-/* Adds the decoded elements of all members in order, in fp32, and rounds once. Each member's code has `count`
- * elements. `add`: adds to the target's content, too. */
+/* Adds the decoded elements of the members of each node in order, then those of the nodes, in fp32, and rounds once. Each member's
+ * code has `count` elements. `add`: adds to the target's content, too. */
 struct dequantize_sum_argument {
     void *target;
     const void *codes; /* the members' codes, one after another */
     uint64_t count;
     uint32_t members, dtype, format, add;
+    uint32_t node_members; /* adjacent ones of each node; 0: all are of one node */
 };
 extern const struct kernel kernel_quantize_codes, kernel_dequantize_codes, kernel_dequantize_sum;
 

@@ -14,12 +14,16 @@ static const void *input_of(const struct ordered_sum_argument *a, uint32_t rank)
 
 static void sum_block(const struct ordered_sum_argument *a, uint64_t first, uint64_t count) {
     enum dtype dtype = (enum dtype)a->dtype, target_dtype = (enum dtype)a->target_dtype;
-    float sum[NORM_BLOCK_ELEMENTS], next[NORM_BLOCK_ELEMENTS];
+    float sum[NORM_BLOCK_ELEMENTS], node[NORM_BLOCK_ELEMENTS], next[NORM_BLOCK_ELEMENTS];
     uint8_t *target = (uint8_t *)a->target + first * dtype_bytes(target_dtype);
+    uint32_t inputs = a->node_inputs ? a->node_inputs : a->input_count;
     for (uint32_t rank = 0; rank < a->input_count; rank++) {
         const uint8_t *input = (const uint8_t *)input_of(a, rank) + first * dtype_bytes(dtype);
-        cast(rank ? next : sum, DTYPE_F32, input, dtype, count);
-        if (rank) span_add(sum, next, count);
+        float *into = rank < inputs ? sum : node;
+        bool begins = rank % inputs == 0;
+        cast(begins ? into : next, DTYPE_F32, input, dtype, count);
+        if (!begins) span_add(into, next, count);
+        if (into == node && (rank + 1) % inputs == 0) span_add(sum, node, count);
     }
     if (a->add) cast(next, DTYPE_F32, target, target_dtype, count), span_add(sum, next, count);
     span_scale(sum, 1, count); /* makes every NaN the one NaN, also with a single rank */

@@ -6,6 +6,7 @@
 #include "kernels/four.cuh"
 #include "kernels/quantize.h"
 #include "kernels/quantize_element.h"
+#include "kernels/rows.cuh"
 
 static constexpr uint32_t EACH = QUANTIZE_BLOCK / 32;
 
@@ -78,18 +79,20 @@ template <uint32_t format> static __device__ uint64_t codes_of(const eight &e, f
     return codes;
 }
 
-static __device__ void clear_end(const struct quantize_codes_argument &a) {
-    uint8_t *code = static_cast<uint8_t *>(a.code);
+static __device__ void clear_end(const struct quantize_codes_argument &a, uint8_t *code) {
     uint64_t end = quantize_code_bytes(a.count, a.format);
     for (uint64_t at = quantize_used_bytes(a.count, a.format) + threadIdx.x % 32; at < end; at += 32)
         code[at] = 0;
 }
 
 template <uint32_t format> static __device__ void quantize(const struct quantize_codes_argument &a) {
-    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH, block = first / QUANTIZE_BLOCK;
+    const of_row<EACH> at(a.count);
+    uint64_t first = at.first, block = first / QUANTIZE_BLOCK;
     if (block >= quantize_blocks_of(a.count)) return; /* the whole warp returns */
-    uint8_t *code = static_cast<uint8_t *>(a.code);
-    eight e = load_eight(a.source, a.dtype, first, a.count);
+    uint8_t *code = static_cast<uint8_t *>(a.code) + at.row * quantize_code_bytes(a.count, format);
+    const char *source =
+        static_cast<const char *>(a.source) + at.row * a.step * dtype_bytes((enum dtype)a.dtype);
+    eight e = load_eight(source, a.dtype, first, a.count);
     struct quantize_scale s = quantize_scale_of(most_of_warp(e), format);
     if (threadIdx.x % 32 == 0)
         store_bytes<uint32_t>(code + block * sizeof s.scale, sizeof s.scale, bits_of(s.scale));
@@ -100,7 +103,7 @@ template <uint32_t format> static __device__ void quantize(const struct quantize
         store_bytes<uint64_t>(out, bytes, codes);
     else
         store_bytes<uint32_t>(out, bytes, (uint32_t)codes);
-    if (block + 1 == quantize_blocks_of(a.count)) clear_end(a);
+    if (block + 1 == quantize_blocks_of(a.count)) clear_end(a, code);
 }
 
 KERNEL(quantize_codes, QUANTIZE_BLOCK, struct quantize_codes_argument, a) {
@@ -131,10 +134,12 @@ static __device__ eight values_of(const uint8_t *code, uint64_t count, uint64_t 
 }
 
 template <uint32_t format> static __device__ void dequantize(const struct dequantize_codes_argument &a) {
-    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
-    if (first >= a.count) return;
-    store_eight(a.target, a.dtype, first, a.count,
-                values_of<format>(static_cast<const uint8_t *>(a.code), a.count, first));
+    const of_row<EACH> at(a.count);
+    if (at.first >= a.count) return;
+    const uint8_t *code =
+        static_cast<const uint8_t *>(a.code) + at.row * quantize_code_bytes(a.count, format);
+    char *target = static_cast<char *>(a.target) + at.row * a.step * dtype_bytes((enum dtype)a.dtype);
+    store_eight(target, a.dtype, at.first, a.count, values_of<format>(code, a.count, at.first));
 }
 
 KERNEL(dequantize_codes, QUANTIZE_BLOCK, struct dequantize_codes_argument, a) {
@@ -156,9 +161,15 @@ template <uint32_t format> static __device__ void sum_members(const struct dequa
     if (first >= a.count) return;
     const uint8_t *codes = static_cast<const uint8_t *>(a.codes);
     uint64_t bytes = quantize_code_bytes(a.count, format);
+    uint32_t each = a.node_members ? a.node_members : a.members;
     eight sum = values_of<format>(codes, a.count, first);
-    for (uint32_t m = 1; m < a.members; m++)
-        add_eight(sum, values_of<format>(codes + m * bytes, a.count, first));
+    for (uint32_t m = 1; m < each; m++) add_eight(sum, values_of<format>(codes + m * bytes, a.count, first));
+    for (uint32_t begin = each; begin < a.members; begin += each) {
+        eight node = values_of<format>(codes + begin * bytes, a.count, first);
+        for (uint32_t m = begin + 1; m < begin + each; m++)
+            add_eight(node, values_of<format>(codes + m * bytes, a.count, first));
+        add_eight(sum, node);
+    }
     if (a.add) add_eight(sum, load_eight(a.target, a.dtype, first, a.count));
     store_eight(a.target, a.dtype, first, a.count, sum);
 }

@@ -8,6 +8,10 @@ struct blueprint *engine_blueprint(zero_engine *e) {
 struct running *engine_running(zero_engine *e) {
     return &e->run;
 }
+struct terms *engine_terms(zero_engine *engine) {
+    return &engine->config.terms;
+}
+
 struct comm *engine_comm(zero_engine *e, uint32_t *out_node_ranks) {
     *out_node_ranks = e->ranks.node_ranks;
     return e->ranks.comm;

@@ -14,6 +14,9 @@ zero_engine *engine_init_obeying(const char *json, const zero_runtime *runtime);
 /* After zero_engine_plan or zero_engine_commit: what was planned. The borrower may run the policy; of an engine that only plans. */
 struct blueprint *engine_blueprint(zero_engine *engine);
 
+/* Before zero_engine_plan or zero_engine_commit: what the configuration resolves to, for tests of sizes that it has no keys for. */
+struct terms *engine_terms(zero_engine *engine);
+
 /* Device, executor, ranks and their log. */
 struct running *engine_running(zero_engine *engine);
 

@@ -82,6 +82,7 @@ zero_status comm_open(const struct comm_ops *ops, const struct comm_options *opt
     comm->timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
     comm->interrupted = options->interrupted, comm->interrupted_user = options->interrupted_user;
     comm->log = options->log;
+    comm->levels = ops->levels;
     comm->device = options->device && options->device->discrete ? options->device : NULL;
     error_clear(&comm->error);
     zero_status status = ZERO_OK;
@@ -157,6 +158,7 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     memcpy(group->ranks, ranks, count * sizeof *ranks);
     group->comm = comm;
     group->count = count, group->index = index;
+    group->nodes = 1;
     group->ordinal = comm->opened_count - 1;
     group->key = key;
     zero_status status = comm->ops->group_open(group);
@@ -211,6 +213,12 @@ void comm_group_close(struct comm_group *group) {
 uint32_t comm_group_size(const struct comm_group *group) { return group->count; }
 uint32_t comm_group_index(const struct comm_group *group) { return group->index; }
 const uint32_t *comm_group_ranks(const struct comm_group *group) { return group->ranks; }
+uint32_t comm_group_node_members(const struct comm_group *group) { return group->count / group->nodes; }
+
+void comm_group_place(struct comm_group *group, uint32_t node_ranks, uint32_t step) {
+    uint32_t members = step && node_ranks % step == 0 ? node_ranks / step : 1;
+    group->nodes = members && group->count % members == 0 ? group->count / members : 1;
+}
 
 /* ---- calls ---- */
 
@@ -276,20 +284,31 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
 }
 
 /* The formulas are in comm.h (struct comm_counters). */
-struct comm_sent comm_call_sent(const struct comm_call *call, uint32_t members) {
+struct comm_sent comm_call_sent(const struct comm_group *group, const struct comm_call *call) {
     struct comm_sent sent = {0};
+    uint64_t share = shape_share(call, group->count), bytes = dtype_bytes(call->dtype);
+    bool ordered = shape_reduces(call) && !call->native, gathers = call->kind == COMM_ALL_GATHER;
     if (call->kind == COMM_BARRIER) return sent;
-    sent.elements = (members - 1) * shape_share(call, members);
-    sent.bytes = sent.elements * dtype_bytes(call->dtype);
-    if (call->kind != COMM_ALL_REDUCE) return sent;
-    sent.bytes += sent.elements * dtype_bytes(call->target_dtype);
-    sent.elements *= 2;
+    sent.elements = (group->count - 1) * share;
+    if (ordered && group_levels(group)) {
+        sent.inside = (group->count - group->nodes) * share * bytes;
+        sent.between = (group->nodes - 1) * share * sizeof(float);
+    } else if (ordered || call->kind == COMM_ALL_TO_ALL || (gathers && call->stride && group->comm->levels)) {
+        sent.straight = sent.elements * bytes;
+    } else {
+        sent.ring = sent.elements * bytes;
+    }
+    if (call->kind == COMM_ALL_REDUCE) {
+        sent.ring += sent.elements * dtype_bytes(call->target_dtype);
+        sent.elements *= 2;
+    }
+    sent.bytes = sent.ring + sent.straight + sent.inside + sent.between;
     return sent;
 }
 
 static void count_call(struct comm_group *group, const struct comm_call *call) {
     struct comm_counters *counters = &group->comm->counters;
-    struct comm_sent sent = comm_call_sent(call, group->count);
+    struct comm_sent sent = comm_call_sent(group, call);
     counters->calls[call->kind]++;
     if (call->kind == COMM_BROADCAST && call->root != group->index) return;
     counters->elements[call->kind] += sent.elements;

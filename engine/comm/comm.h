@@ -5,9 +5,11 @@
  * call borrows its buffers until it is done. Calls of different groups are independent of each other, even
  * where the groups have the same members, but for transports where one order holds over all groups (comm_one_order).
  *
- * Reductions are `ordered` by default: an all-to-all of shares, then the sum in fp32 in rank order, rounded
- * once. An ordered reduction gives the same bits on every transport and sends as many bytes as a ring. A
- * `native` reduction is the transport's own reduce-scatter.
+ * Reductions are `ordered` by default: the members of each node are summed in rank order, then the nodes in their order, all in
+ * fp32, and the sum is rounded once. An ordered reduction gives the same bits on every transport, for the same nodes
+ * (comm_group_place). Transport nccl sums by levels: each member sums the shares of the owners with its own index in their nodes, over
+ * its node, and sends these partial sums in fp32 to the owners. The other transports exchange all shares. A `native`
+ * reduction is the transport's own reduce-scatter.
  *
  * Threads: one thread at a time per comm (the executor's lock), but for comm_perform. Transports mpi and tcp run one
  * additional thread per rank, from open to close. This thread sends the heartbeats; its calls also let MPI make progress.
@@ -114,7 +116,7 @@ struct comm_counters { /* since open, per rank; control messages are counted sep
     uint64_t calls[COMM_KINDS];
     /* Sent by this rank: (members - 1) * count for all-gather, reduce-scatter and all-to-all, and for
      * broadcast at its root; 2 * (members - 1) * ceil(count / members) for all-reduce, half of it in
-     * target_dtype. */
+     * target_dtype. A sum by levels sends as many, nodes - 1 of them for each element of a share in fp32. */
     uint64_t elements[COMM_KINDS];
     uint64_t bytes; /* payload sent by this rank */
     uint64_t control_messages, control_bytes;
@@ -179,6 +181,9 @@ uint32_t comm_size(const struct comm *comm);
 /* Collective over `ranks` (ascending; the caller is one of them). All ranks open their groups in the same order. */
 zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
                             struct comm_group **out_group);
+/* Before the group's first call, the same on all members: nodes have `node_ranks` adjacent ranks, and adjacent members are `step`
+ * ranks apart. Where the nodes do not divide the members evenly, and without this call, the members count as one node. */
+void comm_group_place(struct comm_group *group, uint32_t node_ranks, uint32_t step);
 /* Waits for the calls in flight, for at most one second, or timeout_s if it is less; time in which this rank gets no CPU time does
  * not count. The buffers of these calls must live until the group is closed. If a call is not done within this time, the
  * other ranks fail with ZERO_E_PEER. */
@@ -186,6 +191,8 @@ void comm_group_close(struct comm_group *group);
 uint32_t comm_group_size(const struct comm_group *group);
 uint32_t comm_group_index(const struct comm_group *group);        /* this rank's index among the members */
 const uint32_t *comm_group_ranks(const struct comm_group *group); /* world ranks of the members, ascending */
+/* The members of a node, which are adjacent. */
+uint32_t comm_group_node_members(const struct comm_group *group);
 
 /* ---- calls ---- */
 
@@ -193,12 +200,15 @@ const uint32_t *comm_group_ranks(const struct comm_group *group); /* world ranks
  * caller plans this memory. */
 uint64_t comm_staging_bytes(const struct comm_group *group, const struct comm_call *call);
 
-/* The elements and bytes that one of `members` ranks sends for a call of this shape (for a broadcast: its root). The
- * counters add these numbers. */
+/* The elements and bytes that one member sends for a call of this shape (for a broadcast: its root), and the ways that the
+ * bytes take. The counters add the first two numbers. */
 struct comm_sent {
     uint64_t elements, bytes;
+    uint64_t ring;            /* of the bytes: along a ring of all members */
+    uint64_t straight;        /* straight to the other members, equally much to each */
+    uint64_t inside, between; /* by levels: to members of the node, then to one member of each other node */
 };
-struct comm_sent comm_call_sent(const struct comm_call *call, uint32_t members);
+struct comm_sent comm_call_sent(const struct comm_group *group, const struct comm_call *call);
 
 /* True while COMM_CALLS_MAX calls are in flight: the next post must wait until the oldest call is done. */
 bool comm_group_full(const struct comm_group *group);

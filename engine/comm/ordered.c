@@ -77,9 +77,13 @@ INLINE void sum_block(const struct ordered *sum, uint64_t first, uint64_t count)
         pass_block(sum, first, count);
         return;
     }
-    _Alignas(ALIGN_BYTES) float accumulator[NORM_BLOCK_ELEMENTS];
-    for (uint32_t rank = 0; rank < sum->input_count; rank++)
-        take(accumulator, sum->inputs[rank], sum->dtype, first, count, rank == 0);
+    _Alignas(ALIGN_BYTES) float accumulator[NORM_BLOCK_ELEMENTS], node[NORM_BLOCK_ELEMENTS];
+    uint32_t inputs = sum->node_inputs ? sum->node_inputs : sum->input_count;
+    for (uint32_t begin = 0; begin < sum->input_count; begin += inputs) {
+        for (uint32_t rank = 0; rank < inputs; rank++)
+            take(begin ? node : accumulator, sum->inputs[begin + rank], sum->dtype, first, count, rank == 0);
+        if (begin) take(accumulator, node, DTYPE_F32, 0, count, false);
+    }
     put(accumulator, sum->target, sum->target_dtype, first, count, sum->add);
 }
 

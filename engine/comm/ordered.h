@@ -1,6 +1,6 @@
-/* The sum of the ranks' contributions in rank order, in fp32, rounded once: ((r0 + r1) + r2) + ... Floating-point
- * addition is not associative; the fixed order gives the same bits on every transport. The kernel ordered_sum
- * (kernels/ordered_sum.h) gives the same bits on a GPU.
+/* The sum of the ranks' contributions in fp32, rounded once: those of each node in rank order, ((r0 + r1) + r2) + ..., then the
+ * nodes in their order. Floating-point addition is not associative; the fixed order gives the same bits on every transport. The
+ * kernel ordered_sum (kernels/ordered_sum.h) gives the same bits on a GPU.
  *
  * fp32 -> bf16 and fp32 -> fp16 round to nearest, half to even. Every NaN
  * becomes the canonical NaN (base/numbers/convert.h).
@@ -15,6 +15,7 @@
 struct ordered {
     const void *const *inputs; /* one per rank, each `count` elements of `dtype` */
     uint32_t input_count;
+    uint32_t node_inputs;           /* the adjacent inputs of each node; 0: all are of one node */
     enum dtype dtype, target_dtype; /* dtype: fp32, bf16 or fp16; target_dtype: the same, or fp32 */
     void *target;                   /* may be one of the inputs */
     uint64_t count;

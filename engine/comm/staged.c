@@ -15,6 +15,7 @@ struct staged staged_layout(const struct comm_group *group, const struct comm_ca
     bool whole = call->kind == COMM_ALL_REDUCE, uneven = whole && call->count % group->count;
     if (uneven) staged.padded = aligned(group->count * bytes);
     staged.received = aligned(call->native ? bytes : group->count * bytes);
+    if (!call->native && group_levels(group)) staged.partial = aligned(group->nodes * share * sizeof(float));
     if (whole && (uneven || call->add))
         staged.sums = aligned(group->count * share * dtype_bytes(call->target_dtype));
     return staged;
@@ -22,16 +23,24 @@ struct staged staged_layout(const struct comm_group *group, const struct comm_ca
 
 uint64_t staged_bytes(const struct comm_group *group, const struct comm_call *call) {
     struct staged staged = staged_layout(group, call);
-    return staged.padded + staged.received + staged.sums;
+    return staged.padded + staged.received + staged.partial + staged.sums;
+}
+
+uint64_t staged_between(const struct comm_group *group, const struct comm_call *call) {
+    return group->count > 1 ? staged_bytes(group, call) : 0;
 }
 
 char *staged_received(const struct comm_work *work) {
     return (char *)work->call.staging + staged_layout(work->group, &work->call).padded;
 }
 
+char *staged_partial(const struct comm_work *work) {
+    return staged_received(work) + staged_layout(work->group, &work->call).received;
+}
+
 char *staged_sums(const struct comm_work *work) {
     struct staged staged = staged_layout(work->group, &work->call);
-    return staged.sums ? (char *)work->call.staging + staged.padded + staged.received : work->call.target;
+    return staged.sums ? staged_partial(work) + staged.partial : work->call.target;
 }
 
 const void *staged_source(const struct comm_work *work) {
@@ -52,6 +61,7 @@ void staged_sum(const struct comm_work *work, const void **inputs, void *target,
     ordered_sum(&(struct ordered){
         .inputs = inputs,
         .input_count = input_count,
+        .node_inputs = call->native ? 0 : work->group->count / work->group->nodes,
         .dtype = call->dtype,
         .target_dtype = call->target_dtype,
         .target = target,

@@ -5,7 +5,9 @@
  * The parts of the staging lie one after another, each aligned to ALIGN_BYTES:
  *
  *   padded     for an all-reduce whose count the members do not divide: the source, padded to shares of equal size
- *   received   the members' contributions to this rank's share; `native`: their sum
+ *   received   the members' contributions to this rank's share; `native`: their sum. By levels: those of the node's members to the
+ *              shares of the owners with this rank's index in their nodes, member by member; later the nodes' sums of its own share
+ *   partial    by levels: the node's sums of these shares, in fp32
  *   sums       for an all-reduce that cannot gather in its target (`add`, or a count that the members do not divide):
  *              the sums of all shares */
 /* clang-format on */
@@ -15,13 +17,16 @@
 #include "engine/comm/transport.h"
 
 struct staged {
-    uint64_t padded, received, sums; /* bytes */
+    uint64_t padded, received, partial, sums; /* bytes */
 };
 
 struct staged staged_layout(const struct comm_group *group, const struct comm_call *call);
 uint64_t staged_bytes(const struct comm_group *group, const struct comm_call *call);
+/* The same, for a transport whose groups of one rank sum from the source to the target. */
+uint64_t staged_between(const struct comm_group *group, const struct comm_call *call);
 
 char *staged_received(const struct comm_work *work);
+char *staged_partial(const struct comm_work *work);
 char *staged_sums(const struct comm_work *work); /* the target, if the call gathers the sums there */
 
 /* The shares to exchange: the source, or a padded copy of the source, which this function makes. */

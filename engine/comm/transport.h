@@ -62,6 +62,7 @@ struct comm {
     struct control *control;   /* set by watch_start; NULL: there is none */
     uint32_t queued;           /* works on the device: their end wakes no thread, so waits must poll */
     bool one_order;            /* see comm_one_order; set by the transport's open */
+    bool levels;               /* reductions send by levels (comm.h); set by the transport's open */
     bool blocked;              /* this rank has told others what it waits for (comm_stand) */
     bool without_data;         /* calls have no buffers (simulations of many ranks) */
 };
@@ -83,6 +84,7 @@ struct comm_group {
     struct comm_group *next;
     uint32_t *ranks; /* of the members, ascending */
     uint32_t count, index;
+    uint32_t nodes;    /* of the members, each with equally many; see comm_group_place */
     uint32_t ordinal;  /* this rank numbers its groups in the order of opening: for messages */
     uint64_t key;      /* equal on all members, different for every other group */
     uint64_t sequence; /* of the next call */
@@ -98,6 +100,7 @@ struct comm_ops {
     bool processes;    /* each rank is a process */
     bool secret;       /* `open` takes options->secret, by which ranks know each other */
     bool native_fp32;  /* native reductions are of fp32 alone, on host memory */
+    bool levels;       /* see struct comm */
 
     /* True if these options make a world of one rank, which is `self`'s; or NULL. */
     bool (*alone)(const struct comm_options *options);
@@ -133,6 +136,11 @@ struct comm_ops {
 /* The index of a work in its group, for the transport's own arrays. */
 static inline uint32_t work_slot(const struct comm_work *work) {
     return (uint32_t)(work->record.sequence % COMM_CALLS_MAX);
+}
+
+/* True if the group's ordered reductions send by levels. */
+static inline bool group_levels(const struct comm_group *group) {
+    return group->comm->levels && group->nodes > 1 && group->nodes < group->count;
 }
 
 /* When the time begins in which the other members must take their part; UINT64_MAX: there is no limit. */

@@ -25,6 +25,7 @@ void config_resolve_terms(struct config *c, uint32_t ranks) {
     uint64_t staging = c->checkpoint_async_bytes / PIECE_BYTES * PIECE_BYTES;
     t->stage = stage_find((uint32_t)c->stage, (enum reshard)c->reshard);
     t->mesh[AXIS_SHARD] = (uint32_t)c->shard_ranks;
+    t->node_ranks = c->node_group;
     t->mesh[AXIS_REPLICATE] = ranks / t->mesh[AXIS_SHARD];
     t->accumulation = (enum accumulation)c->accumulation_mode;
     t->micro_steps = t->by_program && c->accumulation_steps == 1 ? 2 : (uint32_t)c->accumulation_steps;

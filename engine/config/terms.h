@@ -18,6 +18,7 @@ enum { PIECE_BYTES = 256 * 1024 };
 struct terms {
     const struct stage *stage;
     uint32_t mesh[AXES]; /* ranks on each axis */
+    uint32_t node_ranks; /* adjacent data ranks of a node; 0: all */
     enum accumulation accumulation;
     uint32_t micro_steps;
     uint64_t depth, backward_depth; /* gathers ahead of use, and in the backward; default: the same */

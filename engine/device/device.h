@@ -31,8 +31,7 @@ enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 256 };
 
 /* The tickets of a stream that are not done, before a caller waits (device_has_room). A driver has room for about 1000
  * pieces of work per stream; a ticket is up to two, its work and its event. In addition there are the operations that
- * the executor has begun (some tens), and one coded call with a ticket per member: there is room for some 200
- * members. */
+ * the executor has begun (some tens). */
 enum { DEVICE_QUEUE_MAX = 256 };
 
 /* The parts of reserved address space begin at multiples of this: a huge page. Their memory comes in pages. */
@@ -63,7 +62,22 @@ struct device_work {
     double flops; /* of matrix products; work without them takes the time of its bytes */
     /* Two spans are equal or do not overlap. */
     struct device_span read[DEVICE_SPANS_MAX], write[DEVICE_SPANS_MAX];
+    /* The first read and the first write are each of so many rows like the span, at these distances in bytes; 0: of one. */
+    uint32_t rows;
+    uint64_t read_step, write_step;
 };
+
+/* The work's places `at` 0, 1, ...: the rows of its reads, then those of its writes. False: there are no more. */
+static inline bool device_work_place(const struct device_work *work, uint32_t at, struct device_span *out,
+                                     bool *out_read) {
+    uint32_t more = work->rows ? work->rows - 1 : 0, reads = work->reads ? work->reads + more : 0;
+    *out_read = at < reads;
+    if (!*out_read) at -= reads;
+    if (!*out_read && (!work->writes || at >= work->writes + more)) return false;
+    *out = (*out_read ? work->read : work->write)[at > more ? at - more : 0];
+    if (at <= more) out->data = (char *)out->data + at * (*out_read ? work->read_step : work->write_step);
+    return true;
+}
 
 /* Adds memory that the work reads or writes; none if `data` is NULL. */
 static inline void device_work_reads(struct device_work *work, const void *data, uint64_t bytes) {

@@ -100,30 +100,40 @@ static void sim_release(struct device *device, void *memory, uint64_t bytes, enu
 /* ---- work ---- */
 
 static uint64_t span_bytes(const struct device_work *w) {
+    struct device_span s;
     uint64_t bytes = 0;
-    for (int i = 0; i < w->reads; i++) bytes += w->read[i].bytes;
-    for (int i = 0; i < w->writes; i++) bytes += w->write[i].bytes;
+    bool read;
+    for (uint32_t i = 0; device_work_place(w, i, &s, &read); i++) bytes += s.bytes;
     return bytes;
 }
 
-/* Copies all spans to one array, reads first. With restore_reads, it copies the reads back from the array: an output
+/* Copies all places to one array, reads first. With restore_reads, it copies the reads back from the array: an output
  * that is also an input then has its content again. */
 static void copy_spans(const struct device_work *w, uint8_t *array, bool restore_reads) {
-    for (int i = 0; i < w->reads + w->writes; i++) {
-        struct device_span s = i < w->reads ? w->read[i] : w->write[i - w->reads];
+    struct device_span s;
+    bool read;
+    for (uint32_t i = 0; device_work_place(w, i, &s, &read); i++) {
         if (!restore_reads && s.bytes) memcpy(array, s.data, s.bytes);
-        if (restore_reads && i < w->reads && s.bytes) memcpy(s.data, array, s.bytes);
+        if (restore_reads && read && s.bytes) memcpy(s.data, array, s.bytes);
         array += s.bytes;
     }
 }
 
 static bool unchanged(const struct device_work *w, const uint8_t *array) {
-    for (int i = 0; i < w->reads + w->writes; i++) {
-        struct device_span s = i < w->reads ? w->read[i] : w->write[i - w->reads];
+    struct device_span s;
+    bool read;
+    for (uint32_t i = 0; device_work_place(w, i, &s, &read); i++) {
         if (s.bytes && memcmp(array, s.data, s.bytes) != 0) return false;
         array += s.bytes;
     }
     return true;
+}
+
+static void poison_writes(const struct device_work *w) {
+    struct device_span s;
+    bool read;
+    for (uint32_t i = 0; device_work_place(w, i, &s, &read); i++)
+        if (!read && s.bytes) memset(s.data, 0xff, s.bytes);
 }
 
 /* Copies all memory of the work, and poisons the outputs that are not also inputs. */
@@ -134,8 +144,7 @@ static zero_status take_memory(const struct sim *sim, struct pending *p) {
     if (!p->before) return ZERO_E_MEMORY;
     enter(sim);
     copy_spans(work, p->before, false);
-    for (int i = 0; i < work->writes; i++)
-        if (work->write[i].bytes) memset(work->write[i].data, 0xff, work->write[i].bytes);
+    poison_writes(work);
     copy_spans(work, p->before, true);
     copy_spans(work, p->before, false);
     leave(sim);

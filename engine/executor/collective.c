@@ -25,6 +25,13 @@ bool collective_turn(const struct executor *e, const struct item *item) {
     return true;
 }
 
+bool await_room(struct item *item, const struct comm_group *group) {
+    if (!comm_group_full(group)) return false;
+    item->step--;
+    item->awaits = AWAITS_ROOM;
+    return true;
+}
+
 static void run_alone(void *argument) { comm_perform(*(struct comm_work **)argument); }
 
 /* A call that waits for no other rank: sums and copies of this rank's memory. */
@@ -35,6 +42,7 @@ zero_status post_call(struct executor *e, struct item *item, struct comm_group *
                       const struct comm_call *call) {
     zero_status status = await_ticket(e, item->task->ahead, item->before);
     if (status) return status;
+    if (item->awaits_comm) item->queued[item->queued_count++] = item->work, item->awaits_comm = false;
     status = comm_post(group, call, &item->work);
     item->awaits = AWAITS_COMM;
     if (status) error_pass(&e->error, comm_group_error(group));

@@ -8,6 +8,8 @@
 /* Scalar sets that may be in use at once: two of the last step (for its backward, and for repeated updates), and one of the next
  * step. */
 enum { SCALAR_SETS = 3, TRANSFERS_MAX = 4, JOBS_MAX = 32 };
+/* Calls of an item's earlier rounds that are queued on the device, and for which the next rounds do not wait. */
+enum { ROUNDS_QUEUED = 6 };
 
 struct job { /* job.c */
     atomic_int state;
@@ -44,6 +46,7 @@ enum awaits {
     AWAITS_TURN,   /* until all earlier items of its stream have posted their collective */
     AWAITS_DRIVE,  /* `transfer` */
     AWAITS_JOB,    /* `job` */
+    AWAITS_ROOM,   /* until the groups of its kind have room for a call */
     AWAITS
 };
 
@@ -66,7 +69,8 @@ struct item { /* one point of an operation, from start to retirement */
     uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */
     uint8_t step, awaits; /* the next step, and the condition before that step */
     uint64_t moved;       /* elements of each share of a lent region (lent.c) */
-    struct comm_work *work;
+    struct comm_work *work, *queued[ROUNDS_QUEUED]; /* queued: calls before `work` that no step has awaited */
+    uint8_t queued_count;
     struct job *job;
     uint8_t job_queue;
     uint64_t ticket;
@@ -238,6 +242,8 @@ bool has_posted(const struct item *item); /* its last call */
 bool collective_turn(const struct executor *e, const struct item *item);
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call);
+/* At the begin of a step that posts a call. True: the group is full; the step ends, and comes again when there is room. */
+bool await_room(struct item *item, const struct comm_group *group);
 /* Posts a gather or a reduction, and adds comm's counters of that call to executor_traffic. `codes`: elements per
  * share whose codes are sent; 0: elements are sent. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,

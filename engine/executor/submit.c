@@ -13,7 +13,9 @@ zero_status await_ticket(struct executor *e, uint8_t streams, uint64_t ticket) {
 
 static uint64_t written_bytes(const struct device_work *work) {
     uint64_t bytes = 0;
-    for (uint8_t i = 0; i < work->writes; i++) bytes += work->write[i].bytes;
+    struct device_span s;
+    bool read;
+    for (uint32_t i = 0; device_work_place(work, i, &s, &read); i++) bytes += read ? 0 : s.bytes;
     return bytes;
 }
 

@@ -12,8 +12,9 @@
 
 /* ---- groups of ranks ---- */
 
-static zero_status open_group(struct ranks *ranks, uint32_t shards, uint8_t axes, struct comm_group **out,
-                              struct zero_error *error) {
+static zero_status open_group(struct ranks *ranks, const struct terms *terms, uint8_t axes,
+                              struct comm_group **out, struct zero_error *error) {
+    uint32_t shards = terms->mesh[AXIS_SHARD];
     uint32_t *list = malloc(ranks->data_size * sizeof *list), count = 0, rank = ranks->data_rank;
     if (!list)
         return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", ranks->data_size);
@@ -24,16 +25,18 @@ static zero_status open_group(struct ranks *ranks, uint32_t shards, uint8_t axes
     }
     zero_status status = comm_group_open(ranks->data, list, count, out);
     free(list);
-    return status ? error_pass(error, comm_error(ranks->data)) : ZERO_OK;
+    if (status) return error_pass(error, comm_error(ranks->data));
+    comm_group_place(*out, terms->node_ranks, axes & AXES_SHARD ? 1 : shards);
+    return ZERO_OK;
 }
 
-zero_status start_groups(struct ranks *ranks, const uint32_t mesh[AXES],
+zero_status start_groups(struct ranks *ranks, const struct terms *terms,
                          struct comm_group *group[AXES_BOTH + 1][STREAMS], struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
-    uint8_t most = mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
+    uint8_t most = terms->mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
     for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
         for (int s = 0; s < 2; s++) {
-            zero_status status = open_group(ranks, mesh[AXIS_SHARD], axes, &group[axes][streams[s]], error);
+            zero_status status = open_group(ranks, terms, axes, &group[axes][streams[s]], error);
             if (status) return status;
         }
     return ZERO_OK;

@@ -14,7 +14,7 @@ struct start_options {
 };
 
 /* The groups that the mesh needs: gathers and reductions have groups of their own, so that neither waits for the other. */
-zero_status start_groups(struct ranks *ranks, const uint32_t mesh[AXES],
+zero_status start_groups(struct ranks *ranks, const struct terms *terms,
                          struct comm_group *group[AXES_BOTH + 1][STREAMS], struct zero_error *error);
 
 /* Opens the tiers, the drive and the executor, loads a GPU's kernels, and gives ranks and run their memory. */

@@ -302,6 +302,20 @@ static void take_lr(struct load *l, uint32_t group) {
                  group, saved, own);
 }
 
+/* Sums over ranks are made node by node. */
+static void tell_nodes(const struct load *l) {
+    const char *text = manifest_config(&l->checkpoint.manifest, "comm.node_ranks");
+    const struct state *state = l->state;
+    uint64_t saved = text ? strtoull(text, NULL, 10) : 0, own = state->blueprint->o.config->node_group;
+    if (state->ranks->rank || !saved || saved == own || !takes_all(l)) return;
+    log_line(
+        &state->ranks->log, ZERO_LOG_INFO,
+        "the checkpoint was saved on nodes of %" PRIu64 " ranks, and these have %" PRIu64
+        ": gradients are added in another order, so weights may differ in their last bits from those that "
+        "the same nodes would reach",
+        saved, own);
+}
+
 static void take_counters(struct load *l) {
     const struct manifest *m = &l->checkpoint.manifest;
     struct state *state = l->state;
@@ -319,6 +333,7 @@ static void take_counters(struct load *l) {
     else if (m->schedule_steps)
         settings_resume(state->training, (int64_t)m->schedule_steps - 1);
     for (uint32_t g = 0; g < state->training->groups.count && takes_all(l); g++) take_lr(l, g);
+    tell_nodes(l);
 }
 
 /* ---- the call ---- */

@@ -106,7 +106,7 @@ static void reduce_scatter_parts(struct conformance *c, struct ring *ring, enum 
                               .what = "a part"};
     struct pending pending[PARTS];
     reference_fill(source, dtype, comm_rank(c->comm), 0, total);
-    reference_sum(expected, &whole, ring->ranks, ring->members, ring->me * count, count, ring->me);
+    reference_sum(expected, &whole, ring->group, ring->me * count, count);
     for (int part = 0; part < PARTS; part++) {
         struct comm_call call = part_of(whole, count, part);
         call.source = source + (part ? count / 3 * dtype_bytes(dtype) : 0);
@@ -185,7 +185,7 @@ static void reduce_scatter(struct conformance *c, struct ring *ring, enum dtype 
                              .written_user = &seen};
     reference_fill(source, dtype, comm_rank(c->comm), 0, total);
     if (form == ADD) reference_fill(target, target_dtype, comm_rank(c->comm) + 1000, 0, count);
-    reference_sum(expected, &call, ring->ranks, ring->members, first, count, ring->me);
+    reference_sum(expected, &call, ring->group, first, count);
     ring_run(c, ring->group, call);
     if (!c->device) CHECK_INT(seen.end, count);
     if (!native) take(c, target, expected, count * bytes, "reduce-scatter");
@@ -210,7 +210,7 @@ static void all_reduce(struct conformance *c, struct ring *ring, enum dtype dtyp
                              .native = native};
     reference_fill(source, dtype, comm_rank(c->comm), 0, count);
     if (form == ADD) reference_fill(target, target_dtype, comm_rank(c->comm) + 1000, 0, count);
-    reference_sum(expected, &call, ring->ranks, ring->members, 0, count, ring->me);
+    reference_sum(expected, &call, ring->group, 0, count);
     ring_run(c, ring->group, call);
     if (!native) take(c, target, expected, count * bytes, "all-reduce");
     if (native) check_near(ring, target, expected, &call, count);
@@ -230,6 +230,16 @@ static void reductions(struct conformance *c, struct ring *ring, uint64_t count)
                 reduce_scatter(c, ring, source, target, count, (enum form)form, true);
                 if (whole) all_reduce(c, ring, source, target, count, (enum form)form, true);
             }
+}
+
+/* Sums over nodes of two: the same bits, whichever way the elements take. */
+static void node_by_node(struct conformance *c, struct ring *ring) {
+    comm_group_place(ring->group, 2, 1);
+    if (!CHECK_INT(comm_group_node_members(ring->group), ring->members % 2 ? ring->members : 2)) return;
+    for (int i = 1; i < COUNTS; i += c->light ? 3 : 1) {
+        reductions(c, ring, counts[i]);
+        if (counts[i] > 2) reduce_scatter_parts(c, ring, DTYPE_BF16, DTYPE_F32, counts[i]);
+    }
 }
 
 static void every_call(struct conformance *c, struct ring *ring) {
@@ -293,8 +303,8 @@ static void flight_post(struct conformance *c, struct flight *flight, struct rin
         for (uint32_t m = 0; m < ring->members; m++)
             reference_fill(flight->expected + m * count * 4, DTYPE_F32, ring->ranks[m], 0, count);
     else
-        reference_sum(flight->expected, &flight->call, ring->ranks, ring->members,
-                      kind == COMM_REDUCE_SCATTER ? ring->me * count : 0, count, ring->me);
+        reference_sum(flight->expected, &flight->call, ring->group,
+                      kind == COMM_REDUCE_SCATTER ? ring->me * count : 0, count);
     flight->pending = ring_post(c, ring->group, flight->call);
 }
 
@@ -381,7 +391,7 @@ static void fingerprints(struct conformance *c, struct ring *ring) {
 void conformance_idle(struct conformance *conformance) { comm_idle(conformance->comm, 1000000); }
 
 void conformance_run(struct conformance *c) {
-    struct ring world, again, pair;
+    struct ring world, again, pair, placed;
     uint32_t rank = comm_rank(c->comm), size = comm_size(c->comm), first = rank / 2 * 2;
     ring_open(c, &world, 0, 1, size);
     ring_open(c, &again, 0, 1, size);
@@ -389,9 +399,11 @@ void conformance_run(struct conformance *c) {
     every_call(c, &world);
     fingerprints(c, &world);
     if (size > 2) every_call(c, &pair);
+    ring_open(c, &placed, 0, 1, size);
+    if (size > 2) node_by_node(c, &placed);
     large(c, &world);
     in_flight(c, (struct ring *[]){&world}, 1);
-    in_flight(c, (struct ring *[]){&world, &pair, &again}, 3);
+    in_flight(c, (struct ring *[]){&world, &pair, &placed}, 3);
     a_pause_is_no_wait(c, &world);
     full_group(c, &again);
     counters(c, &world);
@@ -402,6 +414,7 @@ void conformance_run(struct conformance *c) {
     all_gather(c, &again, DTYPE_F32, 5, false);
     ring_run(c, world.group, (struct comm_call){.kind = COMM_BARRIER, .what = "the end"});
     comm_group_close(again.group);
+    comm_group_close(placed.group);
     comm_group_close(pair.group);
     comm_group_close(world.group);
 }

@@ -201,7 +201,7 @@ static void speed(enum dtype dtype, enum dtype target_dtype) {
 
 /* The kernel's host function, over numbers of every kind. */
 static void kernel_agrees(uint32_t ranks, enum dtype dtype, enum dtype target_dtype, bool add) {
-    enum { RANKS = 3, COUNT = NORM_BLOCK_ELEMENTS + 77 };
+    enum { RANKS = 4, COUNT = NORM_BLOCK_ELEMENTS + 77 };
     static float in[RANKS][COUNT], out[2][COUNT];
     const void *inputs[RANKS];
     uint64_t seed = 5;
@@ -212,15 +212,17 @@ static void kernel_agrees(uint32_t ranks, enum dtype dtype, enum dtype target_dt
     for (int i = 0; i < COUNT; i++) out[0][i] = out[1][i] = random_f32(&seed);
     ordered_sum(&(struct ordered){.inputs = inputs,
                                   .input_count = ranks,
+                                  .node_inputs = ranks == RANKS ? 2 : 0,
                                   .dtype = dtype,
                                   .target_dtype = target_dtype,
                                   .target = out[0],
                                   .count = COUNT,
                                   .add = add});
-    kernel_ordered_sum.run(&(struct ordered_sum_argument){.input = {in[0], in[1], in[2]},
+    kernel_ordered_sum.run(&(struct ordered_sum_argument){.input = {in[0], in[1], in[2], in[3]},
                                                           .count = COUNT,
                                                           .target = out[1],
                                                           .input_count = ranks,
+                                                          .node_inputs = ranks == RANKS ? 2 : 0,
                                                           .dtype = dtype,
                                                           .target_dtype = target_dtype,
                                                           .add = add});
@@ -254,11 +256,11 @@ int main(void) {
     kernel_agrees(1, DTYPE_BF16, DTYPE_F32, true);
     in_place();
     kernel_agrees(3, DTYPE_F32, DTYPE_F32, false);
-    kernel_agrees(3, DTYPE_F32, DTYPE_F32, true);
+    kernel_agrees(4, DTYPE_F32, DTYPE_F32, true);
     kernel_agrees(3, DTYPE_BF16, DTYPE_BF16, false);
-    kernel_agrees(3, DTYPE_F16, DTYPE_F16, false);
+    kernel_agrees(4, DTYPE_F16, DTYPE_F16, false);
     kernel_agrees(3, DTYPE_BF16, DTYPE_F32, true);
-    kernel_agrees(3, DTYPE_BF16, DTYPE_BF16, true);
+    kernel_agrees(4, DTYPE_BF16, DTYPE_BF16, true);
     kernel_agrees(3, DTYPE_F16, DTYPE_F16, true);
     every_number();
     f16_rounds_half_to_even();

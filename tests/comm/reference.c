@@ -82,12 +82,19 @@ static float sum_of(const uint32_t *ranks, uint32_t members, enum dtype dtype, u
     return sum;
 }
 
-void reference_sum(void *expected, const struct comm_call *call, const uint32_t *ranks, uint32_t members,
-                   uint64_t first, uint64_t count, uint32_t me) {
+void reference_sum(void *expected, const struct comm_call *call, const struct comm_group *group,
+                   uint64_t first, uint64_t count) {
+    const uint32_t *ranks = comm_group_ranks(group);
+    uint32_t of_node = comm_group_node_members(group), members = comm_group_size(group);
     for (uint64_t i = 0; i < count; i++) {
-        float sum = sum_of(ranks, members, call->dtype, first + i);
+        volatile float all = sum_of(ranks, of_node, call->dtype, first + i);
+        for (uint32_t m = of_node; m < members; m += of_node)
+            all = all + sum_of(ranks + m, of_node, call->dtype, first + i);
+        float sum = all;
         if (call->add)
-            sum = reference_widen(call->target_dtype, element(call->target_dtype, ranks[me] + 1000, i)) + sum;
+            sum = reference_widen(call->target_dtype,
+                                  element(call->target_dtype, ranks[comm_group_index(group)] + 1000, i)) +
+                  sum;
         put(expected, call->target_dtype, i, narrow(call->target_dtype, sum));
     }
 }

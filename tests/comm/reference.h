@@ -22,8 +22,9 @@ void *reference_make(uint64_t count, enum dtype dtype);
 /* Elements of `rank`, from number `first` on. */
 void reference_fill(void *buffer, enum dtype dtype, uint32_t rank, uint64_t first, uint64_t count);
 
-/* What a reduction gives the member `me`: sums over `ranks`, in their order, and its own elements before, if call->add. */
-void reference_sum(void *expected, const struct comm_call *call, const uint32_t *ranks, uint32_t members,
-                   uint64_t first, uint64_t count, uint32_t me);
+/* What a reduction gives the member `me`: sums over the members of each node in their order, of the nodes in theirs, and its own
+ * elements before, if call->add. */
+void reference_sum(void *expected, const struct comm_call *call, const struct comm_group *group,
+                   uint64_t first, uint64_t count);
 
 #endif

@@ -9,7 +9,7 @@ static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 /* `skip` elements before the target, `skip` + 1 before the source. */
 static void compare_cast(enum dtype to, enum dtype from, float factor, uint64_t count, uint64_t skip,
-                         bool in_place) {
+                         bool in_place, uint32_t rows) {
     uint64_t seed = count + skip;
     struct pair source = pair_new(count * dtype_bytes(from), (skip + 1) * dtype_bytes(from)),
                 target = pair_new(count * dtype_bytes(to), skip * dtype_bytes(to));
@@ -18,7 +18,9 @@ static void compare_cast(enum dtype to, enum dtype from, float factor, uint64_t 
     for (int side = ON_GPU; side >= ON_HOST; side--) {
         struct cast_scaled_argument a = {.target = at(in_place ? &source : &target, (enum side)side),
                                          .source = at(&source, (enum side)side),
-                                         .count = count,
+                                         .count = rows ? count / 3 : count,
+                                         .step = count / 3 + 1,
+                                         .rows = rows,
                                          .factor = factor,
                                          .target_dtype = to,
                                          .source_dtype = from};
@@ -55,13 +57,14 @@ int main(void) {
         for (uint64_t skip = 0; skip < 5; skip++)
             for (int t = 0; t < 3; t++) {
                 for (int f = 0; f < 3; f++) {
-                    compare_cast(dtypes[t], dtypes[f], 0, counts[c], skip, false);
-                    compare_cast(dtypes[t], dtypes[f], 0.37f, counts[c], skip, false);
+                    compare_cast(dtypes[t], dtypes[f], 0, counts[c], skip, false, 0);
+                    compare_cast(dtypes[t], dtypes[f], 0.37f, counts[c], skip, false, 0);
+                    if (counts[c] > 2) compare_cast(dtypes[t], dtypes[f], 0.37f, counts[c], skip, false, 2);
                 }
-                compare_cast(dtypes[t], dtypes[t], -3.0f, counts[c], skip, true);
+                compare_cast(dtypes[t], dtypes[t], -3.0f, counts[c], skip, true, 0);
                 compare_gradient(dtypes[t], skip % 2, counts[c], skip / 2);
             }
-    compare_cast(DTYPE_U8, DTYPE_U8, 0, 77, 1, false);
+    compare_cast(DTYPE_U8, DTYPE_U8, 0, 77, 1, false, 0);
     gpu_close();
     return check_end();
 }

@@ -52,9 +52,12 @@ struct fake_cuda_counts {
 };
 void fake_cuda_counts(struct fake_cuda_counts *out);
 
-/* Of the stand-in for NCCL: communicators that ranks joined, and calls that were put on streams. */
+enum { FAKE_NCCL_RANKS_MAX = 16 };
+
+/* Of the stand-in for NCCL: communicators that ranks of this process joined, calls that they put on streams, and the bytes that they
+ * sent straight, by their numbers in the communicator and the receivers'. */
 struct fake_nccl_counts {
-    unsigned long long communicators, calls;
+    unsigned long long communicators, calls, sent[FAKE_NCCL_RANKS_MAX][FAKE_NCCL_RANKS_MAX];
 };
 void fake_nccl_counts(struct fake_nccl_counts *out);
 

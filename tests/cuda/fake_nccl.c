@@ -41,18 +41,21 @@
 #include "engine/comm/nccl/nccl_interface.h"
 #endif
 
-enum { RANKS_MAX = 16, PLACES = 4, PLACE_BYTES = 16 << 20 };
+enum { RANKS_MAX = FAKE_NCCL_RANKS_MAX, PLACES = 4, PLACE_BYTES = 16 << 20 };
 enum { ORDERS = 256, BESIDE_MAX = 8 };
 enum { FIRST_BYTES_MAX = 256 };
 
 enum kind { GATHER, SCATTER, BROADCAST, EXCHANGE };
+
+enum { MESSAGES_MAX = RANKS_MAX }; /* a rank sends in one group, and receives; several may go to one peer */
 
 struct record { /* of a call; alike on all members, but for what is sent to whom */
     enum kind kind;
     ncclDataType_t type;
     size_t count;
     int root;
-    size_t send_count[RANKS_MAX];
+    int sends, peer[MESSAGES_MAX];
+    size_t send_count[MESSAGES_MAX];
 };
 
 /* How many calls of the other communicators of its GPU a rank had issued before one call of this communicator. */
@@ -78,8 +81,10 @@ struct table {         /* the file's beginning; places of data follow, PLACES fo
 };
 
 struct part { /* where a rank's data are */
-    const void *source, *send[RANKS_MAX];
-    void *target, *receive[RANKS_MAX];
+    const void *source, *send[MESSAGES_MAX];
+    void *target, *receive[MESSAGES_MAX];
+    int receives, from[MESSAGES_MAX];
+    size_t receive_count[MESSAGES_MAX];
 };
 
 struct call { /* a piece of work on a stream */
@@ -220,9 +225,9 @@ static void show(const struct call *call, char *to) {
     if (r->kind == GATHER || (r->kind == BROADCAST && call->comm->rank == r->root))
         memcpy(to, call->part.source, bytes);
     if (r->kind == SCATTER) memcpy(to, call->part.source, (size_t)call->comm->count * bytes);
-    for (int q = 0; q < call->comm->count && r->kind == EXCHANGE; q++) {
-        memcpy(to, call->part.send[q], r->send_count[q] * bytes_of[r->type]);
-        to += r->send_count[q] * bytes_of[r->type];
+    for (int i = 0; i < r->sends; i++) {
+        memcpy(to, call->part.send[i], r->send_count[i] * bytes_of[r->type]);
+        to += r->send_count[i] * bytes_of[r->type];
     }
 }
 
@@ -230,7 +235,7 @@ static size_t shown_bytes(const struct call *call) {
     const struct record *r = &call->record;
     size_t count = r->kind == SCATTER ? (size_t)call->comm->count * r->count : r->count;
     if (r->kind == EXCHANGE) count = 0;
-    for (int q = 0; q < call->comm->count && r->kind == EXCHANGE; q++) count += r->send_count[q];
+    for (int i = 0; i < r->sends; i++) count += r->send_count[i];
     return count * bytes_of[r->type];
 }
 
@@ -284,13 +289,21 @@ static void take_sum(const struct call *call) {
     }
 }
 
-/* Member q's for this rank stands behind what it sends to those before. */
-static void take_exchanged(const struct call *call, int q) {
+/* What two members send each other in a group meets in order. A message that nobody sends never comes. */
+static void take_exchanged(const struct call *call, int i) {
+    int q = call->part.from[i], skip = 0;
     const struct record *theirs = record_of(call, q);
     size_t each = bytes_of[call->record.type], before = 0;
-    for (int r = 0; r < call->comm->rank; r++) before += theirs->send_count[r];
-    memcpy(call->part.receive[q], place(call->comm, q, call->sequence) + before * each,
-           theirs->send_count[call->comm->rank] * each);
+    for (int k = 0; k < i; k++) skip += call->part.from[k] == q;
+    for (int k = 0; k < theirs->sends; before += theirs->send_count[k++]) {
+        if (theirs->peer[k] != call->comm->rank || skip-- > 0) continue;
+        size_t count = call->part.receive_count[i];
+        if (theirs->send_count[k] != count) break;
+        memcpy(call->part.receive[i], place(call->comm, q, call->sequence) + before * each, count * each);
+        return;
+    }
+    fprintf(stderr, "fake nccl: rank %d receives what rank %d does not send\n", call->comm->rank, q);
+    abort();
 }
 
 static void run_take(void *argument) {
@@ -304,8 +317,8 @@ static void run_take(void *argument) {
         if (r->kind == GATHER)
             memcpy((char *)call->part.target + (size_t)q * bytes, place(call->comm, q, call->sequence),
                    bytes);
-        if (r->kind == EXCHANGE) take_exchanged(call, q);
     }
+    for (int i = 0; i < call->part.receives; i++) take_exchanged(call, i);
     atomic_store(&call->comm->table->rank[call->comm->rank].taken[call->sequence % PLACES],
                  call->sequence + 1);
 }
@@ -317,9 +330,11 @@ static bool reaches(const struct call *call) {
     const struct record *r = &call->record;
     size_t each = bytes_of[r->type], bytes = r->count * each, members = (size_t)call->comm->count;
     bool all = true;
-    for (int q = 0; q < call->comm->count && r->kind == EXCHANGE; q++)
-        all = all && (!r->send_count[q] || (driver.reaches(call->part.send[q], r->send_count[q] * each) &&
-                                            driver.reaches(call->part.receive[q], r->send_count[q] * each)));
+    for (int i = 0; i < r->sends; i++)
+        all = all && (!r->send_count[i] || driver.reaches(call->part.send[i], r->send_count[i] * each));
+    for (int i = 0; i < call->part.receives; i++)
+        all = all && (!call->part.receive_count[i] ||
+                      driver.reaches(call->part.receive[i], call->part.receive_count[i] * each));
     if (r->kind == EXCHANGE || !bytes) return all;
     return driver.reaches(call->part.source, r->kind == SCATTER ? members * bytes : bytes) &&
            driver.reaches(call->part.target, r->kind == GATHER ? members * bytes : bytes);
@@ -361,6 +376,9 @@ static ncclResult_t put_on_stream(struct ncclComm *comm) {
     struct call call = comm->held;
     comm->holds = false;
     counts.calls++;
+    for (int i = 0; i < call.record.sends; i++)
+        counts.sent[comm->rank][call.record.peer[i]] +=
+            call.record.send_count[i] * bytes_of[call.record.type];
     bool in_order = issue_in_order(comm);
     pthread_mutex_unlock(&mutex);
     if (!in_order)
@@ -567,8 +585,9 @@ ncclResult_t ncclGroupStart(void) {
     return ncclSuccess;
 }
 
-static ncclResult_t join_group(ncclComm_t comm, ncclDataType_t type, int peer, cudaStream_t stream) {
-    if (!depth || peer < 0 || peer >= comm->count ||
+static ncclResult_t join_group(ncclComm_t comm, ncclDataType_t type, int peer, int messages,
+                               cudaStream_t stream) {
+    if (!depth || messages == MESSAGES_MAX || peer < 0 || peer >= comm->count ||
         (grouped && (grouped != comm || grouped_record.type != type)))
         return fail(ncclInvalidUsage,
                     "this stand-in sends and receives in groups of one communicator and type");
@@ -578,15 +597,21 @@ static ncclResult_t join_group(ncclComm_t comm, ncclDataType_t type, int peer, c
 
 ncclResult_t ncclSend(const void *source, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    ncclResult_t result = join_group(comm, type, peer, stream);
-    if (result == ncclSuccess) grouped_part.send[peer] = source, grouped_record.send_count[peer] = count;
+    struct record *r = &grouped_record;
+    ncclResult_t result = join_group(comm, type, peer, r->sends, stream);
+    if (result != ncclSuccess) return result;
+    grouped_part.send[r->sends] = source;
+    r->peer[r->sends] = peer, r->send_count[r->sends++] = count;
     return result;
 }
 
 ncclResult_t ncclRecv(void *target, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    ncclResult_t result = join_group(comm, type, peer, stream);
-    if (result == ncclSuccess) grouped_part.receive[peer] = target;
+    struct part *p = &grouped_part;
+    ncclResult_t result = join_group(comm, type, peer, p->receives, stream);
+    if (result != ncclSuccess) return result;
+    p->receive[p->receives] = target;
+    p->from[p->receives] = peer, p->receive_count[p->receives++] = count;
     return result;
 }
 
@@ -594,6 +619,6 @@ ncclResult_t ncclGroupEnd(void) {
     if (--depth) return ncclSuccess;
     if (aborted_in) return give_back(aborted_in);
     if (!grouped) return ncclSuccess;
-    grouped_record.count = grouped_record.send_count[0];
+    for (int i = 0; i < grouped_record.sends; i++) grouped_record.count += grouped_record.send_count[i];
     return attend(grouped, &grouped_record, &grouped_part, grouped_stream);
 }

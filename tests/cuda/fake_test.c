@@ -56,7 +56,8 @@ static void give_pageable(void) {
 static void give_freed(void) {
     CUdeviceptr freed = clear_memory(400);
     d->cuMemFree(freed);
-    struct cast_scaled_argument a = {(void *)(uintptr_t)freed, (void *)(uintptr_t)freed, 100, 2, 0, 0};
+    struct cast_scaled_argument a = {
+        .target = (void *)(uintptr_t)freed, .source = (void *)(uintptr_t)freed, .count = 100, .factor = 2};
     gpu_launch(&kernel_cast_scaled, &a);
 }
 

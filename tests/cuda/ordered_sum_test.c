@@ -1,4 +1,4 @@
-/* Sums over ranks in their order, added or not, and the norm of what is written: the host's bits. */
+/* Sums over ranks in their order, over nodes first for even counts, added or not, and the norm of what is written: the host's bits. */
 #include <sys/mman.h>
 
 #include "tests/check.h"
@@ -19,6 +19,7 @@ static struct ordered_sum_argument argument_of(const struct form *f, uint32_t ra
                                      .target = at(target, side),
                                      .sums = f->norms ? at(sums, side) : NULL,
                                      .input_count = ranks,
+                                     .node_inputs = ranks > 2 && count % 2 == 0 ? (ranks + 6) / 5 : 0,
                                      .dtype = f->dtype,
                                      .target_dtype = f->target_dtype,
                                      .add = f->add};

@@ -8,7 +8,7 @@
 #include "kernels/quantize.h"
 #include "tests/kernels/random.h"
 
-enum { MEMBERS = 3 };
+enum { MEMBERS = 4 };
 
 /* Blocks of ordinary numbers, of all zeros, of nearly nothing, with an inf or a NaN, and over many powers of two. */
 static void fill_blocks(const struct pair *x, enum dtype dtype, uint64_t *seed) {
@@ -24,11 +24,13 @@ static void fill_blocks(const struct pair *x, enum dtype dtype, uint64_t *seed) 
 }
 
 static void quantize_both(const struct pair *code, uint64_t code_at, const struct pair *x, enum dtype dtype,
-                          uint64_t count, enum code_format format) {
+                          uint64_t count, enum code_format format, uint32_t rows) {
     for (int side = ON_GPU; side >= ON_HOST; side--) {
         struct quantize_codes_argument q = {.code = (char *)at(code, (enum side)side) + code_at,
                                             .source = at(x, (enum side)side),
                                             .count = count,
+                                            .step = count + 1,
+                                            .rows = rows,
                                             .dtype = dtype,
                                             .format = format};
         run_on((enum side)side, &kernel_quantize_codes, &q);
@@ -36,11 +38,13 @@ static void quantize_both(const struct pair *code, uint64_t code_at, const struc
 }
 
 static void dequantize_both(const struct pair *code, const struct pair *y, enum dtype dtype, uint64_t count,
-                            enum code_format format) {
+                            enum code_format format, uint32_t rows) {
     for (int side = ON_GPU; side >= ON_HOST; side--) {
         struct dequantize_codes_argument d = {.target = at(y, (enum side)side),
                                               .code = at(code, (enum side)side),
                                               .count = count,
+                                              .step = count + 1,
+                                              .rows = rows,
                                               .dtype = dtype,
                                               .format = format};
         run_on((enum side)side, &kernel_dequantize_codes, &d);
@@ -48,12 +52,13 @@ static void dequantize_both(const struct pair *code, const struct pair *y, enum 
 }
 
 static void sum_both(const struct pair *code, const struct pair *y, enum dtype dtype, uint64_t count,
-                     enum code_format format, bool add) {
+                     enum code_format format, bool add, uint32_t node_members) {
     for (int side = ON_GPU; side >= ON_HOST; side--) {
         struct dequantize_sum_argument m = {.target = at(y, (enum side)side),
                                             .codes = at(code, (enum side)side),
                                             .count = count,
                                             .members = MEMBERS,
+                                            .node_members = node_members,
                                             .dtype = dtype,
                                             .format = format,
                                             .add = add};
@@ -73,15 +78,19 @@ static void compare(enum dtype dtype, enum code_format format, uint64_t count, u
             pair_fill(&x, dtype, &seed);
         else
             fill_blocks(&x, dtype, &seed);
-        quantize_both(&code, m * each, &x, dtype, count, format);
+        quantize_both(&code, m * each, &x, dtype, count, format, 0);
     }
     int same = pair_same(&code, "code");
-    dequantize_both(&code, &y, dtype, count, format);
+    dequantize_both(&code, &y, dtype, count, format, 0);
     same &= pair_same(&y, "values");
-    sum_both(&code, &y, dtype, count, format, false);
+    sum_both(&code, &y, dtype, count, format, false, 2);
     same &= pair_same(&y, "sum");
-    sum_both(&code, &y, dtype, count, format, true);
+    sum_both(&code, &y, dtype, count, format, true, 0);
     same &= pair_same(&y, "sum, added");
+    uint64_t row = count / 3; /* two rows, with an element between them */
+    if (row)
+        quantize_both(&code, 0, &x, dtype, row, format, 2), dequantize_both(&code, &y, dtype, row, format, 2);
+    same &= pair_same(&code, "codes of rows") & pair_same(&y, "values of rows");
     if (!same)
         fprintf(stderr, "  %s, %s, %d elements at %d\n", dtype_name(dtype), code_format_name(format),
                 (int)count, (int)skip);

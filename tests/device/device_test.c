@@ -132,7 +132,7 @@ enum { CELLS = 5 };
 
 /* A kernel that every device has: *to = *from * factor. */
 static struct device_work scale_work(const float *from, float *to, float factor) {
-    struct cast_scaled_argument a = {to, from, 1, factor, DTYPE_F32, DTYPE_F32};
+    struct cast_scaled_argument a = {.target = to, .source = from, .count = 1, .factor = factor};
     struct device_work work = {.kernel = &kernel_cast_scaled,
                                .reads = 1,
                                .writes = 1,

@@ -768,6 +768,12 @@ static void nccl(void) {
     s.tiers = CPU ", \"zero_hpz_partition_size\": 2, \"zero_quantized_weights\": \"fp8_e4m3\"";
     run_always("nccl, a second shard, codes in fp8", s);
     for (uint32_t stage = 0; stage < 4; stage += 3) {
+        s = setup(stage, 4);
+        s.comm = ", \"node_ranks\": 2", s.device_comm = ", \"transport\": \"nccl\", \"node_ranks\": 2";
+        s.after = is_nccl, s.compute = ZERO_BF16;
+        run_always("nccl, two nodes", s);
+    }
+    for (uint32_t stage = 0; stage < 4; stage += 3) {
         s = setup(stage, 3);
         s.device_comm = transport, s.after = is_nccl, s.muon = 1, s.tiers = stage ? CPU : NULL;
         run_always("nccl, matrices", s);

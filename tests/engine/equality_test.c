@@ -191,6 +191,23 @@ static void tensors(void) {
     }
 }
 
+/* Four ranks in nodes of two add as two groups of ranks with a copy each do: over the nodes, then the nodes. */
+static void nodes(void) {
+    struct toy_setup s = toy_setup_default();
+    s.ranks = 4, s.shard_ranks = 2, s.micro_steps = 1, s.compute = ZERO_F32;
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        static struct toy_result plain, copies;
+        s.comm = ", \"node_ranks\": 2", s.tiers = NULL;
+        compare(&s);
+        toy_train(&s, &plain);
+        s.comm = NULL, s.tiers = "\"mics_shard_size\": 2";
+        toy_train(&s, &copies);
+        CHECK_STRING(plain.hash, copies.hash);
+    }
+    s.stage = 3, s.comm = ", \"node_ranks\": 2", s.tiers = "\"zero_hpz_partition_size\": 2";
+    compare(&s);
+}
+
 static zero_status flat(zero_engine *engine, uint32_t param, zero_param *out) {
     if (toy_params[param].columns == 1) out->dims = 1;
     return ZERO_OK;
@@ -233,5 +250,6 @@ int main(void) {
     matrices();
     matrices_are_refused();
     tensors();
+    nodes();
     return check_end();
 }

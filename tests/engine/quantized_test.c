@@ -303,14 +303,18 @@ static void train(struct toy_setup *s, const char *zero, char first[33]) {
 
 static void one_class(struct toy_setup *s) {
     char gradients[33] = "", groups[33] = "", weights[33] = "", both[33] = "", fp8_weights[33] = "",
-         some[33] = "";
+         some[33] = "", nodes[33] = "";
     s->tiers = NULL, s->stage = 0;
     toy_train(s, &exact);
     for (s->stage = 0; s->stage <= 3; s->stage++) {
         s->depth = s->stage;
         train(s, s->stage % 2 ? GRADIENTS NVME : GRADIENTS CPU, gradients);
         train(s, GRADIENTS ", \"mics_shard_size\": 2", groups);
+        s->comm = ", \"node_ranks\": 2"; /* adds over pairs first, but codes other blocks than groups do */
+        train(s, GRADIENTS, nodes);
+        s->comm = NULL;
     }
+    if (s->compute == ZERO_F32) CHECK(strcmp(nodes, gradients) != 0);
     s->stage = 3;
     train(s, GRADIENTS ", \"zero_hpz_partition_size\": 2", gradients); /* it adds over all ranks in order */
     for (s->depth = 0; s->depth <= 2; s->depth++) {

@@ -29,7 +29,7 @@ struct timeline {
     struct zero_error *error;
     uint64_t now, computing_until; /* computing_until: 0: the host waits */
     /* When the started operations end. */
-    uint64_t inside_free, between_free, update_free, core_free, norm_free;
+    uint64_t inside_free, between_free, levels_free, update_free, core_free, norm_free;
     struct speeds_turns drive;
     uint64_t memory_ns;          /* speeds_pass, of the host */
     uint64_t store_ns, fetch_ns; /* when the last checkpoint has left, and when the next one is there */
@@ -81,11 +81,12 @@ static struct speeds_call calls_ns(struct timeline *t, const struct operation *o
         const struct comm_group *group = t->e.shape.group[round.axes][op->stream];
         uint32_t ranks = comm_group_size(group),
                  nodes = speeds_nodes(&t->speeds, comm_group_ranks(group), ranks);
-        struct comm_sent sent = comm_call_sent(&call, ranks);
-        struct speeds_call one = speeds_collective(&t->speeds, ranks, nodes, sent.bytes, 0, !gathers);
+        struct comm_sent sent = comm_call_sent(group, &call);
+        struct speeds_call one = speeds_collective(&t->speeds, ranks, nodes, &sent, 0, !gathers);
         t->price.wire_bytes += sent.bytes;
         *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
         all.inside_ns += one.inside_ns, all.between_ns += one.between_ns;
+        all.in_turn |= one.in_turn;
     }
     return all;
 }
@@ -93,8 +94,8 @@ static struct speeds_call calls_ns(struct timeline *t, const struct operation *o
 /* Each rank sends its contribution to a step to all other ranks. */
 static struct speeds_call agreement_ns(const struct timeline *t) {
     uint32_t ranks = t->o->blueprint->ranks;
-    return speeds_collective(&t->speeds, ranks, t->o->nodes, (ranks - 1) * sizeof(struct agreement), 0,
-                             false);
+    const struct comm_sent sent = {.ring = (ranks - 1) * sizeof(struct agreement)};
+    return speeds_collective(&t->speeds, ranks, t->o->nodes, &sent, 0, false);
 }
 
 /* True if the host updates for a discrete device. */
@@ -172,13 +173,19 @@ static uint64_t host_moves(struct timeline *t, uint64_t from, uint64_t bytes) {
     return t->update_free;
 }
 
-/* Links inside and between nodes work at the same time. */
+/* Links inside and between nodes work at the same time, but for sums by levels, whose calls are on one stream. */
 static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_call call) {
-    uint64_t longer = max64(call.inside_ns, call.between_ns), finish = from;
+    uint64_t longer =
+        call.in_turn ? call.inside_ns + call.between_ns : max64(call.inside_ns, call.between_ns);
+    if (call.in_turn) from = max64(from, t->levels_free);
+    uint64_t finish = from;
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_LINK, longer);
     t->busy[RESOURCE_LINK] += longer;
     if (call.inside_ns) finish = take(from, &t->inside_free, call.inside_ns);
-    return call.between_ns ? max64(finish, take(from, &t->between_free, call.between_ns)) : finish;
+    if (call.between_ns)
+        finish = max64(finish, take(call.in_turn ? finish : from, &t->between_free, call.between_ns));
+    if (call.in_turn) t->levels_free = finish;
+    return finish;
 }
 
 /* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host

@@ -186,6 +186,8 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.device_bytes = pick(&d, 2) ? UINT64_MAX : pick(&d, 8000);
     choose_outcomes(s, &d);
     choose_whole(c, &d);
+    s->terms.node_ranks = s->speeds.node_ranks;
+    s->levels = pick(&d, 2);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,

@@ -11,10 +11,10 @@ bool rank_on_host(const struct rank *rank, const void *data) {
 static uint64_t bytes_ns(struct rank *rank, const struct device_work *w) {
     const struct speeds *s = &rank->run->setup->speeds;
     uint64_t host = 0, device = 0, now = rank->run->clock.now_ns;
-    for (int i = 0; i < w->reads; i++)
-        *(rank_on_host(rank, w->read[i].data) ? &host : &device) += w->read[i].bytes;
-    for (int i = 0; i < w->writes; i++)
-        *(rank_on_host(rank, w->write[i].data) ? &host : &device) += w->write[i].bytes;
+    struct device_span span;
+    bool read;
+    for (uint32_t i = 0; device_work_place(w, i, &span, &read); i++)
+        *(rank_on_host(rank, span.data) ? &host : &device) += span.bytes;
     if (!host) return speeds_ns(device, s->device_bytes_per_s);
     if (!s->bus_bytes_per_s) return speeds_ns(host + device, s->host_bytes_per_s);
     uint64_t passed = speeds_pass(s, &rank->memory_ns, now, host) - now,

@@ -266,6 +266,7 @@ zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, st
     if (shards) r.setup.terms.mesh[AXIS_SHARD] = shards, r.setup.terms.mesh[AXIS_REPLICATE] = ranks / shards;
     r.setup.speeds = machine_speeds(&job->machine, node_ranks, b->terms.precision.compute);
     r.setup.speeds.node_ranks = job->machine.node_ranks;
+    r.setup.levels = !job->machine.device.is_host;
     r.setup.segments = segments_of(job);
     r.setup.segments.in_use = work_recomputes_in_use(b, job->recompute);
     r.setup.work = r.work;

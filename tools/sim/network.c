@@ -11,18 +11,19 @@ static bool has_member(const struct sim_meeting *m, uint32_t rank) {
 static struct speeds_call call_of(const struct run *run, const struct sim_meeting *m) {
     const struct speeds *s = &run->setup->speeds;
     bool host = rank_on_host(&run->rank[m->poster], m->source);
-    struct speeds_call c = speeds_collective(s, m->members, speeds_nodes(s, m->ranks, m->members), m->bytes,
+    struct speeds_call c = speeds_collective(s, m->members, speeds_nodes(s, m->ranks, m->members), &m->sent,
                                              host && !m->reduces ? m->source_bytes : 0, m->reduces);
     if (run->blueprint.plan.terms->discrete) c.inside_ns += speeds_ns(m->own_bytes, s->device_bytes_per_s);
     uint32_t percent = run->faults.slow_percent;
     if (!sim_fault_on(&run->faults, SIM_SLOW) || m->members == 1 || !has_member(m, run->faults.slow))
         return c;
-    return (struct speeds_call){c.inside_ns * percent / 100, c.between_ns * percent / 100};
+    c.inside_ns = c.inside_ns * percent / 100, c.between_ns = c.between_ns * percent / 100;
+    return c;
 }
 
-/* Returns when the members' links have sent their bytes. The call begins when all these links are free. */
-static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum link link, uint64_t ns) {
-    uint64_t begin = run->clock.now_ns;
+/* Returns when the members' links have sent their bytes, from `begin` on, when all these links are free. */
+static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum link link, uint64_t begin,
+                           uint64_t ns) {
     if (!ns) return begin;
     for (uint32_t i = 0; i < m->members; i++)
         if (run->rank[m->ranks[i]].link_free_ns[link] > begin)
@@ -33,8 +34,8 @@ static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum li
 
 /* Returns when a call ends. */
 static uint64_t transfer(struct run *run, const struct sim_meeting *m, const struct speeds_call *c) {
-    uint64_t inside = take_links(run, m, LINK_INSIDE, c->inside_ns);
-    uint64_t between = take_links(run, m, LINK_BETWEEN, c->between_ns);
+    uint64_t now = run->clock.now_ns, inside = take_links(run, m, LINK_INSIDE, now, c->inside_ns);
+    uint64_t between = take_links(run, m, LINK_BETWEEN, c->in_turn ? inside : now, c->between_ns);
     return inside > between ? inside : between;
 }
 

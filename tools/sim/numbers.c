@@ -1,6 +1,6 @@
 /* Numbers for a simulation with data: a gradient that is a function of step, micro-step, rank, parameter, element and
- * weight; and the result of serial training with it. Serial training knows no stages, shards or streams: it adds ranks
- * in order, and micro-steps before or after the ranks, as the accumulation mode says. In fp32. */
+ * weight; and the result of serial training with it. Serial training knows no stages, shards or streams: it adds the ranks of
+ * each node in order, then the nodes, and micro-steps before or after the ranks, as the accumulation mode says. In fp32. */
 #include "tools/sim/sim.h"
 
 #include <inttypes.h>
@@ -107,37 +107,60 @@ static void add(float *into, const float *x, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) into[i] += x[i];
 }
 
-/* Sums gradients [from, until) as one reduction over ranks [first, end) does. */
+/* A sum over members, `step` ranks apart. They follow one another; those of each node are added first. */
+struct levels {
+    uint32_t each, members; /* of a node; added so far */
+    float *node, *sum;
+};
+
+static struct levels levels_begin(const struct sim_setup *s, uint32_t members, uint32_t step, float *node,
+                                  float *sum, uint64_t count) {
+    uint32_t each = s->terms.node_ranks % step ? 1 : s->terms.node_ranks / step;
+    memset(node, 0, count * sizeof *node);
+    memset(sum, 0, count * sizeof *sum);
+    return (struct levels){each && members % each == 0 ? each : members, 0, node, sum};
+}
+
+static void levels_add(struct levels *l, const float *x, uint64_t count) {
+    add(l->node, x, count);
+    if (++l->members % l->each) return;
+    add(l->sum, l->node, count);
+    memset(l->node, 0, count * sizeof *l->node);
+}
+
+/* Sums gradients [from, until) as one reduction over `width` ranks from `first` on does. scratch: two times the parameter. */
 static void add_ranks(const struct sim_setup *s, uint32_t owner, uint32_t step, uint32_t from, uint32_t until,
-                      uint32_t first, uint32_t end, const float *weights, float *own, float *sum) {
+                      uint32_t first, uint32_t width, const float *weights, float *scratch, float *sum) {
     uint64_t count = s->model->param[owner].count;
-    for (uint32_t r = first; r < end; r++) {
+    float *own = scratch, *node = own + count;
+    struct levels levels = levels_begin(s, width, 1, node, sum, count);
+    for (uint32_t r = first; r < first + width; r++) {
         memset(own, 0, count * sizeof *own);
         for (uint32_t k = from; k < until; k++) add_one(s, owner, r, step, k, weights, own);
-        add(sum, own, count);
+        levels_add(&levels, own, count);
     }
 }
 
 /* If the gradient is not reduced over both axes at once, each group of ranks that shares one copy makes its sum first;
- * then the groups' sums are added. `scratch`: three times the parameter. */
+ * then the groups' sums are added. `scratch`: five times the parameter. */
+
 static void sum_gradient(const struct sim_setup *s, uint32_t owner, uint32_t step, const float *weights,
                          float *scratch, float *total) {
     uint64_t count = s->model->param[owner].count;
-    float *own = scratch, *reduced = own + count, *row = reduced + count;
+    float *reduced = scratch + 2 * count, *row = reduced + count, *rows = row + count;
     bool whole = s->terms.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
     uint32_t ranks = s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE],
              width = whole ? ranks : s->terms.mesh[AXIS_SHARD];
     uint32_t uses = uses_of(s, owner), all = uses * s->terms.micro_steps;
-    memset(total, 0, count * sizeof *total);
+    struct levels levels = levels_begin(s, ranks / width, width, rows, total, count);
     for (uint32_t first = 0; first < ranks; first += width) {
         memset(row, 0, count * sizeof *row);
         for (uint32_t from = 0, end; from < all; from = end) {
             end = reduction_end(s, uses, from);
-            memset(reduced, 0, count * sizeof *reduced);
-            add_ranks(s, owner, step, from, end, first, first + width, weights, own, reduced);
+            add_ranks(s, owner, step, from, end, first, width, weights, scratch, reduced);
             add(row, reduced, count);
         }
-        add(total, row, count);
+        levels_add(&levels, row, count);
     }
 }
 
@@ -220,7 +243,7 @@ static bool open_trained(const struct numbers *n, struct trained *t) {
     for (uint32_t p = 0; p < m->params; p++) {
         uint64_t count = m->param[p].count;
         if (m->param[p].tied_to) continue;
-        t[p].weights = calloc(7 * count + matrix_scratch(n->setup, &m->param[p]), sizeof(float));
+        t[p].weights = calloc(9 * count + matrix_scratch(n->setup, &m->param[p]), sizeof(float));
         if (!t[p].weights) return false;
         fill((void *)n, m->param[p].name, 0, count, t[p].weights);
         if (m->param[p].flags & ZERO_FROZEN) continue;

@@ -74,7 +74,11 @@ static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, 
         bool same_row = k / shards == r->index / shards, same_column = k % shards == r->index % shards;
         if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row)) ranks[count++] = k;
     }
-    return comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
+    zero_status status = comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
+    if (!status)
+        comm_group_place(r->group[axes][stream], r->run->setup->terms.node_ranks,
+                         axes & AXES_SHARD ? 1 : shards);
+    return status;
 }
 
 /* Opens groups in the engine's order (engine/api/commit.c), because messages name groups by that order. */

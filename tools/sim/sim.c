@@ -118,6 +118,7 @@ static zero_status open_ranks(struct run *run, struct zero_error *error) {
                                   .without_data = !s->host,
                                   .without_staging = !s->staging,
                                   .one_order = s->one_order,
+                                  .levels = s->levels,
                                   .network = &run->network};
     run->rank = calloc(run->ranks, sizeof *run->rank);
     run->agreed = calloc(s->steps, sizeof *run->agreed);

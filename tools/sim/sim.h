@@ -63,6 +63,7 @@ struct sim_setup {
     struct optimizer_params other_params[2];
     double clip;   /* 0: none */
     bool staging;  /* reductions need scratch, as with MPI */
+    bool levels;   /* and send by levels, as with NCCL */
     bool evaluate; /* an evaluation pass after every micro-step and every step */
     /* left out of every step's first micro-step (vertical: of all), only without segments; -1: none */
     int32_t skip_unit;

@@ -18,6 +18,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     mirror->mirrored = options->mirrors;
     comm_failure_init(&mirror->failure);
     comm->failure = &mirror->failure;
+    comm->levels = options->mirrors->levels;
     return ZERO_OK;
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/comm/local/part.h"
 #include "engine/comm/shape.h"
+#include "engine/comm/staged.h"
 #include "engine/comm/transport.h"
 
 /* A posted buffer and a copy of its content at the time of the post. */
@@ -47,7 +48,7 @@ struct sim_world {
     uint32_t size;
     uint64_t random;
     double completion;
-    bool without_data, without_staging;
+    bool without_data, without_staging, levels;
     /* By pair of ranks: the hash of the calls that the first one has posted and the second one posts. NULL without one order. */
     uint64_t *common;
     const struct sim_network *network;
@@ -85,6 +86,7 @@ struct sim_world *sim_world_create(const struct sim_options *options) {
     world->completion = options->completion > 0 ? options->completion : 1;
     world->without_data = options->without_data;
     world->without_staging = options->without_staging;
+    world->levels = options->levels;
     world->network = options->network;
     comm_failure_init(&world->failure);
     return world;
@@ -127,6 +129,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     comm->failure = &world->failure;
     comm->without_data = world->without_data;
     comm->one_order = world->common;
+    comm->levels = world->levels;
     return ZERO_OK;
 }
 
@@ -165,10 +168,10 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {}
 
 /* ---- posting ---- */
 
-/* As much as transport mpi needs for an ordered reduction, so that tests with sim also test the plan of the staging. */
+/* As much as transports mpi and nccl need, so that tests with sim also test the plan of the staging. */
 static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
     if (!shape_reduces(call) || world_of(group->comm)->without_staging) return 0;
-    return group->count * shape_share(call, group->count) * dtype_bytes(call->dtype);
+    return staged_bytes(group, call);
 }
 
 static struct sim_call *call_create(const struct comm_group *group, uint64_t sequence) {
@@ -270,7 +273,7 @@ static void meet(const struct sim_network *network, const struct comm_work *work
                                   .poster = work->group->comm->rank,
                                   .source = work->call.source,
                                   .source_bytes = shape_source_bytes(&work->call, call->count),
-                                  .bytes = comm_call_sent(&work->call, call->count).bytes,
+                                  .sent = comm_call_sent(work->group, &work->call),
                                   .reduces = shape_reduces(&work->call),
                                   .own_bytes = own_bytes(&work->call, call->count)};
     network->meet(network->user, &meeting, call->done_at_ns);

@@ -77,6 +77,7 @@ static zero_status sum_on_device(struct comm_work *w, uint32_t members, const vo
                                      .target = (char *)call->target + into * dtype_bytes(call->target_dtype),
                                      .sums = call->norm.sums,
                                      .input_count = members,
+                                     .node_inputs = members / w->group->nodes,
                                      .dtype = call->dtype,
                                      .target_dtype = call->target_dtype,
                                      .add = call->add};
@@ -132,6 +133,7 @@ zero_status part_sum(struct comm_work *work, uint32_t members, const void *const
     ordered_sum(&(struct ordered){
         .inputs = pointers,
         .input_count = members,
+        .node_inputs = members / work->group->nodes,
         .dtype = call->dtype,
         .target_dtype = call->target_dtype,
         .target = (char *)call->target + into * dtype_bytes(call->target_dtype),

@@ -11,7 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct comm;
+#include "engine/comm/comm.h"
+
 struct sim_world;
 
 /* A call that all of its members have posted. */
@@ -21,7 +22,7 @@ struct sim_meeting {
     uint32_t poster;    /* world rank of the member that posted last */
     const void *source; /* the source of `poster`: source_bytes bytes */
     uint64_t source_bytes;
-    uint64_t bytes; /* that each member sends (struct comm_counters) */
+    struct comm_sent sent; /* by each member */
     bool reduces;
     uint64_t own_bytes; /* of a reduction of one member: what its sum reads and writes */
 };
@@ -41,6 +42,7 @@ struct sim_options {
     double completion;
     bool without_data;    /* calls have no buffers: sizes and order only */
     bool without_staging; /* reductions need no staging */
+    bool levels;          /* reductions send by levels, as transport nccl's */
     /* comm_one_order; two ranks that post their common calls in different orders get ZERO_E_DIVERGED */
     bool one_order;
     const struct sim_network *network; /* decides when calls complete, instead of `completion`; or NULL */

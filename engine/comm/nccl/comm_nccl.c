@@ -10,7 +10,8 @@
  * issue the steps in the same order. A step is issued when NCCL has accepted the step before it (in non-blocking mode,
  * NCCL may still be busy with that step). The next call's steps follow after all steps of this call. After the last
  * step the stream is recorded; the call is done when this record is. An `ordered` reduction is an exchange of shares
- * and the kernel ordered_sum; a `native` reduction is NCCL's reduce-scatter.
+ * and the kernel ordered_sum, and on several nodes both once more, by levels (staged.h); a `native` reduction is NCCL's
+ * reduce-scatter.
  *
  *   QUEUED --issue--> step 0, 1, ... --record--> ISSUED --ticket--> DONE
  *
@@ -124,10 +125,6 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     comm_of(work->group)->idles = 0;
     *out_done = true;
     return ZERO_OK;
-}
-
-static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
-    return nccl_alone(group) ? 0 : staged_bytes(group, call);
 }
 
 static zero_status post(struct comm_work *work) {
@@ -342,13 +339,14 @@ static void announce(struct comm *comm) {
 
 const struct comm_ops comm_nccl_ops = {
     .name = "nccl",
+    .levels = true,
     .comm_bytes = sizeof(struct nccl_comm),
     .group_bytes = sizeof(struct nccl_group),
     .open = open_comm,
     .close = close_comm,
     .group_open = group_open,
     .group_close = group_close,
-    .staging_bytes = staging_bytes,
+    .staging_bytes = staged_between,
     .post = post,
     .test = test,
     .in_order = in_order,

@@ -18,7 +18,7 @@ struct nccl_comm {
     uint32_t idles;          /* calls of idle since the last completed call */
 };
 
-enum { STEPS_MAX = 5 };
+enum { STEPS_MAX = 7 };
 
 typedef zero_status (*step_fn)(struct comm_work *work);
 

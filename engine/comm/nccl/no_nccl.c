@@ -1,5 +1,5 @@
 /* Transport nccl in a build without CUDA. */
-#include "engine/comm/transport.h"
+#include "engine/comm/staged.h"
 
 static zero_status open_comm(struct comm *comm, const struct comm_options *options,
                              struct zero_error *error) {
@@ -7,4 +7,9 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
                      "comm nccl: this build has no CUDA: build where the CUDA toolkit is, or use mpi");
 }
 
-const struct comm_ops comm_nccl_ops = {.name = "nccl", .comm_bytes = sizeof(struct comm), .open = open_comm};
+/* For plans. */
+const struct comm_ops comm_nccl_ops = {.name = "nccl",
+                                       .levels = true,
+                                       .comm_bytes = sizeof(struct comm),
+                                       .open = open_comm,
+                                       .staging_bytes = staged_between};

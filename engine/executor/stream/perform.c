@@ -3,6 +3,8 @@
  * are work of the device: this code never reads the device's memory. */
 #include "engine/executor/stream/stream.h"
 
+#include <string.h>
+
 #include "engine/executor/drive/drive.h"
 #include "engine/executor/work/work.h"
 #include "engine/model/lent.h"
@@ -13,12 +15,36 @@ static zero_status test_device(struct executor *e, struct item *item, bool *out_
     return e->m.device->ops->test(e->m.device, item->ticket, out_done, &e->error);
 }
 
+static zero_status test_call(struct executor *e, struct comm_work *work, bool *out_done) {
+    zero_status status = comm_test(work, out_done);
+    if (status) error_pass(&e->error, comm_work_error(work));
+    return status;
+}
+
+/* The calls of earlier rounds. */
+static zero_status test_queued(struct executor *e, struct item *item, bool *out_done) {
+    zero_status status = ZERO_OK;
+    *out_done = true;
+    while (item->queued_count && *out_done && !status) {
+        status = test_call(e, item->queued[0], out_done);
+        if (*out_done) memmove(item->queued, item->queued + 1, --item->queued_count * sizeof *item->queued);
+    }
+    return status;
+}
+
 /* The call of a rank that is alone may be a job. */
 static zero_status test_comm(struct executor *e, struct item *item, bool *out_done) {
-    zero_status status = item->job ? job_test(e, item, out_done) : ZERO_OK;
-    if (item->job) return status;
-    status = comm_test(item->work, out_done);
-    if (status) error_pass(&e->error, comm_work_error(item->work));
+    zero_status status = item->job ? job_test(e, item, out_done) : test_queued(e, item, out_done);
+    return item->job || status || !*out_done ? status : test_call(e, item->work, out_done);
+}
+
+static zero_status test_room(struct executor *e, struct item *item, bool *out_done) {
+    zero_status status = test_queued(e, item, out_done);
+    *out_done = true;
+    for (int axes = 0; axes <= AXES_BOTH; axes++) {
+        const struct comm_group *group = e->o.shape.group[axes][item->task->op.stream];
+        *out_done &= !group || !comm_group_full(group);
+    }
     return status;
 }
 
@@ -148,7 +174,7 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
 static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item, bool *out_done) = {
     [AWAITS_NOTHING] = test_nothing, [AWAITS_HOST] = test_host, [AWAITS_DEVICE] = test_device,
     [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done,
-    [AWAITS_JOB] = job_test};
+    [AWAITS_JOB] = job_test,         [AWAITS_ROOM] = test_room};
 
 static bool has_steps(const struct item *item) { return steps[item->task->op.kind][item->step]; }
 
@@ -159,8 +185,8 @@ static bool overtakes(struct item *item) {
     if (!item->task->ahead || (kind != OP_GATHER && kind != OP_REDUCE) || !has_steps(item)) return false;
     uint64_t ticket = item->ticket;
     bool comm = item->awaits == AWAITS_COMM;
-    if (comm && !item->posted)
-        return false; /* another round follows, and its call takes the place of this one */
+    if (comm && !item->posted && item->queued_count + 2 > ROUNDS_QUEUED)
+        return false; /* another round follows, of up to two calls */
     if (!comm && item->awaits != AWAITS_DEVICE) return false;
     if (comm && !comm_work_queued(item->work, &ticket)) return false;
     if (ticket) item->before = ticket; /* 0: a call without work; earlier work may not be done */

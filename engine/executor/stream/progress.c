@@ -38,8 +38,7 @@ static bool held_back(const struct executor *e, const struct operation *op) {
 
 void executor_hold(struct executor *e, const atomic_uchar *go) { e->go = go; }
 
-/* A coded call has a ticket for each member. The calls of many units, queued behind a call that waits for a peer, would have more than a
- * stream has room for. */
+/* The calls of many units, queued behind a call that waits for a peer, would have more tickets than a stream has room for. */
 static bool has_room(struct executor *e, const struct operation *op) {
     bool room = true;
     if (posts_calls(op) && e->o.shape.terms->discrete && e->m.device)

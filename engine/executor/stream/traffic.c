@@ -8,7 +8,7 @@ uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct op
     uint64_t bytes = 0;
     if (op->kind != OP_GATHER && op->kind != OP_REDUCE) return 0;
     while (executor_next_call(shape, op, item, &round, &call))
-        bytes += comm_call_sent(&call, comm_group_size(shape->group[round.axes][op->stream])).bytes;
+        bytes += comm_call_sent(shape->group[round.axes][op->stream], &call).bytes;
     return bytes;
 }
 

@@ -3,7 +3,7 @@
  * receives.
  *
  * Coding is inexact, so it works only on request. All ranks, stages and transports get the same bits, because each
- * sum adds the same codes in rank order. */
+ * sum adds the same codes in one order. */
 #include "engine/executor/work/work.h"
 
 #include "kernels/device_work.h"
@@ -16,8 +16,10 @@ static struct device_work work_of(const void *read, uint64_t read_bytes, void *w
 
 static zero_status code(struct executor *e, struct item *item, enum device_stream stream,
                         const struct quantize_codes_argument *a) {
-    struct device_work work = work_of(a->source, a->count * dtype_bytes((enum dtype)a->dtype), a->code,
-                                      quantize_bytes(a->count, (enum code_format)a->format));
+    uint64_t bytes = dtype_bytes((enum dtype)a->dtype),
+             code = quantize_bytes(a->count, (enum code_format)a->format);
+    struct device_work work = work_of(a->source, a->count * bytes, a->code, code);
+    work.rows = a->rows, work.read_step = a->step * bytes, work.write_step = code;
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
@@ -54,8 +56,11 @@ struct comm_call coded_call(const struct executor_shape *o, const struct operati
 
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call) {
-    struct quantize_codes_argument a = {buffer_address(e, item->task->write[1]), source, call->count,
-                                        call->dtype, gather_code(&e->o.shape, &item->task->op)};
+    struct quantize_codes_argument a = {.code = buffer_address(e, item->task->write[1]),
+                                        .source = source,
+                                        .count = call->count,
+                                        .dtype = call->dtype,
+                                        .format = gather_code(&e->o.shape, &item->task->op)};
     return code(e, item, DEVICE_GATHER, &a);
 }
 
@@ -72,17 +77,18 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
     enum dtype dtype = precision_of(&e->o.shape, op->region).compute;
     uint32_t members = comm_group_size(group);
     enum code_format format = gather_code(&e->o.shape, op);
-    uint64_t bytes = quantize_bytes(part.count, format), step = part.share * dtype_bytes(dtype);
-    uint8_t *target = (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(dtype);
-    const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes;
-    zero_status status = ZERO_OK;
-    for (uint32_t m = 0; m < members && !status; m++) {
-        struct dequantize_codes_argument a = {target + m * step, codes + m * bytes, part.count, dtype,
-                                              format};
-        struct device_work work = work_of(a.code, bytes, a.target, part.count * dtype_bytes(dtype));
-        status = submit(e, item, &kernel_dequantize_codes, DEVICE_GATHER, &a, &work);
-    }
-    return status;
+    uint64_t bytes = quantize_bytes(part.count, format);
+    struct dequantize_codes_argument a = {
+        .target = (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(dtype),
+        .code = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
+        .count = part.count,
+        .step = part.share,
+        .dtype = dtype,
+        .format = format,
+        .rows = members};
+    struct device_work work = work_of(a.code, bytes, a.target, part.count * dtype_bytes(dtype));
+    work.rows = members, work.read_step = bytes, work.write_step = part.share * dtype_bytes(dtype);
+    return submit(e, item, &kernel_dequantize_codes, DEVICE_GATHER, &a, &work);
 }
 
 /* ---- reductions ---- */
@@ -94,18 +100,14 @@ uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint3
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
-    enum code_format format = e->o.shape.terms->gradient_code;
-    uint64_t bytes = quantize_bytes(call->count, format);
-    uint8_t *staging = buffer_address(e, item->task->write[1]);
-    zero_status status = ZERO_OK;
-    for (uint32_t m = 0; m < members && !status; m++) {
-        struct quantize_codes_argument a = {staging + m * bytes,
-                                            (const uint8_t *)source + m * step * dtype_bytes(call->dtype),
-                                            call->count, call->dtype, format};
-        status = code(e, item, DEVICE_REDUCE, &a);
-    }
-    return status;
+    struct quantize_codes_argument a = {.code = buffer_address(e, item->task->write[1]),
+                                        .source = source,
+                                        .count = call->count,
+                                        .step = step,
+                                        .dtype = call->dtype,
+                                        .format = e->o.shape.terms->gradient_code,
+                                        .rows = comm_group_size(e->o.shape.group[op->axes][op->stream])};
+    return code(e, item, DEVICE_REDUCE, &a);
 }
 
 /* Replaces the reduce-scatter of elements. */
@@ -117,10 +119,11 @@ void coded_reduce_call(const struct executor *e, const struct item *item, struct
     call->source = staging, call->target = staging + members * call->count;
 }
 
-/* Adds the members' codes in rank order, in fp32, and rounds once. */
+/* Adds the members' codes in the order of other sums (comm.h), in fp32, and rounds once. */
 zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count, bool add) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
+    uint32_t members = comm_group_size(group);
     enum code_format format = e->o.shape.terms->gradient_code;
     enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
     uint64_t bytes = members * quantize_bytes(count, format);
@@ -129,6 +132,7 @@ zero_status decode_reduce(struct executor *e, struct item *item, void *target, u
                                             (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
                                         .count = count,
                                         .members = members,
+                                        .node_members = comm_group_node_members(group),
                                         .dtype = reduced,
                                         .format = format,
                                         .add = add};

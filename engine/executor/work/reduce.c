@@ -53,19 +53,25 @@ static uint64_t message_step(const struct executor *e, const struct item *item) 
     return stages_message(&e->o.shape, &item->task->op) ? part.count : part.share;
 }
 
+/* `rows` of `count` elements, `step` elements apart in the source. */
 static zero_status cast_message(struct executor *e, struct item *item, void *target, const void *source,
-                                uint64_t count) {
+                                uint64_t count, uint32_t rows, uint64_t step) {
     const struct precision p = precision_of(&e->o.shape, item->task->op.region);
     struct cast_scaled_argument a = {.target = target,
                                      .source = source,
                                      .count = count,
+                                     .step = step,
+                                     .rows = rows,
                                      .factor = e->o.shape.terms->gradient_factor,
                                      .target_dtype = p.message,
                                      .source_dtype = p.compute};
     struct device_work work = {.reads = 1,
                                .writes = 1,
                                .read = {{(void *)a.source, count * dtype_bytes(p.compute)}},
-                               .write = {{a.target, count * dtype_bytes(p.message)}}};
+                               .write = {{a.target, count * dtype_bytes(p.message)}},
+                               .rows = rows,
+                               .read_step = step * dtype_bytes(p.compute),
+                               .write_step = count * dtype_bytes(p.message)};
     if (a.target == a.source) work.write[0] = work.read[0];
     return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
@@ -76,18 +82,14 @@ zero_status make_message(struct executor *e, struct item *item) {
     const struct precision p = precision_of(&e->o.shape, op->region);
     uint8_t *gradient = scatters(op) ? buffer_address(e, item->task->read[0]) : NULL;
     struct part part = round_of(e, item);
-    uint64_t narrow = part.count * dtype_bytes(p.message);
-    zero_status status = ZERO_OK;
     if (!gradient || op->object != OBJECT_GRAD || !message_differs(&e->o.shape, &p)) return ZERO_OK;
     if (!stages_message(&e->o.shape, op))
-        return part.first
-                   ? ZERO_OK
-                   : cast_message(e, item, gradient, gradient, e->o.shape.model->region[op->region].padded);
+        return part.first ? ZERO_OK
+                          : cast_message(e, item, gradient, gradient,
+                                         e->o.shape.model->region[op->region].padded, 1, 0);
     uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
-    for (uint32_t m = 0; m < members && !status; m++)
-        status = cast_message(e, item, message_address(e, item) + m * narrow,
-                              gradient + (m * part.share + part.first) * dtype_bytes(p.compute), part.count);
-    return status;
+    return cast_message(e, item, message_address(e, item), gradient + part.first * dtype_bytes(p.compute),
+                        part.count, members, part.share);
 }
 
 zero_status encode_message(struct executor *e, struct item *item) {
@@ -260,7 +262,9 @@ static zero_status check_staging(struct executor *e, const struct item *item, co
 
 zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
+    struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     struct comm_call call = element_call(&e->o.shape, op, item->index, item->moved);
+    if (await_room(item, group)) return ZERO_OK;
     if (scatters(op) && lent_region(e, op->read[0])) return lent_reduce(e, item, call);
     uint64_t step = scatters(op) ? message_step(e, item) : call.count;
     call.add = op->add && !host_adds(e, item);
@@ -277,7 +281,6 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     if (call.written && !item->index && !item->moved)
         e->norm[op->region] = 0; /* `written` adds to the norm */
     if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL || with_sum;
-    struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     zero_status status = codes ? ZERO_OK : check_staging(e, item, group, &call);
     if (!status) status = post_counted(e, item, group, &call, codes);
     item->posted = reduce_posts_once(e, item);
@@ -295,13 +298,13 @@ zero_status decode_sum(struct executor *e, struct item *item) {
 /* On the way to a drive, what was scattered is summed over the replicate axis before it leaves its slot. */
 zero_status sum_replicas(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op, sum = sum_of_scatter(op);
-    if (!sums_replicas(op)) return ZERO_OK;
+    struct comm_group *group = sums_replicas(op) ? e->o.shape.group[sum.axes][sum.stream] : NULL;
+    if (!group || await_room(item, group)) return ZERO_OK;
     struct comm_call call = element_call(&e->o.shape, &sum, item->index, item->moved);
     call.count = round_of(e, item).count;
     call.target = round_target(e, item);
     call.source = call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
-    struct comm_group *group = e->o.shape.group[sum.axes][sum.stream];
     zero_status status = check_staging(e, item, group, &call);
     if (!status) status = post_counted(e, item, group, &call, 0);
     item->posted = false;

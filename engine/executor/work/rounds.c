@@ -73,18 +73,27 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
     return most ? most : NORM_BLOCK_ELEMENTS;
 }
 
+/* Over several nodes pieces are as large as for one node's members alone, if there are a few nodes: else the messages from node to node
+ * would be small. */
+static uint32_t shares_of_piece(const struct comm_group *group) {
+    enum { NODES_MOST = 4 };
+    uint32_t members = comm_group_size(group), of_node = comm_group_node_members(group);
+    return of_node > 1 ? (uint32_t)(members / min64(members / of_node, NODES_MOST)) : members;
+}
+
 /* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
  * native sum may depend on its size, so it is not cut. The host's arrays have rounds of their own (lent.c). */
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
-    uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
+    const struct comm_group *group = o->group[op->axes][op->stream];
     if (op->kind == OP_GATHER)
-        return codes_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, members)
-                                : UINT64_MAX;
+        return codes_gather(op)
+                   ? piece_elements(o, precision_of(o, op->region).compute, comm_group_size(group))
+                   : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->terms->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
     if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
         return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;
-    return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
+    return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? shares_of_piece(group) : 1);
 }
 
 /* The elements of a share that an operation moves: it cuts a region into as many shares as its group has members. */

@@ -371,8 +371,10 @@ static void updates_take_the_core_from_the_next_forward(void) {
                 p.step.busy_s[RESOURCE_UPDATE]);
 }
 
-static void processes_take_staging(void) {
+static void processes_and_gpus_take_staging(void) {
     struct scenario s = ideal(fp32);
+    struct price gpus = price(&s, 2, ZERO_DEVICE);
+    s.machine.device.is_host = true;
     struct price threads = price(&s, 2, ZERO_DEVICE);
     s.processes = true;
     struct price processes = price(&s, 2, ZERO_DEVICE);
@@ -380,6 +382,27 @@ static void processes_take_staging(void) {
      * send to one is as much as a rank's own. */
     uint64_t largest = 3 * 256 * 256 + 2 * 4 * 256 * 256;
     CHECK_INT(processes.staging_bytes - threads.staging_bytes, 2 * 4 * largest);
+    CHECK(gpus.staging_bytes >= processes.staging_bytes);
+}
+
+/* Two nodes of two: what leaves a node is by hand, in shares of the model, of which a rank has one of four. A gather is a ring of three
+ * shares over two ways out. A sum by levels sends one share, straight two, and NCCL's own is a ring. */
+static void what_leaves_a_node_takes_its_ways_out(void) {
+    static const struct {
+        const char *comm;
+        double shares;
+    } rows[] = {{"", 1.5 + 1}, {"\"node_ranks\": 4", 1.5 + 2}, {"\"reduction\": \"native\"", 1.5 + 1.5}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char config[256];
+        snprintf(config, sizeof config, "{\"train_micro_batch_size_per_gpu\": 2, \"comm\": {%s}}",
+                 rows[i].comm);
+        struct scenario s = ideal(config);
+        s.nodes = 2, s.machine.node_ranks = 2;
+        s.machine.between = (struct hardware_link){.name = "net", .per_s = 1e9, .reduce_per_s = 1e9};
+        struct price p = price(&s, 2, ZERO_DEVICE);
+        CHECK_DOUBLE(p.step.busy_s[RESOURCE_LINK] / ((double)p.parameters / 4 * 4 / 1e9), rows[i].shares,
+                     0.02);
+    }
 }
 
 static void what_does_not_fit_says_by_how_much(void) {
@@ -613,7 +636,8 @@ int main(void) {
     a_drive_is_shared_and_hidden();
     shared_cores_share();
     updates_take_the_core_from_the_next_forward();
-    processes_take_staging();
+    processes_and_gpus_take_staging();
+    what_leaves_a_node_takes_its_ways_out();
     what_does_not_fit_says_by_how_much();
     refusals_say_why();
     the_plainest_of_equals_is_taken();

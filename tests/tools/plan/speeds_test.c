@@ -13,22 +13,32 @@ static void collectives_take_what_links_need(void) {
     CHECK_INT(speeds_nodes(&s, node, 4), 1);
     CHECK_INT(speeds_nodes(&s, two, 8), 2);
     CHECK_INT(speeds_nodes(&s, copies, 4), 4);
-    struct speeds_call call = speeds_collective(&s, 1, 1, 0, 0, false);
+    const struct comm_sent none = {0}, ring = {.ring = 1000}, straight = {.straight = 700},
+                           levels = {.inside = 600, .between = 400};
+    struct speeds_call call = speeds_collective(&s, 1, 1, &none, 0, false);
     CHECK_INT(call.inside_ns + call.between_ns, 0);
-    call = speeds_collective(&s, 1, 1, 0, 100, false); /* to the device all the same */
+    call = speeds_collective(&s, 1, 1, &none, 100, false); /* to the device all the same */
     CHECK_INT(call.inside_ns, 10000);
-    call = speeds_collective(&s, 4, 1, 1000, 0, false);
+    call = speeds_collective(&s, 4, 1, &ring, 0, false);
     CHECK_INT(call.inside_ns, 2 * 3000 + 1000);
     CHECK_INT(call.between_ns, 0);
-    CHECK_INT(speeds_collective(&s, 4, 1, 1000, 0, true).inside_ns, 2 * 3000 + 2000);
-    call = speeds_collective(&s, 8, 2, 1000, 0, false);
+    CHECK_INT(speeds_collective(&s, 4, 1, &ring, 0, true).inside_ns, 2 * 3000 + 2000);
+    call = speeds_collective(&s, 8, 2, &ring, 0, false);
     CHECK_INT(call.inside_ns, 2 * 3000 + 7000 + 1000);
     CHECK_INT(call.between_ns, 2 * 3000 + 7000 + 2500); /* by four ways out of a node */
-    call = speeds_collective(&s, 8, 2, 1000, 100, false);
+    call = speeds_collective(&s, 8, 2, &ring, 100, false);
     CHECK_INT(call.between_ns, 2 * 3000 + 7000 + 2500 + 10000);
-    call = speeds_collective(&s, 4, 4, 1000, 0, true);
+    call = speeds_collective(&s, 4, 4, &ring, 0, true);
     CHECK_INT(call.inside_ns, 0);
     CHECK_INT(call.between_ns, 2 * 7000 + 20000); /* by one */
+    call = speeds_collective(&s, 8, 2, &straight, 0, false);
+    CHECK_INT(call.inside_ns, 2 * 3000 + 7000 + 300);
+    CHECK_INT(call.between_ns, 2 * 3000 + 7000 + 4000); /* to four of seven, by its own way */
+    CHECK(!call.in_turn);
+    call = speeds_collective(&s, 8, 2, &levels, 0, true);
+    CHECK_INT(call.inside_ns, 2 * 3000 + 1200);
+    CHECK_INT(call.between_ns, 7000 + 8000);
+    CHECK(call.in_turn);
     CHECK_INT(speeds_ns(UINT64_MAX / 1000, 1000000000), UINT64_MAX / 1000);
     CHECK_INT(speeds_ns(1, 1000000000000), 1); /* rounded up */
 }

@@ -28,16 +28,23 @@ uint32_t speeds_nodes(const struct speeds *s, const uint32_t *ranks, uint32_t co
 }
 
 /* A call begins when the previous call on its links has ended, so its latency is not hidden. */
-struct speeds_call speeds_collective(const struct speeds *s, uint32_t ranks, uint32_t nodes, uint64_t bytes,
-                                     uint64_t host_bytes, bool reduces) {
+struct speeds_call speeds_collective(const struct speeds *s, uint32_t ranks, uint32_t nodes,
+                                     const struct comm_sent *sent, uint64_t host_bytes, bool reduces) {
     uint32_t sharers = (ranks + nodes - 1) / nodes; /* ranks that share a node's way out */
-    uint64_t fixed = rounds(sharers) * s->inside.latency_ns + rounds(nodes) * s->between.latency_ns;
-    if (host_bytes && s->bus_bytes_per_s) fixed += speeds_ns(host_bytes, s->bus_bytes_per_s);
-    return (struct speeds_call){
-        .inside_ns = nodes == 1 || sharers > 1
-                         ? fixed + (sharers > 1 ? speeds_ns(bytes, rate(&s->inside, reduces)) : 0)
-                         : 0,
-        .between_ns = nodes > 1 ? fixed + speeds_ns(bytes, rate(&s->between, reduces) * sharers) : 0};
+    uint64_t near = ranks > 1 ? sent->straight / (ranks - 1) * (sharers - 1) : 0,
+             inside = sent->ring + near + sent->inside, own = sent->straight - near + sent->between;
+    bool in_turn = sent->between > 0; /* then each level waits for its own messages alone */
+    uint64_t way_out = rate(&s->between, reduces), bring = 0,
+             latency[2] = {rounds(sharers) * s->inside.latency_ns, rounds(nodes) * s->between.latency_ns};
+    if (host_bytes && s->bus_bytes_per_s) bring = speeds_ns(host_bytes, s->bus_bytes_per_s);
+    if (!in_turn) latency[0] = latency[1] = latency[0] + latency[1] + bring;
+    if (nodes == 1) inside += sent->between, own = 0; /* the group counts on more nodes than there are */
+    struct speeds_call call = {.in_turn = in_turn};
+    if (nodes == 1 || sharers > 1)
+        call.inside_ns = latency[0] + (sharers > 1 ? speeds_ns(inside, rate(&s->inside, reduces)) : 0);
+    if (nodes > 1)
+        call.between_ns = latency[1] + speeds_ns(sent->ring, way_out * sharers) + speeds_ns(own, way_out);
+    return call;
 }
 
 /* ---- drives ---- */

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "engine/base/integer.h"
+#include "engine/comm/comm.h"
 
 struct speeds_link {
     uint64_t bytes_per_s;        /* sent by one rank */
@@ -35,20 +36,21 @@ static inline uint64_t speeds_matrix_flops(const struct speeds *speeds) {
 /* Rounds up; 0 for an amount of 0. per_s is not 0. */
 uint64_t speeds_ns(uint64_t amount, uint64_t per_s);
 
-/* How long one call of a group occupies each member's links; the links work at the same time. */
+/* How long one call of a group occupies each member's links. */
 struct speeds_call {
     uint64_t inside_ns, between_ns;
+    bool in_turn; /* first inside, then between; false: at the same time */
 };
 
 /* The number of nodes of `ranks`, which are in ascending order. */
 uint32_t speeds_nodes(const struct speeds *speeds, const uint32_t *ranks, uint32_t count);
 
-/* `ranks` fill `nodes` nodes evenly. `bytes`: the bytes that each rank sends, as zero_counters counts them: (ranks - 1)
- * shares. `host_bytes` of a rank come from the host's memory first. A ring sends the bytes over each of its links;
- * between nodes it uses the adapters of all the ranks of a node at once. Latencies add up as in recursive doubling
+/* `ranks` fill `nodes` nodes evenly. `sent`: what each rank sends. `host_bytes` of a rank come from the host's memory first. A ring
+ * sends the bytes over each of its links; between nodes it uses the adapters of all the ranks of a node at once. What a rank sends
+ * straight to others, or by levels, leaves the node by its own adapter. Latencies add up as in recursive doubling
  * (Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication operations in MPICH", section 4). */
 struct speeds_call speeds_collective(const struct speeds *speeds, uint32_t ranks, uint32_t nodes,
-                                     uint64_t bytes, uint64_t host_bytes, bool reduces);
+                                     const struct comm_sent *sent, uint64_t host_bytes, bool reduces);
 
 /* A rank's part of a drive: the times when reads, writes and the drive itself are free again. Zeros at first. */
 struct speeds_turns {
