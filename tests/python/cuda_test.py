@@ -1,7 +1,11 @@
 """What the package does for a GPU, without one: which GPU and stream it says, the trace on a GPU's tensors without data, generators."""
 
+import os
+import subprocess
+import sys
+import threading
 import unittest
-from unittest.mock import MagicMock, patch
+from unittest.mock import MagicMock, call, patch
 
 import torch
 import torch.distributed as dist
@@ -29,6 +33,7 @@ def cuda(current=0, stream=0, initialized=True, capturing=False):
     streams = lambda device=None: MagicMock(cuda_stream=stream)
     answers = {"is_available": lambda: True, "is_initialized": lambda: initialized, "current_device": lambda: current}
     answers |= {"device_count": lambda: 8, "set_device": MagicMock(), "current_stream": MagicMock(side_effect=streams)}
+    answers["empty_cache"] = MagicMock()
     answers["is_current_stream_capturing"] = lambda: capturing
     return patch.multiple(torch.cuda, **answers)
 
@@ -65,25 +70,29 @@ class Opening(unittest.TestCase):
                 with FakeTensorMode():
                     model = nn.ParameterList([torch.empty(4, device=place)])
                 runtime = opened(model, device=device)
-                self.assertEqual((runtime.cuda, runtime.local_rank, runtime.size), (1, expected, 0))
+                self.assertEqual((runtime.cuda, runtime.local_rank, runtime.size), (2, expected, 0))
                 self.assertEqual((runtime.cuda_stream, runtime.cuda_default_stream), (0x70, 0))
                 torch.cuda.set_device.assert_called_with(expected)  # current_stream() and NCCL's broadcast are of this one
 
     def test_ranks_of_torch_distributed(self):
-        """Each takes its own GPU, also where the program has chosen none."""
-        for device, current, local, expected in ((None, 0, 6, 6), (None, 3, 6, 3), (torch.device("cuda", 0), 3, 6, 0), (None, 0, None, 0)):
-            answers = {"is_initialized": lambda: True, "get_world_size": lambda: 8, "get_rank": lambda: 0}
-            answers["broadcast_object_list"] = lambda place, src: None
-            answers["get_node_local_rank"] = lambda otherwise, local=local: otherwise if local is None else local
-            with self.subTest(device=device, local=local), cuda(current), patch.multiple(dist, **answers):
-                runtime = opened(MLP().to("meta"), device=device)
-            self.assertEqual((runtime.size, runtime.local_rank), (8, expected))
+        """Each takes its own GPU, also where the program has chosen none, and has it before the first broadcast, which NCCL sends there."""
+        chosen = [(None, 0, 6, 6), (None, 3, 6, 3), (torch.device("cuda", 0), 3, 6, 0), (None, 0, None, 0), (None, 0, 14, 6)]
+        for device, current, local, expected in chosen:
+            for place in ("meta", "cpu"):
+                answers = {"is_initialized": lambda: True, "get_world_size": lambda: 8, "get_rank": lambda: 0, "get_backend": lambda: "nccl"}
+                answers["broadcast_object_list"] = lambda given, src: self.at.append(torch.cuda.set_device.call_args)
+                answers["get_node_local_rank"] = lambda otherwise, local=local: otherwise if local is None else local
+                self.at = []
+                with self.subTest(device=device, local=local, place=place), cuda(current), patch.multiple(dist, **answers):
+                    runtime = opened(MLP().to(place), device=device)
+                    self.assertEqual((runtime.size, runtime.local_rank), (8, expected))
+                    self.assertEqual(self.at, [call(expected)])
 
     def test_streams(self):
         """The default stream's handle is 0. A GPU that the configuration alone chooses gets the same stream as the program's."""
         with cuda():
             runtime = opened(MLP(), device=torch.device("cuda"))
-            self.assertEqual((runtime.cuda, runtime.cuda_stream, runtime.cuda_default_stream), (1, None, 1))
+            self.assertEqual((runtime.cuda, runtime.cuda_stream, runtime.cuda_default_stream), (2, None, 1))
         for initialized, stream, expected in ((False, 0x70, (0, None, 1)), (True, 0x70, (0, 0x70, 0)), (True, 0, (0, None, 1))):
             with cuda(4, stream, initialized):
                 runtime = opened(MLP())
@@ -95,6 +104,84 @@ class Opening(unittest.TestCase):
         with cuda(), self.assertRaisesRegex(ValueError, "device is cuda:0, and this rank's is cpu, .*device.index"):
             zero.fully_shard(MLP(), configuration(3, device={"type": "cpu"}), device=torch.device("cuda", 0))
         zero.fully_shard(MLP(), configuration(3), device=torch.device("cpu", 0)).close()
+
+    def test_never_the_cpu_instead(self):
+        """A model that computes on a GPU has no engine on the CPU."""
+        for place, device in (("meta", None), ("cpu", torch.device("cuda"))):
+            with cuda(), patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""), self.assertRaisesRegex(zero.ZeroError, '^device cuda: .*"cpu"'):
+                zero.fully_shard(MLP().to(place), configuration(3), device=device)
+            with cuda():
+                zero.fully_shard(MLP().to(place), configuration(3, device={"type": "cpu"}), device=device).close()
+
+    @fakes
+    def test_moved_afterwards(self):
+        model = MLP()
+        engine = zero.fully_shard(model, configuration(3))
+        with FakeTensorMode():
+            model.head.weight = nn.Parameter(torch.empty(10, 96, device="cuda:1"))
+        with self.assertRaisesRegex(zero.ZeroError, "head.weight is on cuda:1 since fully_shard, whose engine is on cpu: move the model"):
+            engine.commit()
+        engine.close()
+
+    @fakes
+    def test_memory_is_free(self):
+        """Before the engine takes its memory PyTorch's cache is empty, and a model on the GPU is in host memory; without an engine it is back."""
+        with (mode := FakeTensorMode()):
+            model = nn.ParameterList([torch.empty(4, device=GPU), torch.empty(3)])
+        engine = zero.fully_shard(MLP(), configuration(3))
+        seen = []
+
+        def takes(handle):
+            seen.append([p.device.type for p in model])
+            torch.cuda.empty_cache.assert_called_once()
+            raise Opened
+
+        engine._passes.device, engine._passes.leaves = GPU, [MagicMock(parameter=p) for p in model]
+        with cuda(), mode, patch.object(_abi.lib, "zero_engine_commit", takes), self.assertRaises(Opened):
+            engine._take_memory()
+        self.assertEqual((seen, [p.device.type for p in model]), ([["cpu", "cpu"]], ["cuda", "cpu"]))
+        engine._passes.leaves = []
+        with cuda(), patch.object(_abi.lib, "zero_engine_unpark", lambda handle: torch.cuda.empty_cache.assert_called_once()):
+            engine.unpark()
+        engine.close()
+
+    def test_late(self):
+        """What CUDA reads at its start is set at import; a program that has started CUDA before gets a line."""
+        code = "import os, torch; torch.cuda.is_initialized = lambda: {}; from zero import _place; print(os.environ['NCCL_LAUNCH_RACE_FATAL'], {})"
+        for started, line in ((False, ""), (True, "CUDA has started without NCCL_LAUNCH_ORDER_IMPLICIT, NCCL_LAUNCH_RACE_FATAL: import zero")):
+            run = [sys.executable, "-c", code.format(started, "_place.gpu_faults()")]
+            environment = {name: text for name, text in os.environ.items() if not name.startswith("NCCL_")} | {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+            said = subprocess.run(run, env=environment, capture_output=True, text=True).stdout
+            self.assertRegex(said, "^0 ")
+            self.assertIn(line, said)
+            self.assertEqual("CUDA has started" in said, started)
+
+    def test_one_thread(self):
+        """A backward of the engine's runs in the thread of the program, also on a GPU: Ctrl-C comes there alone."""
+        engine = zero.fully_shard(made("mlp"), configuration(3))
+        threads, x = [], vectors(0)[0].requires_grad_()
+        x.register_hook(lambda grad: threads.append(torch._C._is_multithreading_enabled()))
+        engine.backward(engine.model(x).sum())
+        self.assertEqual((threads, torch._C._is_multithreading_enabled()), ([False], True))
+        engine.close()
+
+    def test_asked_at_once(self):
+        """Two threads of an engine ask at the same moment whether the program is interrupted: both hear it."""
+        begun, end, answers = threading.Event(), threading.Event(), []
+
+        class Slow(list):
+            def __bool__(self):
+                begun.set()
+                return end.wait(9)
+
+        with patch.object(_abi, "raised", Slow([KeyboardInterrupt()])):
+            other = threading.Thread(target=lambda: answers.append(_abi.interrupted(None)))
+            other.start()
+            begun.wait(9)
+            end.set() if answers else threading.Timer(0.1, end.set).start()
+            answers.append(_abi.interrupted(None))
+            other.join()
+        self.assertEqual(answers, [1, 1])
 
     def test_another_stream(self):
         engine = zero.fully_shard(made("mlp"), configuration(3))
@@ -192,7 +279,7 @@ class Tracing(unittest.TestCase):
         """It runs where the parameters are. Without data of the parameters no order is known, which a line says."""
         data = vectors(0)[0].as_subclass(OnGpu)
         self.assertEqual(self.units(ByData(), data), self.expected)
-        self.assertEqual(self.warnings, [])
+        self.assertRegex("".join(self.warnings), "^a forward without data failed .*so copies of the model and of this batch run one with data")
         self.units(ByData().to("meta"), data)
         self.assertRegex("".join(self.warnings), "the order in which the model has them, .* on the meta device")
 

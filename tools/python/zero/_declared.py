@@ -98,6 +98,7 @@ class Declared:
         self._samples = 0  # used by the steps so far, those before a load included
         self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
+        self._places = {p.device for p in model.parameters()}
         place = gpu(parameter, device)
         options = meeting_point() | place | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
         if secret:
@@ -148,6 +149,7 @@ class Declared:
         self._by_program = self.setting("gradient_accumulation_by_program") == "true"
         self._passes.limit = None if self._by_program else self.accumulation_steps
         if index >= 0:
+            torch.cuda.set_device(self.device)
             self._passes.device, self._passes.stream = self.device, stream
 
     # ---- declaring ----
@@ -198,6 +200,7 @@ class Declared:
 
     def _commit(self, args: Any = (), kwargs: Any = None) -> Any:
         if self._plan is None:
+            self._check_place()
             check_apart(self.model)
             record = self._traced(args, kwargs)
             laid_out = _units.lay_out(self.model, self._spec, record, self._ignored)
@@ -207,8 +210,34 @@ class Declared:
                 )
             self._declaring = True
             self._declare(*laid_out)
-            self._plan = lib.zero_engine_commit(self._handle)
+            self._plan = self._take_memory()
         return self._plan
+
+    def _check_place(self) -> None:
+        for name, p in self.model.named_parameters():
+            if p.device.type == "cuda" and p.device not in (self.device, *self._places):
+                raise ZeroError(
+                    f"zero: parameter {name} is on {p.device} since fully_shard, whose engine is on {self.device}: move the model before it, "
+                    "or give fully_shard device="
+                )
+
+    def _free_cache(self) -> None:
+        """What PyTorch has cached on the GPU is free for the engine."""
+        if self._passes.device:
+            torch.cuda.empty_cache()
+
+    def _take_memory(self) -> Any:
+        """The engine takes all of its memory before it asks for values: until then a model on the GPU waits in host memory."""
+        places = {leaf.parameter: leaf.parameter.device for leaf in self._passes.leaves if leaf.parameter.device.type == "cuda"}
+        try:
+            for p in places:
+                p.data = p.data.to("cpu")
+            self._free_cache()
+            return lib.zero_engine_commit(self._handle)
+        except BaseException:
+            for p, place in places.items():
+                p.data = p.data.to(place)
+            raise
 
     def _declare(self, calls: list[_units.Group], held: dict[str, nn.Parameter]) -> None:
         passes, made = self._passes, dict[nn.Parameter, Leaf]()

@@ -49,9 +49,9 @@ class Leaf:
         slot, p = lib.zero_param_addresses(self.handle), self.parameter
         self.first = p.dtype, p.requires_grad
         self.tensor = self.at(slot.param, dtype, device)
-        if p.device == device:
+        if not p.is_meta:
             p.data = self.tensor
-        else:  # on another device, such as meta: another tensor takes the parameter's identity
+        else:  # another tensor takes the parameter's identity
             new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
             new.__dict__.update(p.__dict__)
             _torch.utils.swap_tensors(p, new)

@@ -178,7 +178,10 @@ def _trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Tr
     try:
         return _without_data(model, args, kwargs, device)
     except Exception as error:  # noqa: BLE001  # a forward that depends on its data, for example
-        logger.info("a forward without data failed, so one with data finds the order of units: %s", error)
+        logger.warning(
+            "a forward without data failed (%s), so copies of the model and of this batch run one with data, to find the order of units",
+            error,
+        )
     why: object = "the parameters are on the meta device"
     places = {p.device for p in model.parameters()}
     if torch.device("meta") not in places:
