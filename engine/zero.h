@@ -839,7 +839,7 @@ zero_status zero_engine_written(zero_engine *engine);
 zero_status zero_engine_hash(zero_engine *engine, char out[33]);
 
 /* Sums over all ranks in rank order, in double; the same bits on all ranks. count <= 64. For losses and stop
- * flags. Also within a pass, not between a unit's begin and end. */
+ * flags. Also before commit, and within a pass, not between a unit's begin and end. */
 zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count);
 
 /* Rank 0's bytes to all ranks, as many on each: for first values, and for what one rank has read or drawn. From commit on, between

@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import zero
-from zero import _abi, _units
+from zero import _abi, _activations, _units
 
 GPU = torch.device("cuda", 1)
 
@@ -26,6 +26,15 @@ fakes = unittest.skipIf(
 
 class Opened(Exception):
     """In place of an engine on a GPU."""
+
+
+class Placed:
+    """A parameter: that of PyTorch stays where its tensor without data was made."""
+
+    def __init__(self, data):
+        self.data = data
+
+    device = property(lambda self: self.data.device)
 
 
 def cuda(current=0, stream=0, initialized=True, capturing=False):
@@ -127,7 +136,7 @@ class Opening(unittest.TestCase):
     def test_memory_is_free(self):
         """Before the engine takes its memory PyTorch's cache is empty, and a model on the GPU is in host memory; without an engine it is back."""
         with (mode := FakeTensorMode()):
-            model = nn.ParameterList([torch.empty(4, device=GPU), torch.empty(3)])
+            model = [Placed(torch.empty(4, device=place)) for place in (GPU, "cpu")]
         engine = zero.fully_shard(MLP(), configuration(3))
         seen = []
 
@@ -316,6 +325,73 @@ class Tracing(unittest.TestCase):
         model.dummy_inputs = {"x": vectors(0)[0].as_subclass(Dummy)}
         self.assertEqual(self.units(model), self.expected)
         moved.assert_called_once_with(GPU)
+
+
+class Activations(unittest.TestCase):
+    """What the plan leaves to the program's own tensors."""
+
+    def left(self, model, *args, **options):
+        engine = zero.fully_shard(model, configuration(3, **options.pop("config", {})), **options)
+        self.addCleanup(engine.close)
+        engine.commit(*args)
+        return engine, next((planned for _, name, planned, _ in engine.memory() if name == "activations"), 0)
+
+    def test_as_pytorch_counts(self):
+        """The peak is that of PyTorch's own tracker, and the largest unit's gradients."""
+        from torch.distributed._tools.mem_tracker import MemTracker
+
+        for kind, batch in (("mlp", vectors(0)[0]), ("llama", torch.ones(4, 16, dtype=torch.long))):
+            model, engine = made(kind), zero.fully_shard(made(kind), configuration(3))
+            self.addCleanup(engine.close)
+            groups, held = _units.lay_out(engine.model, None, None, set())
+            units = {group.module: group.parameters.values() for group in groups}
+            size = _activations.peak(engine.model, (batch,), {}, engine.device, units, held.values(), torch.float32, True)
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                model = made(kind)
+                for p in model.parameters():
+                    p.register_post_accumulate_grad_hook(lambda t: setattr(t, "grad", None))
+                tracker = MemTracker()
+                tracker.track_external(model)
+                with tracker:
+                    _activations._loss(model(mode.from_tensor(batch))).backward()
+            found = next(iter(tracker.get_tracker_snapshot("peak").values()))
+            seen = sum(size for kind, size in found.items() if kind in ("Activation", "Temp", "Other"))
+            gradients = max(sum(p.nbytes for p in parameters) for parameters in units.values()) + sum(p.nbytes for p in held.values())
+            self.assertAlmostEqual((size - gradients) / seen, 1, delta=0.02, msg=f"{kind}: {size - gradients} and {seen}")
+
+    def test_in_the_plan(self):
+        x, _ = vectors(0)
+        for activations, expected in ((0, 0), (12345, 12345)):
+            self.assertEqual(self.left(made("mlp"), x, activations=activations)[1], expected)
+        _, small = self.left(made("mlp"), x, activations="auto")
+        _, large = self.left(made("mlp"), x.repeat(999, 1), activations="auto")
+        _, narrow = self.left(made("mlp"), x.repeat(999, 1), activations="auto", config={"bf16": {"enabled": True}})
+        grows = large - small
+        self.assertGreater(grows, 3 * 3 * x.nbytes * 990)  # three blocks, each of which saves three tensors like x
+        self.assertLess(narrow - small, 0.7 * grows)
+        with self.assertLogs("zero", "WARNING") as lines:
+            self.assertEqual(self.left(ByData(), x, activations="auto")[1], 0)
+        self.assertIn("give fully_shard activations=BYTES", "".join(lines.output))
+        with self.assertRaisesRegex(ValueError, 'activations is .all.: give "auto"'):
+            zero.fully_shard(made("mlp"), configuration(3), activations="all")
+
+    def test_compared(self):
+        """With the peak of the first step."""
+        gib = 1 << 30
+        for peak, said in ((5, None), (9, "activations=9663676416"), (1, "activations=0")):
+            answers = {"reset_peak_memory_stats": MagicMock(), "memory_reserved": lambda device: gib}
+            answers["max_memory_reserved"] = lambda device, peak=peak: peak * gib
+            with patch.multiple(torch.cuda, **answers):
+                engine, _ = self.left(made("mlp"), vectors(0)[0], activations=6 * gib if peak == 5 else 0)
+                engine._compared = _activations.Compared(GPU, 6 * gib)
+                torch.cuda.reset_peak_memory_stats.assert_called_once_with(GPU)
+                with self.assertLogs("zero", "WARNING") if said else self.assertNoLogs("zero", "WARNING") as lines:
+                    for step in range(2):
+                        engine.backward(loss_of_vectors(engine.model, step))
+                        engine.step()
+            if said:
+                self.assertRegex("".join(lines.output), said)
+                self.assertEqual(len(lines.output), 1)
 
 
 class DefaultDevice(unittest.TestCase):

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from zero import _abi, _gathered, _header, _units
+from zero._activations import Compared, peak, with_margin
 from zero._abi import ZeroError, lib
 from zero._cast import cast_inputs
 from zero._files import own_name
@@ -75,6 +76,7 @@ class Declared:
         optimizer: torch.optim.Optimizer | None = None,
         ignored: Iterable[nn.Module | nn.Parameter] = (),
         train: bool = True,
+        activations: int | str = 0,
     ) -> None:
         parameter = next(model.parameters(), None)
         if parameter is None:
@@ -88,6 +90,9 @@ class Declared:
         self._casts, self._unsynced = cast_inputs, 0
         self._ignored = {p for found in ignored for p in (found.parameters() if isinstance(found, nn.Module) else (found,))}
         self._trains = train
+        if activations != "auto" and not isinstance(activations, int):
+            raise ValueError(f'zero: activations is {activations!r}: give "auto" or a number of bytes')
+        self._activations, self._compared = activations, None
         self._saving = False  # in the background, perhaps
         self._declaring = self._loading = False  # True: an exception came into it
         layers = [module for module in model.modules() if hasattr(module, "adapter_layer_names")]
@@ -209,9 +214,31 @@ class Declared:
                     "zero: an exception came while the engine learnt the model: call engine.close(), then fully_shard again"
                 )
             self._declaring = True
+            left = self._left_to_program(args, kwargs, *laid_out)
             self._declare(*laid_out)
+            if left:
+                lib.zero_engine_reserve(self._handle, _header.ZERO_DEVICE, left, "activations")
             self._plan = self._take_memory()
+            if left and self._passes.device:
+                self._compared = Compared(self.device, left)
         return self._plan
+
+    def _left_to_program(self, args: Any, kwargs: Any, groups: list[_units.Group], held: dict[str, nn.Parameter]) -> int:
+        """Bytes of the device that the plan leaves to the program: those of the rank that needs most."""
+        if self._activations != "auto":
+            return int(self._activations)
+        size, units = 0, {group.module: group.parameters.values() for group in groups}
+        try:
+            if not args and not kwargs:
+                raise ValueError("there is no batch: call engine.commit(...) with one")
+            size = with_margin(peak(self.model, args, kwargs, self.device, units, held.values(), self.dtype, self._casts))
+        except Exception as error:  # noqa: BLE001
+            logger.warning("activations are in no plan, since a step without data failed; give fully_shard activations=BYTES: %s", error)
+        sizes = (C.c_double * self.size)(*(size * (rank == self.rank) for rank in range(self.size)))
+        for first in range(0, self.size, 64):
+            part = (C.c_double * min(64, self.size - first)).from_buffer(sizes, 8 * first)
+            lib.zero_engine_sum(self._handle, part, len(part))
+        return int(max(sizes))
 
     def _check_place(self) -> None:
         for name, p in self.model.named_parameters():

@@ -86,6 +86,8 @@ class Training(Declared):
             leaf.came = False
         if not self._warned:
             self._warn_unused()
+            if self._compared:
+                self._compared.tell()
         unit = (raw.overflow_unit or b"").decode()
         self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True, bool(raw.repeated))
         return self.info
