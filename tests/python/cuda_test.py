@@ -1,5 +1,7 @@
 """What the package does for a GPU, without one: which GPU and stream it says, the trace on a GPU's tensors without data, generators."""
 
+import copy
+import ctypes as C
 import os
 import subprocess
 import sys
@@ -392,6 +394,63 @@ class Activations(unittest.TestCase):
             if said:
                 self.assertRegex("".join(lines.output), said)
                 self.assertEqual(len(lines.output), 1)
+
+
+addresses = set()
+
+
+def at(t, value=None):
+    """What a kernel of a library does, to which Python gives an address."""
+    addresses.add(t.data_ptr())
+    memory = torch.frombuffer((C.c_char * t.nbytes).from_address(t.data_ptr()), dtype=t.dtype).view(t.shape)
+    return memory.clone() if value is None else memory.copy_(value)
+
+
+class ByAddress(torch.autograd.Function):
+    """A product whose operands and results are addresses."""
+
+    @staticmethod
+    def forward(ctx, x, w, keep):
+        """`keep`: the operands by itself, as bitsandbytes does."""
+        out = x.new_empty(len(x), len(w))
+        at(out, at(x) @ at(w).T)
+        ctx.kept = (x.detach(), w.detach()) if keep else None
+        ctx.save_for_backward(*(() if keep else (x, w)))
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x, w), grad = ctx.kept or ctx.saved_tensors, at(grad.contiguous())
+        dx, dw = torch.empty_like(x), torch.empty_like(w)
+        at(dx, grad @ at(w))
+        at(dw, grad.T @ at(x))
+        return dx, dw, None
+
+
+class Addresses(unittest.TestCase):
+    def test_functions_that_take_addresses(self):
+        """flash-attn, bitsandbytes, Liger and others: a unit's parameters are at their addresses while such a function runs."""
+
+        class Product(nn.Module):
+            def __init__(self, keep):
+                super().__init__()
+                self.keep, self.w = keep, nn.Parameter(torch.randn(8, 8))
+
+            def forward(self, x):
+                return ByAddress.apply(x, self.w, self.keep)
+
+        for keep in (False, True):
+            model = nn.Sequential(*(Product(keep) for _ in range(3)))
+            for stage in (0, 3):
+                engine = zero.fully_shard(copy.deepcopy(model), configuration(stage))
+                with self.assertLogs("zero", "WARNING") as lines:  # not with tensors without data
+                    engine.backward(engine.model(torch.ones(4, 8)).square().sum())
+                self.assertIn("a forward without data failed", "".join(lines.output))
+                gradients = torch.autograd.grad(model(torch.ones(4, 8)).square().sum(), [*model.parameters()])
+                for (name, _), grad in zip(model.named_parameters(), gradients, strict=True):
+                    torch.testing.assert_close(engine.gradient(name), grad)
+                engine.close()
+        self.assertNotIn(0, addresses, "a GPU's context ends with a kernel at address 0")
 
 
 class DefaultDevice(unittest.TestCase):
