@@ -1,5 +1,5 @@
 """The rows of the part "python" of tools/gpu-check: the package on a GPU, beside PyTorch.
-    gpu_python.py ROW [--device cpu] [--small] [--json FILE] [--side zero|torch|fsdp2]
+    gpu_python.py ROW [--device cpu] [--small] [--json FILE] [--side zero|torch|fsdp2] [--env NAME=VALUE]
 Prints a line for each result, when it is there. Exit status 0: the row passed, or its last line begins with "skipped: ". --device cpu runs
 what needs no GPU; --small: sizes for a CPU. --json: appends what the row measures. Needs zero, models.py of tests/python and transformers."""
 
@@ -17,6 +17,10 @@ import tempfile
 import threading
 import time
 import warnings
+
+for _given in sys.argv[1:]:  # CUDA reads its variables when it starts
+    if "=" in _given:
+        os.environ[_given.partition("=")[0]] = _given.partition("=")[2]
 
 import zero  # before anything uses the GPU
 
@@ -460,6 +464,7 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json")
+    parser.add_argument("--env", action="append", help="NAME=VALUE, set before CUDA starts")
     parser.add_argument("--side", choices=["zero", "torch", "fsdp2"], default="zero")
     parser.parse_args(namespace=options)
     warnings.simplefilter("once")
