@@ -125,8 +125,8 @@ typedef struct zero_runtime {
     uint32_t plan_ranks;
     uint32_t plan_node_ranks; /* of those ranks, how many share a node; 0: all. Model ranks are adjacent */
     int plan_processes; /* 1: those ranks are processes, whose reductions take staging memory; 0: threads */
-    /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may then point to its memory. With plan_ranks:
-     * there is a GPU. */
+    /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may then point to its memory. 2: there is one, and
+     * without it init fails. With plan_ranks: there is a GPU. */
     int cuda;
     /* The host's CUstream, of the GPU's primary context, on which the host enqueues all work on slots; not the per-thread default
      * stream. NULL: the engine makes one, which zero_engine_cuda returns, or see cuda_default_stream. */
@@ -839,7 +839,7 @@ zero_status zero_engine_written(zero_engine *engine);
 zero_status zero_engine_hash(zero_engine *engine, char out[33]);
 
 /* Sums over all ranks in rank order, in double; the same bits on all ranks. count <= 64. For losses and stop
- * flags. Also within a pass, not between a unit's begin and end. */
+ * flags. Also before commit, and within a pass, not between a unit's begin and end. */
 zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count);
 
 /* Rank 0's bytes to all ranks, as many on each: for first values, and for what one rank has read or drawn. From commit on, between

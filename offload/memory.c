@@ -45,7 +45,10 @@ static zero_status memory_open(const struct tier_ops *ops, const struct tier_opt
                               .space_used_bytes = options->space_used_bytes};
     uint64_t before = device ? device->allocated[kind] : 0; /* a tier of no bytes needs none */
     if (options->bytes) memory->address = device->ops->allocate(device, options->bytes, kind);
-    if (options->bytes && !memory->address) return refused(memory, options->bytes, "", error);
+    const char *pinned = " that the GPU's driver pins (look at ulimit -l, and at a container's limits)";
+    if (options->bytes && !memory->address)
+        return refused(memory, options->bytes, kind == DEVICE_PINNED && device->discrete ? pinned : "",
+                       error);
     if (options->space_bytes)
         memory->base.space = device->ops->reserve(device, options->space_bytes, options->space_used_bytes);
     if (options->space_bytes && !memory->base.space)

@@ -27,7 +27,8 @@ static bool gpu_expected(void) {
     return false;
 }
 
-/* It is no failure if there is no GPU. Where there seems to be one, the log says why the CPU takes its place. */
+/* It is no failure if there is no GPU, unless the host computes on one. Where there seems to be one, the log says why the CPU takes its
+ * place. */
 static zero_status open_auto(struct joining *j, const zero_runtime *runtime, uint32_t local_rank,
                              struct zero_error *error) {
     struct zero_error why;
@@ -35,7 +36,8 @@ static zero_status open_auto(struct joining *j, const zero_runtime *runtime, uin
     error_clear(&why);
     zero_status status =
         runtime->cuda ? open_row(j, DEVICE_CUDA, runtime, local_rank, &broken, &why) : ZERO_E_UNSUPPORTED;
-    if (status != ZERO_E_UNSUPPORTED && !broken) return status ? error_pass(error, &why) : ZERO_OK;
+    if (runtime->cuda > 1 || (status != ZERO_E_UNSUPPORTED && !broken))
+        return status ? error_pass(error, &why) : ZERO_OK;
     if (broken || (runtime->cuda && gpu_expected())) j->host->without_gpu = why;
     return open_row(j, DEVICE_HOST, runtime, local_rank, NULL, error);
 }

@@ -53,7 +53,7 @@ zero_status ranks_agree_error(struct ranks *ranks, const struct zero_error *mine
     return status ? ranks_fail(ranks, comm_error(ranks->comm)) : ZERO_OK;
 }
 
-/* ---- from commit on ---- */
+/* ---- from commit on, and a sum also before ---- */
 
 uint64_t ranks_message_bytes(uint32_t size) { return ((uint64_t)size + 1) * SUM_VALUES_MAX * sizeof(double); }
 
@@ -109,11 +109,17 @@ zero_status ranks_meet(struct ranks *ranks, const char *what) {
 }
 
 zero_status ranks_sum(struct ranks *ranks, double *values, uint32_t count, const char *what) {
-    double *message = (double *)(void *)ranks->message;
+    bool committed = ranks->message != NULL;
+    uint64_t bytes = (ranks->size + 1) * (uint64_t)count * sizeof *values;
+    double *message = committed ? (void *)ranks->message : outliving_message(ranks->outliving, bytes);
+    struct zero_error error;
+    error_clear(&error);
+    if (!message && error_set(&error, ZERO_E_MEMORY, "no memory for %s", what))
+        return ranks_fail(ranks, &error);
     memcpy(message, values, count * sizeof *values);
     struct comm_call call = comm_rows(message, count * sizeof *values, what);
-    zero_status status = ranks_call(ranks, &call);
-    if (status) return status;
+    zero_status status = committed ? ranks_call(ranks, &call) : comm_run(ranks->world, &call);
+    if (status) return committed ? status : ranks_fail(ranks, comm_error(ranks->comm));
     memset(values, 0, count * sizeof *values);
     for (uint32_t r = 0; r < ranks->size; r++)
         for (uint32_t i = 0; i < count; i++) values[i] += message[(r + 1) * count + i];

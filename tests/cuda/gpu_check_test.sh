@@ -198,6 +198,13 @@ echo 'tests | the norm | 60 | //tests/cuda:norm_test_main |' >"$dir/gpu-check.ru
 mkdir -p "$dir/modules/nvidia/driver/lib" && cp tests/cuda/libcuda.so.1 "$dir/modules/nvidia/driver/lib/"
 stand_ins='' PYTHONPATH="$dir/modules" check 0 --out "$dir/packages"
 
+# What failed in the run before comes first in the next one.
+printf 'speed | first | 60 | //:clean |\nspeed | bad | 60 | //:dirty |\n' >"$dir/gpu-check.runs"
+for order in "first bad" "bad first"; do
+    check 1 --out "$dir/again"
+    [[ $(grep -oE '^\| (first|bad) ' "$dir/again.md" | tr -d '|\n' | xargs) == "$order" ]] || { echo "not $order:" && cat "$dir/again.md" && failures=1; }
+done
+
 # Out of time: what was running and what follows are told from what failed; and there are results while it runs.
 cat >"$dir/gpu-check.runs" <<'RUNS'
 speed | first  | 60 | //:clean |

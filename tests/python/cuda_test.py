@@ -1,7 +1,13 @@
 """What the package does for a GPU, without one: which GPU and stream it says, the trace on a GPU's tensors without data, generators."""
 
+import copy
+import ctypes as C
+import os
+import subprocess
+import sys
+import threading
 import unittest
-from unittest.mock import MagicMock, patch
+from unittest.mock import MagicMock, call, patch
 
 import torch
 import torch.distributed as dist
@@ -10,7 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import zero
-from zero import _abi, _units
+from zero import _abi, _activations, _units
 
 GPU = torch.device("cuda", 1)
 
@@ -24,11 +30,21 @@ class Opened(Exception):
     """In place of an engine on a GPU."""
 
 
+class Placed:
+    """A parameter: that of PyTorch stays where its tensor without data was made."""
+
+    def __init__(self, data):
+        self.data = data
+
+    device = property(lambda self: self.data.device)
+
+
 def cuda(current=0, stream=0, initialized=True, capturing=False):
     """torch.cuda of a process with eight GPUs."""
     streams = lambda device=None: MagicMock(cuda_stream=stream)
     answers = {"is_available": lambda: True, "is_initialized": lambda: initialized, "current_device": lambda: current}
     answers |= {"device_count": lambda: 8, "set_device": MagicMock(), "current_stream": MagicMock(side_effect=streams)}
+    answers["empty_cache"] = MagicMock()
     answers["is_current_stream_capturing"] = lambda: capturing
     return patch.multiple(torch.cuda, **answers)
 
@@ -65,25 +81,29 @@ class Opening(unittest.TestCase):
                 with FakeTensorMode():
                     model = nn.ParameterList([torch.empty(4, device=place)])
                 runtime = opened(model, device=device)
-                self.assertEqual((runtime.cuda, runtime.local_rank, runtime.size), (1, expected, 0))
+                self.assertEqual((runtime.cuda, runtime.local_rank, runtime.size), (2, expected, 0))
                 self.assertEqual((runtime.cuda_stream, runtime.cuda_default_stream), (0x70, 0))
                 torch.cuda.set_device.assert_called_with(expected)  # current_stream() and NCCL's broadcast are of this one
 
     def test_ranks_of_torch_distributed(self):
-        """Each takes its own GPU, also where the program has chosen none."""
-        for device, current, local, expected in ((None, 0, 6, 6), (None, 3, 6, 3), (torch.device("cuda", 0), 3, 6, 0), (None, 0, None, 0)):
-            answers = {"is_initialized": lambda: True, "get_world_size": lambda: 8, "get_rank": lambda: 0}
-            answers["broadcast_object_list"] = lambda place, src: None
-            answers["get_node_local_rank"] = lambda otherwise, local=local: otherwise if local is None else local
-            with self.subTest(device=device, local=local), cuda(current), patch.multiple(dist, **answers):
-                runtime = opened(MLP().to("meta"), device=device)
-            self.assertEqual((runtime.size, runtime.local_rank), (8, expected))
+        """Each takes its own GPU, also where the program has chosen none, and has it before the first broadcast, which NCCL sends there."""
+        chosen = [(None, 0, 6, 6), (None, 3, 6, 3), (torch.device("cuda", 0), 3, 6, 0), (None, 0, None, 0), (None, 0, 14, 6)]
+        for device, current, local, expected in chosen:
+            for place in ("meta", "cpu"):
+                answers = {"is_initialized": lambda: True, "get_world_size": lambda: 8, "get_rank": lambda: 0, "get_backend": lambda: "nccl"}
+                answers["broadcast_object_list"] = lambda given, src: self.at.append(torch.cuda.set_device.call_args)
+                answers["get_node_local_rank"] = lambda otherwise, local=local: otherwise if local is None else local
+                self.at = []
+                with self.subTest(device=device, local=local, place=place), cuda(current), patch.multiple(dist, **answers):
+                    runtime = opened(MLP().to(place), device=device)
+                    self.assertEqual((runtime.size, runtime.local_rank), (8, expected))
+                    self.assertEqual(self.at, [call(expected)])
 
     def test_streams(self):
         """The default stream's handle is 0. A GPU that the configuration alone chooses gets the same stream as the program's."""
         with cuda():
             runtime = opened(MLP(), device=torch.device("cuda"))
-            self.assertEqual((runtime.cuda, runtime.cuda_stream, runtime.cuda_default_stream), (1, None, 1))
+            self.assertEqual((runtime.cuda, runtime.cuda_stream, runtime.cuda_default_stream), (2, None, 1))
         for initialized, stream, expected in ((False, 0x70, (0, None, 1)), (True, 0x70, (0, 0x70, 0)), (True, 0, (0, None, 1))):
             with cuda(4, stream, initialized):
                 runtime = opened(MLP())
@@ -95,6 +115,84 @@ class Opening(unittest.TestCase):
         with cuda(), self.assertRaisesRegex(ValueError, "device is cuda:0, and this rank's is cpu, .*device.index"):
             zero.fully_shard(MLP(), configuration(3, device={"type": "cpu"}), device=torch.device("cuda", 0))
         zero.fully_shard(MLP(), configuration(3), device=torch.device("cpu", 0)).close()
+
+    def test_never_the_cpu_instead(self):
+        """A model that computes on a GPU has no engine on the CPU."""
+        for place, device in (("meta", None), ("cpu", torch.device("cuda"))):
+            with cuda(), patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""), self.assertRaisesRegex(zero.ZeroError, '^device cuda: .*"cpu"'):
+                zero.fully_shard(MLP().to(place), configuration(3), device=device)
+            with cuda():
+                zero.fully_shard(MLP().to(place), configuration(3, device={"type": "cpu"}), device=device).close()
+
+    @fakes
+    def test_moved_afterwards(self):
+        model = MLP()
+        engine = zero.fully_shard(model, configuration(3))
+        with FakeTensorMode():
+            model.head.weight = nn.Parameter(torch.empty(10, 96, device="cuda:1"))
+        with self.assertRaisesRegex(zero.ZeroError, "head.weight is on cuda:1 since fully_shard, whose engine is on cpu: move the model"):
+            engine.commit()
+        engine.close()
+
+    @fakes
+    def test_memory_is_free(self):
+        """Before the engine takes its memory PyTorch's cache is empty, and a model on the GPU is in host memory; without an engine it is back."""
+        with (mode := FakeTensorMode()):
+            model = [Placed(torch.empty(4, device=place)) for place in (GPU, "cpu")]
+        engine = zero.fully_shard(MLP(), configuration(3))
+        seen = []
+
+        def takes(handle):
+            seen.append([p.device.type for p in model])
+            torch.cuda.empty_cache.assert_called_once()
+            raise Opened
+
+        engine._passes.device, engine._passes.leaves = GPU, [MagicMock(parameter=p) for p in model]
+        with cuda(), mode, patch.object(_abi.lib, "zero_engine_commit", takes), self.assertRaises(Opened):
+            engine._take_memory()
+        self.assertEqual((seen, [p.device.type for p in model]), ([["cpu", "cpu"]], ["cuda", "cpu"]))
+        engine._passes.leaves = []
+        with cuda(), patch.object(_abi.lib, "zero_engine_unpark", lambda handle: torch.cuda.empty_cache.assert_called_once()):
+            engine.unpark()
+        engine.close()
+
+    def test_late(self):
+        """What CUDA reads at its start is set at import; a program that has started CUDA before gets a line."""
+        code = "import os, torch; torch.cuda.is_initialized = lambda: {}; from zero import _place; print(os.environ['NCCL_LAUNCH_RACE_FATAL'], {})"
+        for started, line in ((False, ""), (True, "CUDA has started without NCCL_LAUNCH_ORDER_IMPLICIT, NCCL_LAUNCH_RACE_FATAL: import zero")):
+            run = [sys.executable, "-c", code.format(started, "_place.gpu_faults()")]
+            environment = {name: text for name, text in os.environ.items() if not name.startswith("NCCL_")} | {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+            said = subprocess.run(run, env=environment, capture_output=True, text=True).stdout
+            self.assertRegex(said, "^0 ")
+            self.assertIn(line, said)
+            self.assertEqual("CUDA has started" in said, started)
+
+    def test_one_thread(self):
+        """A backward of the engine's runs in the thread of the program, also on a GPU: Ctrl-C comes there alone."""
+        engine = zero.fully_shard(made("mlp"), configuration(3))
+        threads, x = [], vectors(0)[0].requires_grad_()
+        x.register_hook(lambda grad: threads.append(torch._C._is_multithreading_enabled()))
+        engine.backward(engine.model(x).sum())
+        self.assertEqual((threads, torch._C._is_multithreading_enabled()), ([False], True))
+        engine.close()
+
+    def test_asked_at_once(self):
+        """Two threads of an engine ask at the same moment whether the program is interrupted: both hear it."""
+        begun, end, answers = threading.Event(), threading.Event(), []
+
+        class Slow(list):
+            def __bool__(self):
+                begun.set()
+                return end.wait(9)
+
+        with patch.object(_abi, "raised", Slow([KeyboardInterrupt()])):
+            other = threading.Thread(target=lambda: answers.append(_abi.interrupted(None)))
+            other.start()
+            begun.wait(9)
+            end.set() if answers else threading.Timer(0.1, end.set).start()
+            answers.append(_abi.interrupted(None))
+            other.join()
+        self.assertEqual(answers, [1, 1])
 
     def test_another_stream(self):
         engine = zero.fully_shard(made("mlp"), configuration(3))
@@ -192,7 +290,7 @@ class Tracing(unittest.TestCase):
         """It runs where the parameters are. Without data of the parameters no order is known, which a line says."""
         data = vectors(0)[0].as_subclass(OnGpu)
         self.assertEqual(self.units(ByData(), data), self.expected)
-        self.assertEqual(self.warnings, [])
+        self.assertRegex("".join(self.warnings), "^a forward without data failed .*so copies of the model and of this batch run one with data")
         self.units(ByData().to("meta"), data)
         self.assertRegex("".join(self.warnings), "the order in which the model has them, .* on the meta device")
 
@@ -229,6 +327,130 @@ class Tracing(unittest.TestCase):
         model.dummy_inputs = {"x": vectors(0)[0].as_subclass(Dummy)}
         self.assertEqual(self.units(model), self.expected)
         moved.assert_called_once_with(GPU)
+
+
+class Activations(unittest.TestCase):
+    """What the plan leaves to the program's own tensors."""
+
+    def left(self, model, *args, **options):
+        engine = zero.fully_shard(model, configuration(3, **options.pop("config", {})), **options)
+        self.addCleanup(engine.close)
+        engine.commit(*args)
+        return engine, next((planned for _, name, planned, _ in engine.memory() if name == "activations"), 0)
+
+    def test_as_pytorch_counts(self):
+        """The peak is that of PyTorch's own tracker, and the largest unit's gradients."""
+        from torch.distributed._tools.mem_tracker import MemTracker
+
+        for kind, batch in (("mlp", vectors(0)[0]), ("llama", torch.ones(4, 16, dtype=torch.long))):
+            model, engine = made(kind), zero.fully_shard(made(kind), configuration(3))
+            self.addCleanup(engine.close)
+            groups, held = _units.lay_out(engine.model, None, None, set())
+            units = {group.module: group.parameters.values() for group in groups}
+            size = _activations.peak(engine.model, (batch,), {}, engine.device, units, held.values(), torch.float32, True)
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                model = made(kind)
+                for p in model.parameters():
+                    p.register_post_accumulate_grad_hook(lambda t: setattr(t, "grad", None))
+                tracker = MemTracker()
+                tracker.track_external(model)
+                with tracker:
+                    _activations._loss(model(mode.from_tensor(batch))).backward()
+            found = next(iter(tracker.get_tracker_snapshot("peak").values()))
+            seen = sum(size for kind, size in found.items() if kind in ("Activation", "Temp", "Other"))
+            gradients = max(sum(p.nbytes for p in parameters) for parameters in units.values()) + sum(p.nbytes for p in held.values())
+            self.assertAlmostEqual((size - gradients) / seen, 1, delta=0.02, msg=f"{kind}: {size - gradients} and {seen}")
+
+    def test_in_the_plan(self):
+        x, _ = vectors(0)
+        for activations, expected in ((0, 0), (12345, 12345)):
+            self.assertEqual(self.left(made("mlp"), x, activations=activations)[1], expected)
+        _, small = self.left(made("mlp"), x, activations="auto")
+        _, large = self.left(made("mlp"), x.repeat(999, 1), activations="auto")
+        _, narrow = self.left(made("mlp"), x.repeat(999, 1), activations="auto", config={"bf16": {"enabled": True}})
+        grows = large - small
+        self.assertGreater(grows, 3 * 3 * x.nbytes * 990)  # three blocks, each of which saves three tensors like x
+        self.assertLess(narrow - small, 0.7 * grows)
+        with self.assertLogs("zero", "WARNING") as lines:
+            self.assertEqual(self.left(ByData(), x, activations="auto")[1], 0)
+        self.assertIn("give fully_shard activations=BYTES", "".join(lines.output))
+        with self.assertRaisesRegex(ValueError, 'activations is .all.: give "auto"'):
+            zero.fully_shard(made("mlp"), configuration(3), activations="all")
+
+    def test_compared(self):
+        """With the peak of the first step."""
+        gib = 1 << 30
+        for peak, said in ((5, None), (9, "activations=9663676416"), (1, "activations=0")):
+            answers = {"reset_peak_memory_stats": MagicMock(), "memory_reserved": lambda device: gib}
+            answers["max_memory_reserved"] = lambda device, peak=peak: peak * gib
+            with patch.multiple(torch.cuda, **answers):
+                engine, _ = self.left(made("mlp"), vectors(0)[0], activations=6 * gib if peak == 5 else 0)
+                engine._compared = _activations.Compared(GPU, 6 * gib)
+                torch.cuda.reset_peak_memory_stats.assert_called_once_with(GPU)
+                with self.assertLogs("zero", "WARNING") if said else self.assertNoLogs("zero", "WARNING") as lines:
+                    for step in range(2):
+                        engine.backward(loss_of_vectors(engine.model, step))
+                        engine.step()
+            if said:
+                self.assertRegex("".join(lines.output), said)
+                self.assertEqual(len(lines.output), 1)
+
+
+addresses = set()
+
+
+def at(t, value=None):
+    """What a kernel of a library does, to which Python gives an address."""
+    addresses.add(t.data_ptr())
+    memory = torch.frombuffer((C.c_char * t.nbytes).from_address(t.data_ptr()), dtype=t.dtype).view(t.shape)
+    return memory.clone() if value is None else memory.copy_(value)
+
+
+class ByAddress(torch.autograd.Function):
+    """A product whose operands and results are addresses."""
+
+    @staticmethod
+    def forward(ctx, x, w, keep):
+        """`keep`: the operands by itself, as bitsandbytes does."""
+        out = x.new_empty(len(x), len(w))
+        at(out, at(x) @ at(w).T)
+        ctx.kept = (x.detach(), w.detach()) if keep else None
+        ctx.save_for_backward(*(() if keep else (x, w)))
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x, w), grad = ctx.kept or ctx.saved_tensors, at(grad.contiguous())
+        dx, dw = torch.empty_like(x), torch.empty_like(w)
+        at(dx, grad @ at(w))
+        at(dw, grad.T @ at(x))
+        return dx, dw, None
+
+
+class Addresses(unittest.TestCase):
+    def test_functions_that_take_addresses(self):
+        """flash-attn, bitsandbytes, Liger and others: a unit's parameters are at their addresses while such a function runs."""
+
+        class Product(nn.Module):
+            def __init__(self, keep):
+                super().__init__()
+                self.keep, self.w = keep, nn.Parameter(torch.randn(8, 8))
+
+            def forward(self, x):
+                return ByAddress.apply(x, self.w, self.keep)
+
+        for keep in (False, True):
+            model = nn.Sequential(*(Product(keep) for _ in range(3)))
+            for stage in (0, 3):
+                engine = zero.fully_shard(copy.deepcopy(model), configuration(stage))
+                with self.assertLogs("zero", "WARNING") as lines:  # not with tensors without data
+                    engine.backward(engine.model(torch.ones(4, 8)).square().sum())
+                self.assertIn("a forward without data failed", "".join(lines.output))
+                gradients = torch.autograd.grad(model(torch.ones(4, 8)).square().sum(), [*model.parameters()])
+                for (name, _), grad in zip(model.named_parameters(), gradients, strict=True):
+                    torch.testing.assert_close(engine.gradient(name), grad)
+                engine.close()
+        self.assertNotIn(0, addresses, "a GPU's context ends with a kernel at address 0")
 
 
 class DefaultDevice(unittest.TestCase):

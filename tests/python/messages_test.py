@@ -27,6 +27,7 @@ del ROWS["Mistake"]
 # Those that need several ranks or a GPU, by the test that has them.
 ELSEWHERE = {
     "a forward runs on another CUDA stream than the one at `fully_shard`": "cuda_test.py",
+    "the model moves to a GPU after `fully_shard`": "cuda_test.py",
     "a rank dies": "ranks_test.py",
     "a rank ends by an exception": "ranks_test.py",
     "parameters on the meta device are replaced after `load_pretrained`": "weights_test.py",

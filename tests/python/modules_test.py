@@ -243,7 +243,7 @@ class Passes(Case):
 
     @unittest.skipUnless(hasattr(torch.Tensor, "grad_dtype"), "gradients have the type of their parameters")
     def test_gradients_of_another_type(self):
-        """A parameter that takes gradients of any type gets one in fp32, which has its type when the engine takes it."""
+        """A parameter that takes gradients of any type, or of fp32, gets one in fp32, which has its type when the engine takes it."""
 
         class Wide(torch.autograd.Function):
             @staticmethod
@@ -256,10 +256,11 @@ class Passes(Case):
                 return gradient.float() if ctx.wide else gradient, None
 
         hashes = set()
-        for wide in (False, True):
+        for wide, kind in ((False, None), (True, None), (True, torch.float32)):
             engine = self.mlp(bf16={"enabled": True})
             head = engine.model.head
-            head.weight.grad_dtype = None
+            engine.commit(vectors(0)[0])
+            head.weight.grad_dtype = kind
             head.forward = lambda x, head=head, wide=wide: nn.functional.linear(x, Wide.apply(head.weight, wide), head.bias)
             self.train(engine, [0, 1])
             hashes.add(engine.hash())

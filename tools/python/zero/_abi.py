@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,6 @@ class ZeroError(RuntimeError):
 
 
 raised: list[BaseException] = []  # by Python code that the library has called: the call that has led there raises it
-
-
-def _answers() -> Generator[int, Any, None]:
-    """Makes the function for zero_runtime.interrupted. Python runs handlers of signals when the main thread is in Python code: at this
-    yield, inside of the try, about every 100 ms while the rank waits."""
-    while True:
-        try:
-            while True:
-                yield int(bool(raised))
-        except GeneratorExit:
-            return
-        except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt, in most cases
-            raised.append(error)
-
-
-_asked = _answers()
-next(_asked)
-interrupted = C.CFUNCTYPE(C.c_int, C.c_void_p)(_asked.send)
 
 
 _callbacks: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -62,6 +44,15 @@ def _lost(lost: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
 
 
 sys.unraisablehook = _lost
+
+
+def _is_interrupted(user: Any) -> int:
+    """For zero_runtime.interrupted, on any thread. Python runs handlers of signals when the main thread comes here, about every 100 ms while
+    the rank waits."""
+    return int(bool(raised))
+
+
+interrupted = callback(C.CFUNCTYPE(C.c_int, C.c_void_p), _is_interrupted)
 
 
 def library_path() -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from zero import _abi, _gathered, _header, _units
+from zero._activations import Compared, peak, with_margin
 from zero._abi import ZeroError, lib
 from zero._cast import cast_inputs
 from zero._files import own_name
@@ -75,6 +76,7 @@ class Declared:
         optimizer: torch.optim.Optimizer | None = None,
         ignored: Iterable[nn.Module | nn.Parameter] = (),
         train: bool = True,
+        activations: int | str = 0,
     ) -> None:
         parameter = next(model.parameters(), None)
         if parameter is None:
@@ -88,6 +90,9 @@ class Declared:
         self._casts, self._unsynced = cast_inputs, 0
         self._ignored = {p for found in ignored for p in (found.parameters() if isinstance(found, nn.Module) else (found,))}
         self._trains = train
+        if activations != "auto" and not isinstance(activations, int):
+            raise ValueError(f'zero: activations is {activations!r}: give "auto" or a number of bytes')
+        self._activations, self._compared = activations, None
         self._saving = False  # in the background, perhaps
         self._declaring = self._loading = False  # True: an exception came into it
         layers = [module for module in model.modules() if hasattr(module, "adapter_layer_names")]
@@ -98,6 +103,7 @@ class Declared:
         self._samples = 0  # used by the steps so far, those before a load included
         self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
+        self._places = {p.device for p in model.parameters()}
         place = gpu(parameter, device)
         options = meeting_point() | place | {"discard_shadow": 1, "threads": torch.get_num_threads(), "total_steps": total_steps}
         if secret:
@@ -148,6 +154,7 @@ class Declared:
         self._by_program = self.setting("gradient_accumulation_by_program") == "true"
         self._passes.limit = None if self._by_program else self.accumulation_steps
         if index >= 0:
+            torch.cuda.set_device(self.device)
             self._passes.device, self._passes.stream = self.device, stream
 
     # ---- declaring ----
@@ -198,6 +205,7 @@ class Declared:
 
     def _commit(self, args: Any = (), kwargs: Any = None) -> Any:
         if self._plan is None:
+            self._check_place()
             check_apart(self.model)
             record = self._traced(args, kwargs)
             laid_out = _units.lay_out(self.model, self._spec, record, self._ignored)
@@ -206,9 +214,57 @@ class Declared:
                     "zero: an exception came while the engine learnt the model: call engine.close(), then fully_shard again"
                 )
             self._declaring = True
+            left = self._left_to_program(args, kwargs, *laid_out)
             self._declare(*laid_out)
-            self._plan = lib.zero_engine_commit(self._handle)
+            if left:
+                lib.zero_engine_reserve(self._handle, _header.ZERO_DEVICE, left, "activations")
+            self._plan = self._take_memory()
+            if left and self._passes.device:
+                self._compared = Compared(self.device, left)
         return self._plan
+
+    def _left_to_program(self, args: Any, kwargs: Any, groups: list[_units.Group], held: dict[str, nn.Parameter]) -> int:
+        """Bytes of the device that the plan leaves to the program: those of the rank that needs most."""
+        if self._activations != "auto":
+            return int(self._activations)
+        size, units = 0, {group.module: group.parameters.values() for group in groups}
+        try:
+            if not args and not kwargs:
+                raise ValueError("there is no batch: call engine.commit(...) with one")
+            size = with_margin(peak(self.model, args, kwargs, self.device, units, held.values(), self.dtype, self._casts))
+        except Exception as error:  # noqa: BLE001
+            logger.warning("activations are in no plan, since a step without data failed; give fully_shard activations=BYTES: %s", error)
+        sizes = (C.c_double * self.size)(*(size * (rank == self.rank) for rank in range(self.size)))
+        for first in range(0, self.size, 64):
+            part = (C.c_double * min(64, self.size - first)).from_buffer(sizes, 8 * first)
+            lib.zero_engine_sum(self._handle, part, len(part))
+        return int(max(sizes))
+
+    def _check_place(self) -> None:
+        for name, p in self.model.named_parameters():
+            if p.device.type == "cuda" and p.device not in (self.device, *self._places):
+                raise ZeroError(
+                    f"zero: parameter {name} is on {p.device} since fully_shard, whose engine is on {self.device}: move the model before it, "
+                    "or give fully_shard device="
+                )
+
+    def _free_cache(self) -> None:
+        """What PyTorch has cached on the GPU is free for the engine."""
+        if self._passes.device:
+            torch.cuda.empty_cache()
+
+    def _take_memory(self) -> Any:
+        """The engine takes all of its memory before it asks for values: until then a model on the GPU waits in host memory."""
+        places = {leaf.parameter: leaf.parameter.device for leaf in self._passes.leaves if leaf.parameter.device.type == "cuda"}
+        try:
+            for p in places:
+                p.data = p.data.to("cpu")
+            self._free_cache()
+            return lib.zero_engine_commit(self._handle)
+        except BaseException:
+            for p, place in places.items():
+                p.data = p.data.to(place)
+            raise
 
     def _declare(self, calls: list[_units.Group], held: dict[str, nn.Parameter]) -> None:
         passes, made = self._passes, dict[nn.Parameter, Leaf]()

@@ -35,6 +35,7 @@ class Engine(State):
 
     def unpark(self) -> None:
         """Takes the memory again. Training goes on with the same bits; parameters may be at other addresses. Collective."""
+        self._free_cache()
         try:
             lib.zero_engine_unpark(self._handle)
         except ZeroError as error:

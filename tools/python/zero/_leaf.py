@@ -49,9 +49,9 @@ class Leaf:
         slot, p = lib.zero_param_addresses(self.handle), self.parameter
         self.first = p.dtype, p.requires_grad
         self.tensor = self.at(slot.param, dtype, device)
-        if p.device == device:
+        if not p.is_meta:
             p.data = self.tensor
-        else:  # on another device, such as meta: another tensor takes the parameter's identity
+        else:  # another tensor takes the parameter's identity
             new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
             new.__dict__.update(p.__dict__)
             _torch.utils.swap_tensors(p, new)
@@ -59,19 +59,29 @@ class Leaf:
         if not self.trains:
             p.requires_grad_(False)
         else:
-            self.no_grad = self.at(slot.param, dtype, device)  # the address is not used
-            guard(
-                self.no_grad,
-                "zero: gradients are in the engine: gradient_clipping in the configuration clips them, fp16 scales losses, and the result of "
-                "engine.step() has their norm",
-                self.no_grad,
-            )
+            self._make_no_grad(slot.param, dtype, device)
         self.storage = self.tensor.untyped_storage()._cdata
         self.message = (
             f"zero: parameter {self.name} is used outside of the forward and backward of its unit {self.unit or 'model'}, "
             "where the engine has released it; look at it with zero.gathered(...), or give fully_shard units in which it is used"
         )
         self.rest()
+
+    def _make_no_grad(self, address: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.no_grad = self.at(address, dtype, device)  # the address is not used
+        guard(
+            self.no_grad,
+            "zero: gradients are in the engine: gradient_clipping in the configuration clips them, fp16 scales losses, and the result of "
+            "engine.step() has their norm",
+            self.no_grad,
+        )
+
+    def seal(self) -> None:
+        """Its gradient may not be looked at until the step."""
+        kind = getattr(self.parameter, "grad_dtype", None)  # the program's choice, from PyTorch 2.10 on
+        if self.no_grad is not None and kind not in (None, self.no_grad.dtype):
+            self._make_no_grad(lib.zero_param_addresses(self.handle).param, kind, self.no_grad.device)
+        self.parameter.grad = self.no_grad
 
     def at(self, address: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         size = self.parameter.numel() * dtype.itemsize

@@ -444,7 +444,7 @@ class OpenPass:
                 where = f"outside of the backward of its unit {leaf.unit}; give fully_shard units in which it is used"
                 raise ZeroError(f"zero: a gradient came to parameter {leaf.name} {where}")
         for leaf in self.leaves:
-            leaf.parameter.grad = leaf.no_grad
+            leaf.seal()
         self.unseen = any(leaf.trains for leaf in self.leaves)
         self.done = lib.zero_engine_passes(self.handle)
         if not self.free:

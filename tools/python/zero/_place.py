@@ -1,10 +1,12 @@
 """Where a rank computes, how it meets the others, and how it leaves them."""
 
+import logging
 import os
 import secrets
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,14 +14,38 @@ from torch import nn
 
 from zero._abi import ZeroError, lib
 
+logger = logging.getLogger("zero")
 _torch: Any = torch  # functions without types
+
+# What CUDA and NCCL read once, when they start: as much as the engine's streams need.
+_VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_LAUNCH_ORDER_IMPLICIT": "1", "NCCL_LAUNCH_RACE_FATAL": "0"}
+late = [name for name in _VARIABLES if name not in os.environ and _torch.cuda.is_initialized()]
+for _name, _value in _VARIABLES.items():
+    os.environ.setdefault(_name, _value)
+
+
+def gpu_faults() -> list[str]:
+    """What keeps a GPU that is there from being used, or from being used well."""
+    faults = [f"CUDA has started without {', '.join(late)}: import zero before anything uses the GPU"] if late else []
+    if not torch.cuda.is_available() and Path("/dev/nvidiactl").exists():
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except (AssertionError, RuntimeError) as error:
+            faults.append(f"PyTorch {torch.__version__} cannot use the GPU: {str(error).splitlines()[0]}")
+    return faults
+
+
+def _in_group() -> bool:
+    """Whether torch.distributed has ranks."""
+    dist = torch.distributed
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def meeting_point() -> dict[str, Any]:
     """Where torch.distributed is there, its ranks are the engine's, and share a secret; else see zero_runtime in zero.h. Its broadcast
     over NCCL is on the current GPU."""
     dist = torch.distributed
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if not _in_group():
         return {}
     place: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -35,17 +61,24 @@ def names_gpu(device: torch.device | None) -> bool:
 
 
 def gpu(parameter: nn.Parameter, device: torch.device | None) -> dict[str, Any]:
-    """The fields of zero_runtime for the GPU on which the program computes, and for the stream. The GPU becomes the current one. If
-    GPU 0 is current, the program may not have chosen it: unless `device` says so, the rank takes the GPU of its number on the host."""
+    """The fields of zero_runtime for the GPU on which the program computes, and for the stream. The GPU becomes the current one, also of
+    NCCL's collectives. If GPU 0 is current, the program may not have chosen it: unless `device` says so, the rank takes the GPU of its
+    number on the host."""
     place = device or parameter.device
     computes = place.type == "cuda" or (not device and parameter.is_meta and torch.cuda.is_available())
-    if not computes and not _torch.cuda.is_initialized():  # the configuration may still choose a GPU
+    dist = torch.distributed
+    own = _in_group() and (computes or "nccl" in dist.get_backend())
+    for fault in gpu_faults() if computes or parameter.is_meta else ():
+        logger.warning("%s", fault)
+    if not (computes or own or _torch.cuda.is_initialized()):  # the configuration may still choose a GPU
         return {"cuda_default_stream": 1}
     index = torch.cuda.current_device() if place.type != "cuda" or place.index is None else place.index
+    if own and not index and not names_gpu(device):
+        index = dist.get_node_local_rank(0) % torch.cuda.device_count()
     torch.cuda.set_device(index)
     stream = torch.cuda.current_stream().cuda_stream
     number = {"local_rank": index} if index or names_gpu(device) else {}
-    return {"cuda": int(computes), "cuda_stream": stream or None, "cuda_default_stream": int(not stream), **number}
+    return {"cuda": 2 * computes, "cuda_stream": stream or None, "cuda_default_stream": int(not stream), **number}
 
 
 def fails() -> bool:

@@ -52,6 +52,11 @@ class FakeTensorMode(fake_tensor.FakeTensorMode):  # type: ignore[no-untyped-cal
 
     avoid_device_init = False
 
+    def __init__(self, **options: Any) -> None:
+        """An address of a tensor without data would be 0: a kernel that a program calls with it would end the GPU's context."""
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        self._allow_unsafe_data_ptr_access = False
+
 
 _top = getattr(_torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # from PyTorch 2.8 on
 _set = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)

@@ -18,6 +18,8 @@ from zero._leaf import Leaf, owned
 from zero._open import CHANGED, UNTRAINED
 from zero._pass import Passes
 
+_torch: Any = torch  # functions without types
+
 
 class Training(Declared):
     """What a loop calls."""
@@ -39,7 +41,8 @@ class Training(Declared):
             scale = Passes.scale = lib.zero_engine_loss_scale(self._handle)
             if starts:
                 passes.start()
-            (loss * scale if scale != 1 else loss).backward(**options)
+            with _torch.autograd.set_multithreading_enabled(False):  # Ctrl-C comes to this thread alone, between nodes
+                (loss * scale if scale != 1 else loss).backward(**options)
             Passes.scale = None
             if starts:
                 passes.finish()  # the last line: the program cannot know whether a backward that has raised was whole
@@ -83,6 +86,8 @@ class Training(Declared):
             leaf.came = False
         if not self._warned:
             self._warn_unused()
+            if self._compared:
+                self._compared.tell()
         unit = (raw.overflow_unit or b"").decode()
         self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True, bool(raw.repeated))
         return self.info

@@ -65,7 +65,7 @@ def chosen_modules(model: nn.Module, units: UnitSpec | None) -> set[nn.Module]:
 
 
 @contextlib.contextmanager
-def _same_numbers() -> Iterator[None]:
+def same_numbers() -> Iterator[None]:
     """Generators of random numbers, also NumPy's if the program has it, have the same state afterwards as before."""
     numpy, state = sys.modules.get("numpy"), random.getstate()
     of_numpy = numpy.random.get_state() if numpy else None
@@ -127,7 +127,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             hooks.callback(register_module_forward_hook(leave).remove)
             if outer_hooks() is not None:  # those of a checkpoint around the model count what they are given
                 hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda t: t))
-            with _same_numbers(), set_stance("force_eager"), self:
+            with same_numbers(), set_stance("force_eager"), self:
                 yield
 
     def run(self, copy: Twin) -> None:
@@ -138,12 +138,18 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.uses = {p: [{stands_for[m] for m in stack if m in stands_for} for stack in stacks] for p, stacks in self.uses.items()}
 
 
-def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace:
+def fake_twin(model: nn.Module, args: Any, kwargs: Any, device: torch.device, types: dict[Any, torch.dtype]) -> tuple[Any, Any, Twin]:
+    """A mode of tensors without data; by parameter or buffer, that which stands for it, of one of these `types` or its own; and the copies."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        fake: Any = {t: torch.empty(t.shape, dtype=t.dtype, device=device) for t in (*model.parameters(), *model.buffers())}
+        tensors = (*model.parameters(), *model.buffers())
+        fake: Any = {t: torch.empty(t.shape, dtype=types.get(t, t.dtype), device=device) for t in tensors}
         fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
-    copy = twin(model, args, kwargs, fake, mode.from_tensor)
+    return mode, fake, twin(model, args, kwargs, fake, mode.from_tensor)
+
+
+def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace:
+    mode, fake, copy = fake_twin(model, args, kwargs, device, {})
     record = Trace({p: fake[p] for p in model.parameters()})
     with mode:
         record.run(copy)
@@ -151,7 +157,7 @@ def _without_data(model: nn.Module, args: Any, kwargs: Any, device: torch.device
 
 
 @contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
+def interrupted_later() -> Iterator[None]:
     """Ctrl-C inside comes after it: an exception in the middle of an operation under a mode ends the process, as PyTorch is."""
     came: list[Any] = []
     handler: Any = signal.getsignal(signal.SIGINT)
@@ -170,7 +176,7 @@ def _interrupted_later() -> Iterator[None]:
 def trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Trace | None:
     """A forward of copies of the model and of these arguments, on tensors without data, on the engine's device; where that fails, with
     data, where the parameters are now; None: neither works."""
-    with _interrupted_later(), without_modes():  # one of the program counts operations, perhaps
+    with interrupted_later(), without_modes():  # one of the program counts operations, perhaps
         return _trace(model, args, kwargs, device)
 
 
@@ -178,7 +184,10 @@ def _trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Tr
     try:
         return _without_data(model, args, kwargs, device)
     except Exception as error:  # noqa: BLE001  # a forward that depends on its data, for example
-        logger.info("a forward without data failed, so one with data finds the order of units: %s", error)
+        logger.warning(
+            "a forward without data failed (%s), so copies of the model and of this batch run one with data, to find the order of units",
+            error,
+        )
     why: object = "the parameters are on the meta device"
     places = {p.device for p in model.parameters()}
     if torch.device("meta") not in places:
