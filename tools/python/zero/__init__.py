@@ -9,10 +9,12 @@ for batch in loader:
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "gathered", "initialize", "load_pretrained"]
-
 if TYPE_CHECKING:
-    from zero._api import Batches, Engine, Optimizer, StepInfo, ZeroError, __version__, fully_shard, gathered, initialize, load_pretrained
+    from zero._api import Batches, Engine, Optimizer, StepInfo, ZeroError, fully_shard, gathered, initialize, load_pretrained
+
+    __version__: str
+
+__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "gathered", "initialize", "load_pretrained"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,9 @@ from zero._declared import StepInfo
 from zero._engine import Engine
 from zero._gathered import gathered
 from zero._optimizer import Optimizer
-from zero.data import Batches as Batches
+from zero.data import Batches
 
+__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "gathered", "initialize", "load_pretrained"]
 __version__: str = lib.zero_version()
 
 fully_shard = Engine

@@ -16,7 +16,8 @@ from zero._abi import ZeroError, lib
 from zero._declared import Declared, StepInfo
 from zero._leaf import Leaf, owned
 from zero._open import CHANGED, UNTRAINED
-from zero._pass import Passes, queue_callback
+from zero._pass import Passes
+from zero._private import queue_callback
 
 
 class Training(Declared):
