@@ -10,11 +10,11 @@ for batch in loader:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zero._api import Batches, Engine, Optimizer, StepInfo, ZeroError, fully_shard, gathered, initialize, load_pretrained
+    from zero._api import Batches, Engine, Optimizer, StepInfo, ZeroError, fully_shard, gathered, load_pretrained
 
     __version__: str
 
-__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "gathered", "initialize", "load_pretrained"]
+__all__ = ["Batches", "Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "gathered", "load_pretrained"]
 
 
 def __getattr__(name: str) -> Any:
