@@ -1,5 +1,6 @@
 """What a program of DeepSpeed relies on beside its numbers: a function for each behaviour that DeepSpeed's own tests name, which raises where
-it does not hold. Those that do not hold here are a table in DEEPSPEED.md, by the function's name."""
+it does not hold. They are written by its sources, and were not run with it. Those that do not hold here are a table in DEEPSPEED.md, by the
+function's name."""
 
 import argparse
 import contextlib
