@@ -216,11 +216,11 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         return DeepSpeedDataLoader(
             dataset,
             batch_size or self.train_micro_batch_size_per_gpu(),
-            collate_fn or self.collate_fn,
             data_sampler,
             route == "train",
-            num_local_io_workers or 0,
-            bool(self.config.get("dataloader_drop_last")),
+            collate_fn=collate_fn or self.collate_fn,
+            num_workers=num_local_io_workers or 0,
+            drop_last=bool(self.config.get("dataloader_drop_last")),
         )
 
     def compile(self, backend: Any = None, compile_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
