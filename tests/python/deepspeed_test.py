@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +16,10 @@ from pathlib import Path
 import torch
 
 SCRIPTS = Path(__file__).resolve().parent / "deepspeed"
+PAGE = SCRIPTS.parents[2] / "tools/python/DEEPSPEED.md"
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))}
+LIBRARIES = {"trainer": "accelerate", "accelerator": "accelerate", "alignment": "trl"}
+HERE = "127.0.0.1:PORT"
 TOLERANCE = 2e-6
 # The launcher, to which the signal comes when a rank runs, and is in no list yet.
 ENDED_AT_A_START = """
@@ -30,18 +34,19 @@ main()
 """
 
 
-def run(script, *cases, environment=None, options=(), status=0):
+def run(script, *arguments, environment=None, options=(), status=0):
     """The numbers that the ranks have printed, by case; or with another status than 0 their output. `script`: a file in the folder, or with
     --module a name."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     ranks = [] if "--hostfile" in options else ["--num_gpus", "2"]
     launcher = [sys.executable, "-m", "zero.deepspeed", *ranks, "--master_port", port, *options]
-    command = [*launcher, script if "--module" in options else str(SCRIPTS / script), *cases]
-    done = subprocess.run(command, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=600)
+    command = [*launcher, script if "--module" in options else str(SCRIPTS / script), *arguments]
+    done = subprocess.run(command, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=850)
     assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     rows = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    return {name: found for row in rows for name, found in json.loads(row).items()} if status == 0 else done.stdout + done.stderr
+    found = {name: found for row in rows for name, found in json.loads(row.replace(f":{port}", ":PORT")).items()}
+    return found if status == 0 else done.stdout + done.stderr
 
 
 def numbers(value):
@@ -55,7 +60,17 @@ def without_rates(rows):
     return [without_rates(row) for row in rows] if any(isinstance(row, list) for row in rows) else [*rows[:2], *rows[3:]]
 
 
-class Programs(unittest.TestCase):
+class Scripts(unittest.TestCase):
+    """All of them by one start: a process imports torch and transformers for many seconds."""
+
+    @classmethod
+    def setUpClass(cls):
+        names = ["plain", "behaviours", *(name for name, library in LIBRARIES.items() if importlib.util.find_spec(library))]
+        cls.found = run("cases.py", *names, options=["--no_local_rank"])
+
+    def of(self, script):
+        return {name.partition(".")[2]: found for name, found in self.found.items() if name.startswith(f"{script}.")}
+
     def assertNear(self, found, right, where):
         found, right = numbers(found), numbers(right)
         self.assertEqual(len(found), len(right), where)
@@ -66,7 +81,7 @@ class Programs(unittest.TestCase):
 
     def test_plain(self):
         """A loop and a model of its own: its assertions, and the numbers of PyTorch."""
-        found = run("plain.py", options=["--no_local_rank"])
+        found = self.of("plain")
         sys.path.insert(0, str(SCRIPTS))
         import reference
 
@@ -77,20 +92,27 @@ class Programs(unittest.TestCase):
         for case in found.keys() - {"stages", "boundaries", *alone}:
             self.assertNear(found[case], getattr(reference, case)(), case)
 
+    def test_behaviours(self):
+        """Nine in ten hold. The others are rows of a table in DEEPSPEED.md."""
+        found = self.of("behaviours")["behaviours"]
+        table = PAGE.read_text().partition("## Behaviours\n")[2].partition("\n## ")[0]
+        rows = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+        self.assertEqual({name: why for name, why in found.items() if bool(why) != (name in rows)}, {})
+        self.assertLessEqual(10 * len(rows), len(found))
+
     @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
     def test_trainer(self):
         """Transformers' Trainer beside itself under DistributedDataParallel."""
-        found = run("trainer.py", options=["--no_local_rank"])
-        self.assertEqual(len(found), 8)
-        plain = run("trainer.py", *(f"stage2_{case}" for case in CASES), options=["--no_local_rank"], environment={"PLAIN": "1"})
-        for case in CASES:
+        found = self.of("trainer")
+        self.assertEqual(len(found), 12)
+        for case in ("file_file", "file_program", "program_file", "program_program"):
             for stage in (2, 3):
-                pair = found[f"stage{stage}_{case}"], plain[f"stage2_{case}"]
+                pair = found[f"stage{stage}_{case}"], found[f"stage0_{case}"]
                 self.assertNear(*(pair if case == "program_program" else map(without_rates, pair)), (stage, case))
 
     @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
     def test_accelerator(self):
-        found = run("accelerator.py", options=["--no_local_rank"])
+        found = self.of("accelerator")
         self.assertEqual(len(found), 4)
         for kind in ("file", "program"):
             self.assertNear(found[f"stage2_{kind}"], found[f"stage3_{kind}"], kind)
@@ -98,17 +120,19 @@ class Programs(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("trl"), "trl is not installed")
     def test_alignment(self):
         """TRL's trainers beside themselves under DistributedDataParallel."""
-        found = run("alignment.py", options=["--no_local_rank"])
-        plain = run("alignment.py", *(case for case in found if "stage3" in case), options=["--no_local_rank"], environment={"PLAIN": "1"})
+        found = self.of("alignment")
+        self.assertEqual(len(found), 12)
         for case, rows in found.items():
-            self.assertNear(rows, plain[case.replace("stage2", "stage3")], case)
+            self.assertNear(rows, found[f"{case[:-1]}0"], case)
 
+
+class Programs(unittest.TestCase):
     def test_launcher(self):
         """Each rank has its number in an argument; the first failure ends all."""
-        self.assertEqual(run("launched.py", "--word", "one"), {"0": [2, 0, "one"], "1": [2, 1, "one"]})
+        self.assertEqual(run("launched.py", "--word", "joins"), {"0": [2, 0, "joins", HERE], "1": [2, 1, "joins", HERE]})
         self.assertIn("rank 1 ends", run("launched.py", "--word", "bad", status=3))
         options = ["--include", "localhost:1", "--save_pid", "--module"]
-        self.assertEqual(run("launched", "--word", "one", options=options, environment=PATH), {"0": [1, 0, "one"]})
+        self.assertEqual(run("launched", "--word", "one", options=options, environment=PATH), {"0": [1, 0, "one", HERE]})
 
     def test_ended(self):
         """SIGTERM to the launcher ends its ranks, also while it starts them."""
@@ -132,9 +156,8 @@ class Programs(unittest.TestCase):
             ssh.chmod(0o755)
             options = ["--hostfile", str(hosts), "--include", "one:1@two@three", "--num_nodes", "2", "--master_addr", "127.0.0.1", "--module"]
             path = PATH | {"PATH": f"{place}:{os.environ['PATH']}"}
-            self.assertEqual(
-                run("launched", "--word", "a b", options=options, environment=path), {"0": [2, 0, "a b"], "1": [2, 0, "a b"]}
-            )
+            found = run("launched", "--word", "a b", options=options, environment=path)
+            self.assertEqual(found, {"0": [2, 0, "a b", HERE], "1": [2, 0, "a b", HERE]})
             self.assertIn("-tt -- one cd ", Path(place, "lines").read_text())
 
     def test_refused(self):
@@ -211,8 +234,6 @@ class Programs(unittest.TestCase):
         self.assertIn("transformers is imported already", first)
         self.assertEqual(others, ["0.19.8+zero"] * 2)
 
-
-CASES = ["file_file", "file_program", "program_file", "program_program"]
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

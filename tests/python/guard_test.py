@@ -46,7 +46,7 @@ class Guard(Case):
 class Import(unittest.TestCase):
     def test_an_older_version(self):
         for remove in ("torch.compiler.set_stance", "torch._C._set_throw_on_mutable_data_ptr"):
-            program = f"import torch.compiler; del {remove}; import zero"
+            program = f"import torch.compiler; del {remove}; import zero; zero.Engine"
             result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
             self.assertIn("ImportError: zero needs PyTorch 2.6 or newer; this is", result.stderr)
 
@@ -55,7 +55,7 @@ class Import(unittest.TestCase):
         """The trace leaves PyTorch as it was: tensors without data make it believe in eight GPUs, and a forked process starts a thread
         for each."""
         program = """if True:  # which makes no backward before it forks
-            import os, torch, zero
+            import os, torch, zero._engine
             from models import configuration
             if os.fork() == 0:
                 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TEST_TMPDIR", ".") + "/inductor"}
+os.environ |= {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}  # seconds of g++
 import numpy
 import torch
 import torch.nn.functional as F
@@ -490,8 +491,8 @@ class Keeper(MLP):
         self.scale = nn.Parameter(torch.tensor(1.5))
         for i in self.frozen:
             self.blocks[i].requires_grad_(False)
-        for block in self.blocks if self.compiled else ():
-            block.compile(backend="aot_eager")
+        if self.compiled:  # one, which takes seconds
+            self.blocks[1].compile(backend="aot_eager")
 
     def forward(self, x):
         for block in self.blocks:
@@ -562,7 +563,8 @@ class Gradients(Case):
 
     def test_any_loss(self):
         kinds = (of_result, of_inner_tensor, of_hidden_logits, with_balance, of_shift_alone)
-        for loss, stage, free, plainly in itertools.product(kinds, (0, 3), (False, True), (False, True)):
+        for loss, stage, free in itertools.product(kinds, (0, 3), (False, True)):
+            plainly = free == (stage == 3)  # every pair of the three
             with self.subTest(loss.__name__, stage=stage, free=free, plainly=plainly):
                 self.assertTrains(Keeper, loss, plainly, stage=stage, free_order=free)
 

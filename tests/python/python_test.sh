@@ -23,7 +23,7 @@ if ! "$python" -c 'import importlib.util as u, sys; exit(not all(map(u.find_spec
     echo "SKIPPED: $python lacks one of ${needs[*]}; run tools/setup --python, and once bazel test --nocache_test_results"
     exit "${ZERO_SET_UP:-0}"
 fi
-"$python" -m zipfile -e "$wheel" "$TEST_TMPDIR/wheel" || exit 1
+"$python" -m zipfile -e "$wheel" "$TEST_TMPDIR/wheel" && "$python" -m compileall -q "$TEST_TMPDIR/wheel" || exit 1
 if grep -q __asan_ "$TEST_TMPDIR/wheel/zero/libzero.so" || grep -q __tsan_ "$TEST_TMPDIR/wheel/zero/libzero.so"; then
     echo "SKIPPED: Python does not load a library with a sanitizer"
     exit 0

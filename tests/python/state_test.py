@@ -686,15 +686,12 @@ class State(Case):
             self.assertEqual(values(leaf).data_ptr() % 4, 0)
             self.assertTrue(torch.equal(values(leaf), p.detach().view(-1)))
 
-    def test_scheduler_and_initialize(self):
+    def test_schedulers(self):
         data = [(torch.randn(96, generator=torch.Generator().manual_seed(i)), i % 10) for i in range(16)]
-        half = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-        engine, optimizer, loader, scheduler = zero.initialize(
-            made("mlp"), configuration(2), training_data=data, lr_scheduler=half, units=["Block"]
-        )
-        self.engines.append(engine)
+        engine = self.engine(made("mlp"), 2, ["Block"])
+        scheduler = torch.optim.lr_scheduler.StepLR(engine.optimizer, 1, 0.5)
         rates = []
-        for x, y in loader:
+        for x, y in torch.utils.data.DataLoader(data, batch_size=engine.micro_batch):
             loss = torch.nn.functional.cross_entropy(engine(x), y)
             engine.backward(loss)
             rates.append(engine.step().lr)

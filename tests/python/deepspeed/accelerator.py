@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from cases import configuration, main, shared_directory, tiny_llama
+from cases import configuration, fresh, shared_directory, tiny_llama
 from torch.utils.data import DataLoader
 
 
@@ -16,10 +16,10 @@ def batches(first, count):
 
 def train(stage, of_file, schedule):
     from accelerate import Accelerator, DeepSpeedPlugin
-    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.state import PartialState
     from accelerate.utils import DummyOptim, DummyScheduler
 
-    AcceleratorState._reset_state(True)
+    fresh()
     config = configuration(stage, train_micro_batch_size_per_gpu="auto", gradient_accumulation_steps=2, gradient_clipping=0.5)
     config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     if of_file:
@@ -87,6 +87,3 @@ for stage in (2, 3):
         case = partial(train, stage, of_file, True)
         case.__name__ = f"stage{stage}_{'file' if of_file else 'program'}"
         CASES.append(case)
-
-if __name__ == "__main__":
-    main(CASES)

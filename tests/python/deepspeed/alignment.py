@@ -1,11 +1,11 @@
-"""TRL's trainers on an engine: SFT, DPO and GRPO, with and without LoRA."""
+"""TRL's trainers on an engine, and under DistributedDataParallel, as stage 0: SFT, DPO and GRPO, with and without LoRA."""
 
 import os
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from cases import PLAIN, configuration, main, shared_directory, tiny_llama
+from cases import configuration, fresh, shared_directory, tiny_llama
 
 
 def tokenizer():
@@ -28,12 +28,11 @@ def reward(completions, **_):
 
 
 def train(kind, stage, lora):
-    from accelerate.state import AcceleratorState
     from datasets import Dataset
     from peft import LoraConfig
     from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-    AcceleratorState._reset_state(True)
+    fresh()
     place = shared_directory()
     config = configuration(stage, train_micro_batch_size_per_gpu="auto", gradient_accumulation_steps="auto", gradient_clipping="auto")
     config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
@@ -54,7 +53,7 @@ def train(kind, stage, lora):
     make, trainer_of, options, rows = trainers[kind]
     args = make(
         place,
-        deepspeed=None if PLAIN else config,
+        deepspeed=config if stage else None,
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
         max_steps=3,
@@ -92,19 +91,14 @@ def train(kind, stage, lora):
     return found
 
 
+KINDS = [("sft", False), ("sft", True), ("dpo", False), ("grpo", False), ("grpo", True)]
 CASES = []
 for kind, stage, lora in (
-    ("sft", 3, False),
-    ("sft", 3, True),
-    ("dpo", 3, False),
-    ("grpo", 3, False),
-    ("grpo", 3, True),
+    *((kind, 0, lora) for kind, lora in KINDS),
+    *((kind, 3, lora) for kind, lora in KINDS),
     ("dpo", 2, False),
     ("grpo", 2, False),
 ):
     case = partial(train, kind, stage, lora)
     case.__name__ = f"{kind}{'_lora' if lora else ''}_stage{stage}"
     CASES.append(case)
-
-if __name__ == "__main__":
-    main(CASES)

@@ -1,16 +1,26 @@
-"""What the scripts in this folder share: they are programs written for DeepSpeed, and run with it too. A script is a list of functions,
-each of which returns numbers; rank 0 prints them as one line of JSON for each function. deepspeed_test.py compares them."""
+"""cases.py SCRIPT…: runs scripts of this folder, programs written for DeepSpeed, in one process, and with DeepSpeed, too. A script has a
+list CASES of functions, each of which returns numbers; rank 0 prints them as one line of JSON for each function. deepspeed_test.py
+compares them. SCRIPT:CASE,… runs some of them."""
 
+import importlib
 import json
 import os
 import sys
 import tempfile
+import time
 import traceback
 
 import torch
 import torch.distributed as dist
 
-PLAIN = "PLAIN" in os.environ  # without an engine: DistributedDataParallel
+
+def fresh():
+    """accelerate as in a new process."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)
+    os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+
 
 def shared_directory():
     """One for all ranks."""
@@ -33,23 +43,29 @@ def configuration(stage, **keys):
     return base | {"gradient_clipping": 1.0, "steps_per_print": float("inf")} | keys
 
 
-def main(functions):
-    """Those that the command line names, or all."""
-    names = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+def main():
     torch.set_num_threads(1)
     failed = 0
-    for function in functions:
-        if names and function.__name__ not in names:
-            continue
-        try:
-            result = function()
-        except Exception:
-            traceback.print_exc()
-            failed = 1
-            continue
-        if int(os.environ.get("RANK", 0)) == 0:
-            print("RESULT " + json.dumps({function.__name__: result}), flush=True)
+    for argument in (argument for argument in sys.argv[1:] if not argument.startswith("--")):
+        script, _, names = argument.partition(":")
+        for function in importlib.import_module(script).CASES:
+            if names and function.__name__ not in names.split(","):
+                continue
+            began = time.process_time()
+            try:
+                result = function()
+            except Exception:
+                traceback.print_exc()
+                failed = 1
+                continue
+            if int(os.environ.get("RANK", 0)) == 0:
+                print(f"{script}.{function.__name__}: {time.process_time() - began:.1f} s of CPU time", file=sys.stderr)
+                print("RESULT " + json.dumps({f"{script}.{function.__name__}": result}), flush=True)
     if dist.is_initialized() and not failed:
         dist.barrier()
     sys.stdout.flush()
     os._exit(failed)  # whatever threads a library has left
+
+
+if __name__ == "__main__":
+    main()

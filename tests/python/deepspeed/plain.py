@@ -9,7 +9,7 @@ import os
 import deepspeed
 import torch
 import torch.distributed as dist
-from cases import configuration, main, shared_directory
+from cases import configuration, shared_directory
 from torch import nn
 
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_adam": True}}
@@ -369,6 +369,23 @@ def closed():
     return found
 
 
+def unscaled():
+    """Only here: after set_train_batch_size a plain loss.backward() is refused, and no step is done."""
+    engine = made(1, gradient_accumulation_steps=2)
+    found = train(engine, 2)
+    engine.set_train_batch_size(8)
+    engine(*batch(2, dist.get_rank())).backward()
+    try:
+        engine.step()
+    except RuntimeError as error:
+        assert "engine.scale(loss)" in str(error), error
+    else:
+        raise AssertionError("a plain backward")
+    engine.zero_grad()
+    assert engine.global_steps == 1
+    return [*found, *train(engine, 1, 2)]
+
+
 def partly():
     """Only here: a model that evaluates, and then trains its head alone."""
     deepspeed.init_distributed()
@@ -520,7 +537,6 @@ def names():
     return t.tolist()
 
 
-if __name__ == "__main__":
-    both = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
-    both += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
-    main([*both, *([overflow, refused, own_optimizers, closed, partly, offloads] if deepspeed.__version__.endswith("zero") else [])])
+CASES = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
+CASES += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
+CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads] if deepspeed.__version__.endswith("zero") else []

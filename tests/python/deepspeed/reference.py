@@ -5,7 +5,7 @@ import types
 
 import torch
 
-sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed"))  # plain.py imports it
+sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed")).__version__ = ""  # plain.py imports it
 from plain import Net, batch  # noqa: E402
 
 RANKS = 2
@@ -118,6 +118,13 @@ def unsynced():
     norm = loop.step()
     loop.steps = 4
     return [[loss, loss / 2, norm, 1e-2], *loop.rows(range(2, 6), norm)]
+
+
+def unscaled():
+    loop = Loop(2)
+    found = loop.rows(range(2))
+    loop.steps = 1
+    return [*found, *loop.rows([2])]
 
 
 def cleared():

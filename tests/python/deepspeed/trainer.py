@@ -1,4 +1,4 @@
-"""Transformers' Trainer(deepspeed=…): stages × optimizer of the file or the program's × scheduler, save, resume, best model, predict."""
+"""Transformers' Trainer(deepspeed=…), and without it under DistributedDataParallel, as stage 0: stages × optimizer of the file or the program's × scheduler, save, resume, best model, predict."""
 
 import gc
 import os
@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from cases import PLAIN, configuration, main, shared_directory, tiny_llama
+from cases import configuration, fresh, shared_directory, tiny_llama
 
 
 def data(first, count):
@@ -31,10 +31,9 @@ def plain_optimizer(trainer, of_file, schedule_of_file):
 
 
 def train(stage, optimizer, scheduler, resume=False, **options):
-    from accelerate.state import AcceleratorState
     from transformers import Trainer, TrainingArguments
 
-    AcceleratorState._reset_state(True)
+    fresh()
     config = configuration(stage, train_micro_batch_size_per_gpu="auto", gradient_accumulation_steps="auto", gradient_clipping="auto")
     config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     del config["steps_per_print"]
@@ -48,7 +47,7 @@ def train(stage, optimizer, scheduler, resume=False, **options):
     place = shared_directory()
     make = lambda: TrainingArguments(  # noqa: E731
         place,
-        deepspeed=None if PLAIN else config,
+        deepspeed=config if stage else None,
         per_device_train_batch_size=2,
         per_device_eval_batch_size=4,
         gradient_accumulation_steps=2,
@@ -74,7 +73,7 @@ def train(stage, optimizer, scheduler, resume=False, **options):
     def trainer_of(seed):
         args, model, own = make(), tiny_llama(seed), {}
         datasets = {"train_dataset": data(0, 64), "eval_dataset": data(1000, 8), "data_collator": batch}
-        if PLAIN and (optimizer or scheduler):
+        if not stage and (optimizer or scheduler):
             own["optimizers"] = plain_optimizer(Trainer(model, args, **datasets), optimizer, scheduler)
         return Trainer(model, args, **datasets, **own)
 
@@ -91,7 +90,7 @@ def train(stage, optimizer, scheduler, resume=False, **options):
     if resume:
         del trainer
         gc.collect()
-        AcceleratorState._reset_state(True)
+        fresh()
         again = trainer_of(5)
         again.train(resume_from_checkpoint=os.path.join(place, "checkpoint-4"))
         found.append([[row.get(key) for key in ("loss", "grad_norm", "learning_rate")] for row in again.state.log_history[-4:-1]])
@@ -103,12 +102,9 @@ def train(stage, optimizer, scheduler, resume=False, **options):
 
 
 CASES = []
-for stage in (2, 3):
+for stage in (0, 2, 3):
     for optimizer in (True, False):
         for scheduler in (True, False):
             case = partial(train, stage, optimizer, scheduler, resume=optimizer == scheduler)
             case.__name__ = f"stage{stage}_{'file' if optimizer else 'program'}_{'file' if scheduler else 'program'}"
             CASES.append(case)
-
-if __name__ == "__main__":
-    main(CASES)

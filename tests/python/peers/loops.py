@@ -334,7 +334,7 @@ def mixed_precision_with_buffers_in_fp32() -> None:
 
 @scenario
 def a_loop_of_deepspeed() -> None:
-    """initialize() with data and a schedule; backward and step of the engine."""
+    """Data and a schedule; the engine's backward, and the optimizer's step."""
     data = [(vectors(i, size=1)[0][0], vectors(i, size=1)[1][0]) for i in range(16)]
     config = {
         "train_micro_batch_size_per_gpu": 4,
@@ -342,13 +342,14 @@ def a_loop_of_deepspeed() -> None:
         "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
     }
     make = lambda o: lr_scheduler.StepLR(o, 2)
-    engine, optimizer, loader, schedule = zero.initialize(seeded(MLP), config, training_data=data, lr_scheduler=make)
+    engine = zero.fully_shard(seeded(MLP), config)
+    schedule = make(engine.optimizer)
     plain = seeded(MLP)
     theirs = optimizer_of(plain.parameters())
     their_schedule = make(theirs)
-    for x, y in loader:
+    for x, y in torch.utils.data.DataLoader(data, batch_size=4):
         engine.backward(F.cross_entropy(engine(x), y))
-        optimizer.step()
+        engine.optimizer.step()
         schedule.step()
         F.cross_entropy(plain(x), y).backward()
         theirs.step()

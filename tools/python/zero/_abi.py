@@ -139,3 +139,6 @@ def config_json(config: str | os.PathLike[str] | dict[str, Any]) -> str:
         if size <= bytes_max:
             return text.value.decode()
         bytes_max = size
+
+
+__version__: str = lib.zero_version()

@@ -47,7 +47,7 @@ def _adamw(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _muon(values: dict[str, Any]) -> dict[str, Any] | None:
-    same = tuple(values.pop("ns_coefficients")) == (3.4445, -4.775, 2.0315)
+    same = tuple(values.pop("ns_coefficients")) == (3.4445, -4.775, 2.0315) and values["adjust_lr_fn"] != "spectral_unclamped"
     return values | {"adjust_lr_fn": values["adjust_lr_fn"] or "original", "ns_dtype": "bf16"} if same else None
 
 
@@ -57,6 +57,7 @@ _ROWS: dict[str, _Row] = {  # by the whole name of the class: a subclass may com
     "torch.optim.adam.Adam": ("Adam", _adam),
     "torch.optim.sgd.SGD": ("SGD", dict),
     "torch.optim.adagrad.Adagrad": ("Adagrad", dict),
+    "torch.optim.Muon": ("Muon", _muon),  # as PyTorch 2.15 names it
     "torch.optim._muon.Muon": ("Muon", _muon),
     "lion_pytorch.lion_pytorch.Lion": ("Lion", lambda values: {key: values[key] for key in ("lr", "betas", "weight_decay")}),
 }

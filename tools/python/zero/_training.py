@@ -17,6 +17,7 @@ from zero._declared import Declared, StepInfo
 from zero._leaf import Leaf, owned
 from zero._open import CHANGED, UNTRAINED
 from zero._pass import Passes
+from zero._private import queue_callback
 
 _torch: Any = torch  # functions without types
 
@@ -51,11 +52,26 @@ class Training(Declared):
             passes.in_backward |= starts
             raise
 
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss times the loss scale of fp16: engine.scaled(loss).backward() is engine.backward(loss)."""
+        scale = self.loss_scale
+
+        def begin(_: torch.Tensor) -> None:
+            Passes.scale = scale
+            queue_callback(end)
+
+        def end() -> None:
+            Passes.scale = None
+
+        loss = loss * scale
+        loss.register_hook(begin)  # type: ignore[no-untyped-call]
+        return loss
+
     def step(self, *, last: bool | None = None) -> StepInfo:
         """After gradient_accumulation_steps micro-steps: clips and updates. Else nothing: a loop may call it after each micro-step. Collective.
         `last`, where the program decides ("gradient_accumulation_by_program", or fewer micro-steps than that): True, no more micro-steps
         come; False, more come. The mean is the sum divided by gradient_accumulation_steps."""
-        passes = self._passes
+        passes, Passes.scale = self._passes, None  # a backward that has raised may have left one
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
         if passes.settle():

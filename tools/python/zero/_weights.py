@@ -1,6 +1,7 @@
 """The first values of parameters and buffers."""
 
 import itertools
+import os
 import warnings
 import zlib
 from collections import defaultdict
@@ -42,9 +43,11 @@ def _marks(model: nn.Module, t: torch.Tensor, names: Iterable[str]) -> list[tupl
 
 
 @torch.no_grad()
-def take(model: nn.Module, directory: Path, strict: bool) -> None:
-    """A parameter or a buffer that has a value takes that of the files now; one on the meta device when it moves to an engine."""
-    model = plain(model)
+def load_pretrained(model: nn.Module, directory: str | os.PathLike[str], *, strict: bool = False) -> nn.Module:
+    """The model's parameters and buffers take their values from the safetensors files in `directory`, as transformers writes them:
+    call it before fully_shard. Those on the meta device take them when fully_shard moves them to the engine: no rank ever holds more
+    than one parameter and its own shard. A warning names what the files lack; with `strict` that is an error."""
+    given, directory, model = model, Path(directory), plain(model)
     files, missing, aliases = Files(directory, model), list[str](), dict[int, tuple[Any, list[str]]]()
     for name, t in model.state_dict(keep_vars=True).items():
         if isinstance(t, torch.Tensor):
@@ -72,6 +75,7 @@ def take(model: nn.Module, directory: Path, strict: bool) -> None:
         if none or strict:
             raise ValueError(f"{lacks}: {'give load_pretrained the model of these files' if none else 'leave out strict=True'}")
         warnings.warn(f"{lacks}: first values as without files", stacklevel=3)
+    return given
 
 
 def forget(model: nn.Module) -> None:

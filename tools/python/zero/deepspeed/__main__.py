@@ -169,7 +169,8 @@ def main() -> None:
         return
     hosts: Hosts = json.loads(base64.urlsafe_b64decode(args.hosts)) if args.hosts else chosen(args)
     processes: list[subprocess.Popen[bytes]] = []
-    ended: list[int] = []  # signals are noted alone: one that acted between the start of a process and its place in the list would miss it
+    # Signals are noted alone: one that acted between the start of a process and its place in the list would miss it.
+    ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: ended.append(number))

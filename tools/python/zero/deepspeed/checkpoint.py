@@ -74,6 +74,9 @@ class Checkpoints:
             raise ValueError(f"save_dir must be a non-empty string, got {save_dir!r}")
         root = Path(save_dir)
         tag = f"global_step{self.global_steps}" if tag is None else str(tag)
+        tags: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(tags, tag)
+        assert len(set(tags)) == 1, f"zero: save_checkpoint: the ranks give different tags: {tags}"
         place = root / tag
         place.mkdir(parents=True, exist_ok=True)
         for stale in place.glob(f"*{CLIENT}") if self.global_rank == 0 else ():

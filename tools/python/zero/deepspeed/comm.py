@@ -72,6 +72,9 @@ def init_distributed(
     )
 
 
+inference_all_reduce = dist.all_reduce
+
+
 def get_local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import zero
+from zero._abi import ZeroError
 from zero.deepspeed import ops, schedules
 from zero.deepspeed.checkpoint import Checkpoints
 from zero.deepspeed.comm import get_local_rank, init_distributed
@@ -24,8 +25,8 @@ from zero.deepspeed.utils import log_dist
 _evaluators: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[zero.Engine]]" = weakref.WeakKeyDictionary()
 
 
-def _of_zero(key: str) -> Callable[[Any], Any]:
-    return lambda engine: engine.config.get("zero_optimization", {}).get(key)
+def _of_zero(*keys: str) -> Callable[[Any], Any]:
+    return lambda engine: next(filter(None, map(engine.config.get("zero_optimization", {}).get, keys)), None)
 
 
 # Methods that answer with one value.
@@ -39,7 +40,9 @@ _ANSWERS: dict[str, Callable[[Any], Any]] = {
     "zero_optimization_stage": lambda engine: engine.stage,
     "zero_optimization_partition_gradients": lambda engine: engine.stage > 1,
     "zero_optimization_partition_weights": lambda engine: engine.stage > 2,
-    "zero_gather_16bit_weights_on_model_save": _of_zero("stage3_gather_16bit_weights_on_model_save"),
+    "zero_gather_16bit_weights_on_model_save": _of_zero(
+        "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"
+    ),
     "zero_offload_optimizer": _of_zero("offload_optimizer"),
     "zero_offload_param": _of_zero("offload_param"),
     "fp16_enabled": lambda engine: engine.zero.dtype == torch.float16,
@@ -91,12 +94,14 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
             _evaluators[model] = weakref.ref(self.zero)
         self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
         self.loaded_checkpoint_tag: str | None = None
-        self._boundary: bool | None = None if config.get("managed_gradient_accumulation", True) else True
+        self._managed: bool = config.get("managed_gradient_accumulation", True)  # else each step() is a boundary
+        self._boundary: bool | None = None if self._managed else True
         self._grad_norm: float | None = None
         self._applied = self._compiled = False
         self._unsynced = 0
         self.local_rank, self.global_rank, self.world_size = get_local_rank(), self.zero.rank, self.zero.size
         self.dp_world_size, self.mp_world_size, self.device = self.world_size, 1, self.zero.device
+        self._scaled = True
         self._gas, self.stage = self.zero.accumulation_steps, int(self.zero.setting("zero_optimization.stage") or 0)
         if self.stage == 3:
             mark(model.parameters())
@@ -138,28 +143,37 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Returns the loss, divided by the accumulation steps as its gradients are."""
         assert self.optimizer is not None, "must provide optimizer during init in order to use backward"
-        divisor = self._gas if scale_wrt_gas else 1
+        self._scaled, divisor = True, self._gas if scale_wrt_gas else 1
         factor = self.zero.accumulation_steps / divisor  # the engine divides by the configuration's
         self.zero.backward(loss * factor if factor != 1 else loss, retain_graph=retain_graph)
         return loss / divisor
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """For engine.scale(loss).backward() in place of engine.backward(loss): times the loss scale. The backward divides by the
-        accumulation steps, as in DeepSpeed."""
-        factor = self.zero.loss_scale * self.zero.accumulation_steps / self._gas  # the engine divides by the configuration's
-        return loss * factor if factor != 1 else loss
+        """For engine.scale(loss).backward() in place of engine.backward(loss). The backward divides by the accumulation steps, as in
+        DeepSpeed."""
+        assert loss.numel() == 1, "scale() takes the scalar tensor of a loss"
+        self._scaled = True
+        factor = self.zero.accumulation_steps / self._gas  # the engine divides by the configuration's
+        return self.zero.scaled(loss * factor if factor != 1 else loss)
 
     def is_gradient_accumulation_boundary(self) -> bool:
         return (self.micro_steps + 1) % self._gas == 0 if self._boundary is None else self._boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        assert self._managed, "set_gradient_accumulation_boundary() needs managed_gradient_accumulation"
         self._boundary = is_boundary
 
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
         """An update and a step of the schedule at a boundary; else the micro-step is kept, whatever zero_grad() comes next."""
         assert self.optimizer is not None, "must provide optimizer during init in order to use step"
         assert not self._unsynced, "It is illegal to call Engine.step() inside no_sync context manager"
-        self._applied = False
+        if not self._scaled and self._gas != self.zero.accumulation_steps:
+            raise ZeroError(
+                "zero: set_train_batch_size has changed the accumulation steps, by which a plain loss.backward() does not divide: call "
+                "engine.backward(loss), or engine.scale(loss).backward()"
+            )
+        self._applied = self._scaled = False
+        samples = self.zero.samples
         info = self.zero.step(last=self.is_gradient_accumulation_boundary())
         if info.updated:
             self._grad_norm, self._applied = info.grad_norm, not info.skipped
@@ -167,7 +181,7 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
             if self._applied and self.lr_scheduler is not None:
                 self.lr_scheduler.step(**(lr_kwargs or {}))
             self.global_steps += 1
-            self.global_samples += self.train_batch_size()
+            self.global_samples += self.train_batch_size() if self._managed else self.zero.samples - samples
             every = self.config.get("steps_per_print") or 0
             if every and self.global_steps % every == 0:
                 log_dist(f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}, mom={self.get_mom()}", ranks=[0])
@@ -202,11 +216,11 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         return DeepSpeedDataLoader(
             dataset,
             batch_size or self.train_micro_batch_size_per_gpu(),
-            collate_fn or self.collate_fn,
             data_sampler,
             route == "train",
-            num_local_io_workers or 0,
-            bool(self.config.get("dataloader_drop_last")),
+            collate_fn=collate_fn or self.collate_fn,
+            num_workers=num_local_io_workers or 0,
+            drop_last=bool(self.config.get("dataloader_drop_last")),
         )
 
     def compile(self, backend: Any = None, compile_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
@@ -274,7 +288,7 @@ def initialize(
     assert model is not None, "deepspeed.initialize requires a model"
     if mpu is not None or mesh_param is not None:
         raise ValueError("zero: the ranks of an engine are data parallel: leave out mpu and mesh_param")
-    given = getattr(args, "deepspeed_config", None)
+    given = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     assert given is None or config is None, "deepspeed.initialize: config and args.deepspeed_config both name a configuration: give one"
     config = next((value for value in (config, config_params, given) if value is not None), None)
     assert config is not None, "DeepSpeed requires --deepspeed_config to specify configuration file"

@@ -1,7 +1,6 @@
 """Loaders of this rank's micro-batches."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -26,33 +25,19 @@ class RepeatingLoader:
             return next(self.data_iter)
 
 
-class DeepSpeedDataLoader:
+class DeepSpeedDataLoader(DataLoader[Any]):
     """A DataLoader that may also be asked for its next batch; iter() begins it again. Shuffled in training."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        collate_fn: Callable[[Any], Any] | None,
-        sampler: Any,
-        shuffles: bool,
-        workers: int,
-        drop_last: bool,
-    ) -> None:
+    _rows: Iterator[Any] | None = None
+
+    def __init__(self, dataset: Any, batch_size: int, sampler: Any, shuffles: bool, **options: Any) -> None:
         if sampler is None and not isinstance(dataset, IterableDataset):
             sampler = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), shuffle=shuffles)
-        self.dataset, self.data_sampler, self.batch_size = dataset, sampler, batch_size
-        self.dataloader: DataLoader[Any] = DataLoader(
-            dataset, batch_size, sampler=sampler, collate_fn=collate_fn, num_workers=workers, drop_last=drop_last
-        )
-        self._rows: Iterator[Any] | None = None
+        self.data_sampler = sampler
+        super().__init__(dataset, batch_size, sampler=sampler, **options)
 
-    def __len__(self) -> int:
-        rows = len(self.data_sampler)
-        return rows // self.batch_size if self.dataloader.drop_last else math.ceil(rows / self.batch_size)
-
-    def __iter__(self) -> "DeepSpeedDataLoader":
-        self._rows = iter(self.dataloader)
+    def __iter__(self) -> Any:
+        self._rows = super().__iter__()
         return self
 
     def __next__(self) -> Any:

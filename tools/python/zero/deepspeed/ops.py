@@ -49,60 +49,20 @@ class _Named(torch.optim.Optimizer):
         raise ZeroError(f"zero: {type(self).__name__} is the engine's: give it to deepspeed.initialize before its first step")
 
 
+def _made(name: str, kind: str, **options: Any) -> Any:
+    return type(name, (_Named,), {"kind": kind, "options": options, "__module__": __name__})
+
+
 _MOMENTS: dict[str, Any] = {"lr": 1e-3, "bias_correction": True, "betas": (0.9, 0.999), "eps": 1e-8}
-
-
-class FusedAdam(_Named):
-    kind = "Adam"
-    options: ClassVar[dict[str, Any]] = {**_MOMENTS, "adam_w_mode": True, "weight_decay": 0.0, "amsgrad": False, "set_grad_none": True}
-
-
-class DeepSpeedCPUAdam(_Named):
-    kind = "Adam"
-    options: ClassVar[dict[str, Any]] = {
-        **_MOMENTS,
-        "weight_decay": 0.0,
-        "amsgrad": False,
-        "adamw_mode": True,
-        "fp32_optimizer_states": True,
-    }
-
-
 _LION: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.0}
-
-
-class FusedLion(_Named):
-    kind = "Lion"
-    options: ClassVar[dict[str, Any]] = {**_LION, "set_grad_none": True}
-
-
-class DeepSpeedCPULion(_Named):
-    kind = "Lion"
-    options: ClassVar[dict[str, Any]] = {**_LION, "fp32_optimizer_states": True}
-
-
-class FusedLamb(_Named):
-    kind = "Lamb"
-    options: ClassVar[dict[str, Any]] = {
-        **_MOMENTS,
-        "eps_inside_sqrt": False,
-        "weight_decay": 0.0,
-        "max_grad_norm": 0.0,
-        "max_coeff": 10.0,
-        "min_coeff": 0.01,
-        "amsgrad": False,
-    }
-
-
-class DeepSpeedCPUAdagrad(_Named):
-    kind = "Adagrad"
-    options: ClassVar[dict[str, Any]] = {
-        "lr": 1e-2,
-        "eps": 1e-10,
-        "weight_decay": 0.0,
-        "amsgrad": False,
-        "fp32_optimizer_states": True,
-    }
+_LAMB = {"eps_inside_sqrt": False, "weight_decay": 0.0, "max_grad_norm": 0.0, "max_coeff": 10.0, "min_coeff": 0.01, "amsgrad": False}
+_DECAY = {"weight_decay": 0.0, "amsgrad": False}
+FusedAdam = _made("FusedAdam", "Adam", **_MOMENTS, adam_w_mode=True, **_DECAY, set_grad_none=True)
+DeepSpeedCPUAdam = _made("DeepSpeedCPUAdam", "Adam", **_MOMENTS, **_DECAY, adamw_mode=True, fp32_optimizer_states=True)
+FusedLion = _made("FusedLion", "Lion", **_LION, set_grad_none=True)
+DeepSpeedCPULion = _made("DeepSpeedCPULion", "Lion", **_LION, fp32_optimizer_states=True)
+FusedLamb = _made("FusedLamb", "Lamb", **_MOMENTS, **_LAMB)
+DeepSpeedCPUAdagrad = _made("DeepSpeedCPUAdagrad", "Adagrad", lr=1e-2, eps=1e-10, **_DECAY, fp32_optimizer_states=True)
 
 
 _KINDS = {"adam": FusedAdam, "adamw": FusedAdam, "lion": FusedLion, "lamb": FusedLamb, "adagrad": DeepSpeedCPUAdagrad}

@@ -4,8 +4,8 @@ A parameter of stage 3 has DeepSpeed's attributes, by which programs tell whethe
 and takes rank 0's value when it is first gathered. Afterwards the engine has it."""
 
 import json
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from itertools import count
 from types import TracebackType
@@ -133,6 +133,13 @@ class GatheredParameters:
         self._stack.__exit__(kind, error, trace)
 
 
+@contextmanager
+def unwrap_model_for_generation(model: Any) -> Iterator[nn.Module]:
+    """The module of an engine, whole."""
+    with GatheredParameters(model.parameters()):
+        yield getattr(model, "module", model)
+
+
 def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
     """The engine finds by itself which modules use a parameter."""
 
@@ -160,8 +167,9 @@ def z3_leaf_module(model: nn.Module) -> bool:
 
 
 def _set_leaves(model: nn.Module, classes: Any, flag: bool) -> list[nn.Module]:
-    names = tuple(classes)
-    found = [m for m in model.modules() if type(m).__name__ in names or isinstance(m, tuple(c for c in names if isinstance(c, type)))]
+    kinds, names = tuple(c for c in classes if isinstance(c, type)), {c for c in classes if isinstance(c, str)}
+    full = "{0.__module__}.{0.__qualname__}".format
+    found = [m for m in model.modules() if isinstance(m, kinds) or names & {type(m).__name__, full(type(m))}]
     for module in found:
         set_z3_leaf_module(module, flag)
     return found
@@ -173,6 +181,20 @@ def set_z3_leaf_modules(model: nn.Module, leaf_module_classes: Any, raise_if_not
     if not found and raise_if_not_found:
         raise ValueError(f"No modules of type {leaf_module_classes} found in model {model}")
     return found
+
+
+def set_z3_leaf_modules_by_name(
+    model: nn.Module, names: Iterable[str], raise_if_not_found: bool = True
+) -> tuple[list[nn.Module], list[str]]:
+    """By the modules' own names; what is found, and the names that are not."""
+    modules = dict(model.named_modules())
+    missing = [name for name in names if name not in modules]
+    if missing and raise_if_not_found:
+        raise ValueError(f"zero: the model has no modules {', '.join(missing)}")
+    found = [modules[name] for name in names if name in modules]
+    for module in found:
+        set_z3_leaf_module(module)
+    return found, missing
 
 
 def unset_z3_leaf_modules(model: nn.Module, leaf_module_classes: Any, raise_if_not_found: bool = True) -> list[nn.Module]:

@@ -27,6 +27,9 @@ class _Schedule:
         wrong = [*(self.told.keys() - self.options.keys()), *(key for key in self.options if self(key) is ...)]
         if wrong:
             raise TypeError(f"zero: {type(self).__name__} takes {', '.join(self.options)}: look at {', '.join(wrong)}")
+        for key in self.options.keys() & {"lr_range_test_step_size", "cycle_first_step_size", "warmup_num_steps"}:
+            if not (self(key) or 0) > 0:
+                raise ValueError(f"zero: {type(self).__name__}: {key} is {self(key)}: give a number of steps above 0")
         if last_batch_iteration == -1:
             self._set()
 
@@ -49,7 +52,7 @@ class _Schedule:
 
     def _set(self) -> None:
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
-            group["lr"] = lr
+            group["lr"] = group["lr"].fill_(lr) if isinstance(group["lr"], torch.Tensor) else lr
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self, last_batch_iteration: int | None = None) -> None:

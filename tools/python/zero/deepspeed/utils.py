@@ -42,21 +42,17 @@ def instrument_w_nvtx(function: _F) -> _F:
     return function
 
 
-def move_to_device(item: Any, device: Any, criterion_func: Callable[[Any], bool] = torch.is_tensor) -> Any:
+def move_to_device(item: Any, device: Any, criterion_func: Callable[[Any], bool] = torch.is_tensor, copies: bool = False) -> Any:
     if criterion_func(item):
-        return item.to(device)
+        return (item.detach().clone() if copies else item).to(device)
     if isinstance(item, dict):
-        return {key: move_to_device(value, device, criterion_func) for key, value in item.items()}
-    return type(item)(move_to_device(v, device, criterion_func) for v in item) if isinstance(item, list | tuple) else item
+        return {key: move_to_device(value, device, criterion_func, copies) for key, value in item.items()}
+    return type(item)(move_to_device(v, device, criterion_func, copies) for v in item) if isinstance(item, list | tuple) else item
 
 
 def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:
     """Copies, each with memory of its own: torch.save writes the whole of a shared one."""
-    if torch.is_tensor(item):
-        return item.detach().clone().to(device)
-    if isinstance(item, dict):
-        return {key: clone_tensors_for_torch_save(value, device) for key, value in item.items()}
-    return type(item)(clone_tensors_for_torch_save(v, device) for v in item) if isinstance(item, list | tuple) else item
+    return move_to_device(item, device, copies=True)
 
 
 class OnDevice:
