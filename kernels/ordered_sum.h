@@ -1,7 +1,8 @@
 /* A kernel that sums the contributions of the ranks in fp32, and rounds once: those of each node in rank order,
- * ((r0 + r1) + r2) + ..., then the nodes in their order. It gives the same bits as engine/comm's sum on the host. fp32 -> bf16 and fp32 -> fp16 round to nearest, half
- * to even; a NaN becomes the one NaN. The sum of one array in its own place therefore writes only NaNs on a GPU. The
- * kernel also takes the sums of squares of the target, in norm.h's order. */
+ * ((r0 + r1) + r2) + ..., then the nodes in their order. It gives the same bits as engine/comm's sum on the host.
+ * fp32 -> bf16 and fp32 -> fp16 round to nearest, half to even; a NaN becomes the one NaN. The sum of one array in its
+ * own place therefore writes only NaNs on a GPU. The kernel also takes the sums of squares of the target, in norm.h's
+ * order. */
 #ifndef ZERO_KERNELS_ORDERED_SUM_H
 #define ZERO_KERNELS_ORDERED_SUM_H
 

@@ -307,6 +307,11 @@ static void tell_nodes(const struct load *l) {
     const char *text = manifest_config(&l->checkpoint.manifest, "comm.node_ranks");
     const struct state *state = l->state;
     uint64_t saved = text ? strtoull(text, NULL, 10) : 0, own = state->blueprint->o.config->node_group;
+    for (uint64_t rest = l->checkpoint.manifest.ranks;
+         rest && saved;) { /* the nodes divide the ranks evenly */
+        uint64_t next = saved % rest;
+        saved = rest, rest = next;
+    }
     if (state->ranks->rank || !saved || saved == own || !takes_all(l)) return;
     log_line(
         &state->ranks->log, ZERO_LOG_INFO,

@@ -1,6 +1,7 @@
 /* Parameter groups: lr, weight decay and frozen by patterns and by the host, the same bits as the serial oracle at all
  * stages and tiers; frozen parameters cost their bytes and nothing else; patterns that mean nothing are named. */
 #include <math.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -303,9 +304,63 @@ static void reordered_groups_keep_their_lr(void) {
     }
 }
 
+/* Of two ranks: the log tells of other nodes, which add in another order, and of no others. */
+struct nodes {
+    zero_local *local;
+    const char *directory, *comm;
+    bool saves, told;
+};
+
+static void notice_nodes(void *user, zero_log_level level, const char *line) {
+    if (strstr(line, "was saved on nodes of 2 ranks, and these have 1: "))
+        ((struct nodes *)user)->told = true;
+}
+
+static void go_on(struct nodes *n, uint32_t rank) {
+    static const struct plain_param model[] = {{"a", "a.w", 40, 0, NULL}};
+    zero_runtime runtime = {.struct_size = sizeof runtime,
+                            .local = n->local,
+                            .local_rank = rank,
+                            .log = rank ? NULL : notice_nodes,
+                            .log_user = n};
+    char json[256];
+    struct plain p;
+    snprintf(json, sizeof json, "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"comm\": {%s}}",
+             n->comm);
+    zero_engine *engine = zero_engine_init_with(json, &runtime);
+    CHECK_INT(plain_open(&p, engine, model, 1, NULL), ZERO_OK);
+    CHECK_INT(n->saves ? zero_engine_save(engine, n->directory) : zero_engine_load(engine, n->directory),
+              ZERO_OK);
+    zero_engine_destroy(engine);
+}
+
+static void *other_rank(void *nodes) {
+    go_on(nodes, 1);
+    return NULL;
+}
+
+static bool tells_of_nodes(const char *directory, const char *comm, bool saves) {
+    struct nodes n = {zero_local_create(2), directory, comm, saves, false};
+    pthread_t other;
+    CHECK_INT(pthread_create(&other, NULL, other_rank, &n), 0);
+    go_on(&n, 0);
+    pthread_join(other, NULL);
+    zero_local_destroy(n.local);
+    return n.told;
+}
+
+static void other_nodes_are_told(void) {
+    char directory[1024];
+    snprintf(directory, sizeof directory, "%s/nodes", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    CHECK(!tells_of_nodes(directory, "\"node_ranks\": 4", true)); /* two of them are there */
+    CHECK(!tells_of_nodes(directory, "", false));
+    CHECK(tells_of_nodes(directory, "\"node_ranks\": 1", false));
+}
+
 int main(void) {
     patterns_choose();
     reordered_groups_keep_their_lr();
+    other_nodes_are_told();
     the_head_alone();
     the_host_chooses();
     frozen_ones_cost_their_bytes("", 4);
