@@ -54,7 +54,7 @@ void fake_cuda_counts(struct fake_cuda_counts *out);
 
 /* Of the stand-in for NCCL: communicators that ranks joined, and calls that were put on streams. */
 struct fake_nccl_counts {
-    unsigned long long communicators, calls;
+    unsigned long long communicators, calls, exchanges;
 };
 void fake_nccl_counts(struct fake_nccl_counts *out);
 

@@ -6,7 +6,8 @@
  * the real library, work that has begun on one rank and not on another waits, forever if need be, until the
  * communicator is aborted. The work of an aborted communicator ends without a result, and the abort waits for all work
  * of the GPU. Members that make different calls wait forever, too. Two ranks on one GPU are refused. Processes with one GPU
- * each (FAKE_CUDA_DEVICES) count as nodes, and those with several GPUs share a node.
+ * each (FAKE_CUDA_DEVICES) count as nodes, and those with several GPUs share a node. NCCL_HOSTID names the node instead, as for
+ * NCCL from 2.20 on.
  *
  * A rank's calls of several communicators are in one order, the same on all ranks (NCCL: "Using multiple NCCL communicators
  * concurrently"): a GPU may have no room for the kernels of two at once, and then each waits for the other. Here the first
@@ -360,7 +361,7 @@ static bool issue_in_order(struct ncclComm *comm) {
 static ncclResult_t put_on_stream(struct ncclComm *comm) {
     struct call call = comm->held;
     comm->holds = false;
-    counts.calls++;
+    counts.calls++, counts.exchanges += call.record.kind == EXCHANGE;
     bool in_order = issue_in_order(comm);
     pthread_mutex_unlock(&mutex);
     if (!in_order)
@@ -407,8 +408,14 @@ void fake_nccl_counts(struct fake_nccl_counts *out) {
 
 /* ---- nccl.h ---- */
 
+/* FAKE_NCCL_VERSION, or that of the header. */
+static int version_here(void) {
+    const char *version = getenv("FAKE_NCCL_VERSION");
+    return version ? atoi(version) : NCCL_VERSION_CODE;
+}
+
 ncclResult_t ncclGetVersion(int *version) {
-    *version = NCCL_VERSION_CODE;
+    *version = version_here();
     return ncclSuccess;
 }
 
@@ -435,7 +442,10 @@ static uint64_t current_gpu(void) {
     int devices = 0;
     driver.device(&device);
     driver.device_count(&devices);
-    return (devices > 1 ? 0 : (uint64_t)getpid() << 32) | (uint64_t)device;
+    const char *name = getenv("NCCL_HOSTID");
+    uint64_t host = devices > 1 ? 0 : (uint64_t)getpid();
+    for (const char *c = name; c && *c; c++) host = (c == name ? 5381 : host * 33) ^ (uint8_t)*c;
+    return host << 8 | (uint64_t)device;
 }
 
 static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank, CUcontext context) {
@@ -524,7 +534,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 /* A communicator's memory is freed after its kernels, and all other kernels of the GPU, have ended. In a group this
- * happens at the end of the group. */
+ * happens at the end of the group, from version 2.22 on. */
 static ncclResult_t give_back(CUcontext context) {
     CUcontext before = NULL;
     driver.current(&before);
@@ -536,7 +546,7 @@ static ncclResult_t give_back(CUcontext context) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->aborted = true;
-    if (!depth) return give_back(comm->context);
+    if (!depth || version_here() < NCCL_VERSION(2, 22, 0)) return give_back(comm->context);
     aborted_in = comm->context;
     return ncclSuccess;
 }
