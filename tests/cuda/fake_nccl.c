@@ -17,7 +17,7 @@
  * the GPU is idle. A communicator without a bound of thread blocks is refused, and so is a library that was loaded without
  * NCCL_LAUNCH_ORDER_IMPLICIT or NCCL_LAUNCH_RACE_FATAL.
  *
- * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
+ * The engine's communicators do not block. Each call on them may return ncclInProgress, for a drawn time; then nothing is on the stream until
  * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
  * Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
 #include <dlfcn.h>
@@ -32,6 +32,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/numbers/convert.h"
 #include "tests/cuda/fake_cuda.h"
 
@@ -45,6 +46,7 @@
 enum { RANKS_MAX = 16, PLACES = 4, PLACE_BYTES = 16 << 20 };
 enum { ORDERS = 256, BESIDE_MAX = 8 };
 enum { FIRST_BYTES_MAX = 256 };
+enum { BUSY_NS = 20000 }; /* a call is in progress for less */
 
 enum kind { GATHER, SCATTER, BROADCAST, EXCHANGE };
 
@@ -93,11 +95,13 @@ struct call { /* a piece of work on a stream */
 struct ncclComm {
     struct ncclComm *next;
     struct table *table;
+    bool blocks;
     int rank, count;
     uint64_t id;
-    uint64_t sequence;  /* of the next collective */
-    uint64_t issued;    /* calls that are on a stream, or were */
-    uint32_t delay;     /* the number of questions until the call is taken */
+    uint64_t sequence; /* of the next collective */
+    uint64_t issued;   /* calls that are on a stream, or were */
+    uint32_t delay;    /* the number of questions until the call is taken, from until_ns on */
+    uint64_t until_ns;
     uint32_t connected; /* by kind: there was a call of it */
     bool finalised;
     _Atomic bool aborted;
@@ -394,7 +398,8 @@ static ncclResult_t attend(struct ncclComm *comm, const struct record *record, c
     comm->held = call, comm->holds = true;
     comm->sequence++;
     comm->stream = stream;
-    comm->delay = draw() % 3;
+    comm->delay = comm->blocks ? 0 : draw() % 3;
+    comm->until_ns = clock_now_ns() + draw() % BUSY_NS;
     if (!comm->delay) return put_on_stream(comm);
     pthread_mutex_unlock(&mutex);
     return ncclInProgress;
@@ -481,11 +486,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
         return fail(ncclInvalidArgument, "the configuration was not initialised");
     if (config->maxCTAs == NCCL_CONFIG_UNDEF_INT)
         return fail(ncclInvalidArgument, "this stand-in wants a bound of thread blocks");
+    if (config->blocking == NCCL_CONFIG_UNDEF_INT)
+        return fail(ncclInvalidArgument, "this stand-in wants to know whether to block");
     if (!launch_order)
         return fail(ncclInvalidUsage,
                     "NCCL_LAUNCH_ORDER_IMPLICIT or NCCL_LAUNCH_RACE_FATAL was not set when the "
                     "library was loaded");
-    if (config->blocking != 0) return fail(ncclInvalidArgument, "this stand-in does not block");
     if (!number || rank < 0 || rank >= count || count > RANKS_MAX)
         return fail(ncclInvalidArgument, "rank, size or id is wrong");
     pthread_mutex_lock(&mutex);
@@ -494,7 +500,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
     driver.current(&context);
     ncclResult_t result = context ? join(out, count, number, rank, context)
                                   : fail(ncclUnhandledCudaError, "no GPU is current in this thread");
+    if (config->blocking == 1 && *out) (*out)->blocks = true, (*out)->delay = 0;
     pthread_mutex_unlock(&mutex);
+    while (config->blocking == 1 && (result == ncclSuccess || result == ncclInProgress) && !all_joined(*out))
+        usleep(100);
     return result;
 }
 
@@ -514,7 +523,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
         return *state = fail(ncclInvalidUsage, "Duplicate GPU detected : two ranks are on one CUDA device"),
                ncclSuccess;
     }
-    if (all && comm->delay) comm->delay--;
+    if (all && comm->delay && clock_now_ns() >= comm->until_ns) comm->delay--;
     if (all && !comm->delay) *state = ncclSuccess;
     if (*state == ncclSuccess && comm->holds) return *state = put_on_stream(comm), ncclSuccess;
     pthread_mutex_unlock(&mutex);
