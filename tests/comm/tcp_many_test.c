@@ -101,7 +101,7 @@ static void check_connections(const struct rank *rank) {
     const struct tcp_comm *tcp = (const struct tcp_comm *)rank->comm;
     uint32_t most = NODE, made = 0;
     for (uint32_t step = 1; step < size; step *= 2) most += 2;
-    for (uint32_t q = 0; q < size; q++) made += tcp->peers[q].socket[LANE_DATA] >= 0;
+    for (uint32_t q = 0; q < size; q++) made += atomic_load(&tcp->peers[q].made[LANE_DATA]);
     if (made > most) CHECK_INT(made, most);
 }
 
