@@ -134,6 +134,14 @@ bool comm_takes_secret(const struct comm_ops *transport); /* other programs may 
 /* Its native reductions are of fp32 alone, on host memory. */
 bool comm_native_fp32(const struct comm_ops *transport);
 
+/* The kinds of calls for which transport nccl connects ranks when a group opens. */
+enum comm_first {
+    COMM_FIRST_GATHERS = 1,   /* all-gathers without a stride */
+    COMM_FIRST_EXCHANGES = 2, /* all-to-alls, ordered reductions, gathers with a stride: each rank with every other one */
+    COMM_FIRST_SUMS = 4,      /* native reductions */
+    COMM_FIRST_BROADCASTS = 8
+};
+
 struct comm_options {
     uint32_t rank, size;
     /* The limit for the silence of a rank's heartbeat. The limit is 10 x timeout_s for a rank that sends heartbeats
@@ -154,6 +162,7 @@ struct comm_options {
     bool by_runtime; /* rank, size, master and master_port are zero_runtime's, not torchrun's: for messages */
     /* Transport nccl: a comm of the same ranks on the host; the caller closes it later. */
     struct comm *beside;
+    uint32_t first_calls; /* transport nccl: enum comm_first, of all calls on its groups; 0: any call */
     /* Returns whether the user wants this rank to end; or NULL. The thread that opens, waits (comm_run, comm_idle)
      * and closes calls it about every 100 ms. If it returns true, all ranks fail with ZERO_E_INTERRUPTED. MPI's own
      * blocking calls cannot call it. */

@@ -73,6 +73,15 @@ static zero_status check_summands(const struct joining *j, struct zero_error *er
         most, (int)ORDERED_INPUTS_MAX);
 }
 
+/* The calls of the executor. Pieces of parameters and gradients, which other memory than the GPU's holds, are gathered with a
+ * stride. */
+static uint32_t first_calls(const struct terms *t) {
+    bool pieces = t->param_tier != TIER_DEVICE || t->grad_tier != TIER_DEVICE || t->state_tier != TIER_DEVICE;
+    bool exchanges = !t->native_reduction || t->gradient_code != CODE_NONE || pieces;
+    return COMM_FIRST_GATHERS | (exchanges ? COMM_FIRST_EXCHANGES : 0) |
+           (t->native_reduction ? COMM_FIRST_SUMS : 0);
+}
+
 /* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for the messages between
  * hosts. */
 static zero_status open_data(struct joining *j, const struct membership *m, struct zero_error *error) {
@@ -94,6 +103,7 @@ static zero_status open_data(struct joining *j, const struct membership *m, stru
     if (!several && asked != CONFIG_TRANSPORT_NCCL) return check_summands(j, error);
     struct comm_options options = m->options;
     options.rank = j->ranks->rank, options.size = j->ranks->size, options.beside = j->ranks->comm;
+    options.first_calls = first_calls(&j->config->terms);
     if (comm_open(&comm_nccl_ops, &options, &j->ranks->data, error) == ZERO_OK) return ZERO_OK;
     j->ranks->data = j->ranks->comm;
     comm_fail(j->ranks->comm, error);

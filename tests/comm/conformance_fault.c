@@ -73,7 +73,7 @@ static struct comm_call fault_call(enum conformance_fault fault, bool culprit, f
 
 /* If a process ends, its sockets end, too. */
 static bool ends_connections(const struct conformance *c, enum conformance_fault fault) {
-    return (fault == FAULT_KILLED || fault == FAULT_EXITED) && strcmp(comm_name(c->comm), "tcp") == 0;
+    return (fault == FAULT_KILLED || fault == FAULT_EXITED) && strcmp(comm_name(c->comm), "mpi") != 0;
 }
 
 static void check_message(struct conformance *c, enum conformance_fault fault, bool culprit) {

@@ -66,7 +66,7 @@ static const struct log wait_log = {.write = keep_wait};
 static void *run(void *user) {
     struct rank *rank = user;
     error_clear(&rank->error);
-    rank->status = rendezvous(&rank->options, rank->peers, &rank->key, &rank->error);
+    rank->status = rendezvous(&rank->options, rank->peers, &rank->key, NULL, &rank->error);
     rank->ended_ns = clock_now_ns();
     return NULL;
 }

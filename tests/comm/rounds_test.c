@@ -2,9 +2,9 @@
  * what was sent only when the test says so. The linker leads the ranks' calls of the system to the functions of the first part
  * (BUILD). */
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "engine/comm/tcp/tcp.h"
@@ -20,24 +20,40 @@ static struct line {
     size_t begin, there, end;
 } lines[RANKS];
 
-int __wrap_poll(struct pollfd *polls, nfds_t count, int at_most_ms);
+int __wrap_epoll_create1(int flags);
+int __wrap_epoll_ctl(int set, int what, int socket, struct epoll_event *event);
+int __wrap_epoll_wait(int set, struct epoll_event *events, int most, int at_most_ms);
+int __wrap_close(int socket);
 ssize_t __wrap_recv(int socket, void *bytes, size_t count, int flags);
 ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags);
 ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags);
 
 static struct line *line_to(int socket) { return &lines[1 - (socket - FIRST_SOCKET)]; }
 
-int __wrap_poll(struct pollfd *polls, nfds_t count, int at_most_ms) {
+/* A rank has one connection for data, whose set is opened after that of its control channel. */
+static struct epoll_event waits[RANKS];
+static int sets;
+
+int __wrap_epoll_create1(int flags) { return sets++; }
+
+int __wrap_epoll_ctl(int set, int what, int socket, struct epoll_event *event) {
+    waits[socket - FIRST_SOCKET] = *event;
+    waits[socket - FIRST_SOCKET].data.u64 |= (uint64_t)set << 32;
+    return 0;
+}
+
+int __wrap_epoll_wait(int set, struct epoll_event *events, int most, int at_most_ms) {
     int ready = 0;
-    for (nfds_t i = 0; i < count; i++) {
-        polls[i].revents = 0;
-        if (polls[i].fd < 0) continue;
-        const struct line *line = line_to(polls[i].fd);
-        polls[i].revents = (short)(polls[i].events & (POLLOUT | (line->begin < line->there ? POLLIN : 0)));
-        ready += polls[i].revents != 0;
+    for (int i = 0; i < RANKS; i++) {
+        const struct line *line = line_to(FIRST_SOCKET + i);
+        uint32_t now = waits[i].events & (EPOLLOUT | (line->begin < line->there ? EPOLLIN : 0));
+        if (now && (int)(waits[i].data.u64 >> 32) == set)
+            events[ready++] = (struct epoll_event){.events = now, .data.u32 = waits[i].data.u32};
     }
     return ready;
 }
+
+int __wrap_close(int socket) { return 0; }
 
 ssize_t __wrap_recv(int socket, void *bytes, size_t count, int flags) {
     struct line *line = line_to(socket);
@@ -86,7 +102,6 @@ struct rank {
     struct tcp_comm tcp;
     struct lanes peers[RANKS];
     struct wire wires[RANKS];
-    struct pollfd polls[RANKS];
     struct control_port port;
     struct comm_group *group[GROUPS];
 };
@@ -96,17 +111,17 @@ static void open_rank(struct rank *rank, uint32_t number) {
     const struct seals seals = {.out = {.key = {{(uint8_t)(1 + number)}}},
                                 .in = {.key = {{(uint8_t)(2 - number)}}}};
     struct comm *comm = &rank->tcp.base;
-    *rank = (struct rank){.tcp = {.peers = rank->peers, .wires = rank->wires, .polls = rank->polls}};
+    *rank = (struct rank){.tcp = {.peers = rank->peers, .wires = rank->wires}};
     comm->ops = &comm_tcp_ops, comm->rank = number, comm->size = RANKS, comm->timeout_s = 60;
     comm->failure = &rank->tcp.failure;
     comm_failure_init(comm->failure);
     for (uint32_t q = 0; q < RANKS; q++) {
-        rank->peers[q] = (struct lanes){.socket = {-1, -1}, .seals = {seals, seals}};
-        rank->polls[q].fd = q == number ? -1 : FIRST_SOCKET + (int)number;
-        rank->wires[q].seals = seals;
+        int socket = q == number ? -1 : FIRST_SOCKET + (int)number;
+        rank->peers[q] = (struct lanes){.socket = {-1, socket}, .seals = {seals, seals}};
+        atomic_init(&rank->peers[q].made[LANE_DATA], socket >= 0);
     }
-    CHECK_INT(tcp_open_room(&rank->tcp, AHEAD_BYTES_MAX), ZERO_OK);
-    CHECK_INT(tcp_link_open(&rank->tcp.link, comm, KEY, rank->peers), ZERO_OK);
+    CHECK_INT(tcp_open_wires(&rank->tcp, AHEAD_BYTES_MAX), ZERO_OK);
+    CHECK_INT(tcp_link_open(&rank->tcp.link, comm, KEY, rank->peers, NULL), ZERO_OK);
     rank->port = tcp_link_watched(&rank->tcp.link).port;
     comm->control = control_create(comm, &rank->port);
     for (int g = 0; g < GROUPS; g++)
@@ -119,8 +134,10 @@ static void close_rank(struct rank *rank) {
     control_destroy(comm->control);
     free(comm->opened);
     free(rank->tcp.link.lanes);
-    free(rank->tcp.link.polls);
+    tcp_set_close(&rank->tcp.link.set);
+    tcp_set_close(&rank->tcp.set);
     free(rank->tcp.room);
+    free(rank->tcp.pending);
     for (uint32_t q = 0; q < RANKS; q++) free(rank->wires[q].queue);
     comm_failure_destroy(comm->failure);
 }
@@ -209,7 +226,7 @@ static void slices_are_kept(void) {
     for (uint32_t c = 0; c < 2; c++) post(&first[c], 0, c, COMM_ALL_GATHER, 16);
     for (uint32_t c = 0; c < 2; c++) CHECK(!is_done(&first[c]));
     deliver();
-    CHECK_INT(tcp_pump(&ranks[1].tcp, 0), ZERO_OK);
+    CHECK_INT(tcp_pump(&ranks[1].tcp, 1), ZERO_OK);
     for (uint32_t c = 2; c-- > 0;) post(&second[c], 1, c, COMM_ALL_GATHER, 16); /* in another order */
     for (uint32_t c = 0; c < 2; c++) CHECK(is_done(&second[c]));
     deliver();
@@ -238,7 +255,7 @@ static void another_call_is_found_first(void) {
     post(&first, 0, 0, COMM_ALL_GATHER, 16);
     CHECK(!is_done(&first));
     deliver();
-    CHECK_INT(tcp_pump(&ranks[1].tcp, 0), ZERO_OK);
+    CHECK_INT(tcp_pump(&ranks[1].tcp, 1), ZERO_OK);
     CHECK_INT(comm_post(ranks[1].group[0], &call, &second.work), ZERO_E_DIVERGED);
     CHECK_BYTES(target, none, sizeof none);
     struct zero_error over = {.code = ZERO_E_INTERRUPTED};

@@ -136,6 +136,39 @@ static void many_ranks_without_data(void) {
     end();
 }
 
+/* Two ranks post to two groups in different orders; a third rank, which is in one of them, may post when it wants. */
+static void finds_another_order(void) {
+    enum { THREE = 3 };
+    static const uint32_t members[THREE] = {0, 1, 2};
+    static const uint32_t order[2][2][2] = {{{0, 1}, {0, 1}}, {{0, 1}, {1, 0}}}; /* of the pair's ranks */
+    for (int wrong = 0; wrong < 2; wrong++) {
+        struct comm *comms[THREE];
+        struct comm_group *groups[THREE][2] = {{NULL}};
+        struct comm_work *work;
+        struct zero_error error;
+        struct sim_world *world = sim_world_create(&(struct sim_options){
+            .ranks = THREE, .seed = 3, .completion = 1, .without_data = true, .one_order = true});
+        error_clear(&error);
+        for (uint32_t i = 0; i < THREE; i++) {
+            struct comm_options options = {.rank = i, .size = THREE, .sim = world};
+            CHECK_INT(comm_open(&comm_sim_ops, &options, &comms[i], &error), ZERO_OK);
+            CHECK_INT(comm_group_open(comms[i], members, THREE, &groups[i][0]), ZERO_OK);
+            if (i < PAIR) CHECK_INT(comm_group_open(comms[i], members, PAIR, &groups[i][1]), ZERO_OK);
+        }
+        struct comm_call call = {.kind = COMM_BARRIER, .what = "h.7"};
+        zero_status status = comm_post(groups[2][0], &call, &work);
+        for (uint32_t i = 0; i < PAIR; i++)
+            for (int k = 0; k < 2 && !status; k++)
+                status = comm_post(groups[i][order[wrong][i][k]], &call, &work);
+        CHECK_INT(status, wrong ? ZERO_E_DIVERGED : ZERO_OK);
+        for (uint32_t i = 0; i < THREE; i++) {
+            comm_group_close(groups[i][1]), comm_group_close(groups[i][0]);
+            comm_close(comms[i]);
+        }
+        sim_world_destroy(world);
+    }
+}
+
 static void refuses_a_blocking_call(void) {
     start(PAIR, 1, true);
     CHECK_INT(comm_run(r.groups[0], &(struct comm_call){.kind = COMM_BARRIER}), ZERO_E_UNSUPPORTED);
@@ -147,6 +180,7 @@ int main(void) {
     keeps_targets_of_add();
     finds_touched_buffers();
     many_ranks_without_data();
+    finds_another_order();
     refuses_a_blocking_call();
     return check_end();
 }

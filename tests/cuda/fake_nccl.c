@@ -6,7 +6,8 @@
  * the real library, work that has begun on one rank and not on another waits, forever if need be, until the
  * communicator is aborted. The work of an aborted communicator ends without a result, and the abort waits for all work
  * of the GPU. Members that make different calls wait forever, too. Two ranks on one GPU are refused. Processes with one GPU
- * each (FAKE_CUDA_DEVICES) count as nodes, and those with several GPUs share a node.
+ * each (FAKE_CUDA_DEVICES) count as nodes, and those with several GPUs share a node. NCCL_HOSTID names the node instead, as for
+ * NCCL from 2.20 on.
  *
  * A rank's calls of several communicators are in one order, the same on all ranks (NCCL: "Using multiple NCCL communicators
  * concurrently"): a GPU may have no room for the kernels of two at once, and then each waits for the other. Here the first
@@ -16,7 +17,7 @@
  * the GPU is idle. A communicator without a bound of thread blocks is refused, and so is a library that was loaded without
  * NCCL_LAUNCH_ORDER_IMPLICIT or NCCL_LAUNCH_RACE_FATAL.
  *
- * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
+ * The engine's communicators do not block. Each call on them may return ncclInProgress, for a drawn time; then nothing is on the stream until
  * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
  * Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
 #include <dlfcn.h>
@@ -31,6 +32,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/numbers/convert.h"
 #include "tests/cuda/fake_cuda.h"
 
@@ -44,6 +46,7 @@
 enum { RANKS_MAX = FAKE_NCCL_RANKS_MAX, PLACES = 4, PLACE_BYTES = 16 << 20 };
 enum { ORDERS = 256, BESIDE_MAX = 8 };
 enum { FIRST_BYTES_MAX = 256 };
+enum { BUSY_NS = 20000 }; /* a call is in progress for less */
 
 enum kind { GATHER, SCATTER, BROADCAST, EXCHANGE };
 
@@ -97,11 +100,13 @@ struct call { /* a piece of work on a stream */
 struct ncclComm {
     struct ncclComm *next;
     struct table *table;
+    bool blocks;
     int rank, count;
     uint64_t id;
-    uint64_t sequence;  /* of the next collective */
-    uint64_t issued;    /* calls that are on a stream, or were */
-    uint32_t delay;     /* the number of questions until the call is taken */
+    uint64_t sequence; /* of the next collective */
+    uint64_t issued;   /* calls that are on a stream, or were */
+    uint32_t delay;    /* the number of questions until the call is taken, from until_ns on */
+    uint64_t until_ns;
     uint32_t connected; /* by kind: there was a call of it */
     bool finalised;
     _Atomic bool aborted;
@@ -375,7 +380,7 @@ static bool issue_in_order(struct ncclComm *comm) {
 static ncclResult_t put_on_stream(struct ncclComm *comm) {
     struct call call = comm->held;
     comm->holds = false;
-    counts.calls++;
+    counts.calls++, counts.exchanges += call.record.kind == EXCHANGE;
     for (int i = 0; i < call.record.sends; i++)
         counts.sent[comm->rank][call.record.peer[i]] +=
             call.record.send_count[i] * bytes_of[call.record.type];
@@ -411,7 +416,8 @@ static ncclResult_t attend(struct ncclComm *comm, const struct record *record, c
     comm->held = call, comm->holds = true;
     comm->sequence++;
     comm->stream = stream;
-    comm->delay = draw() % 3;
+    comm->delay = comm->blocks ? 0 : draw() % 3;
+    comm->until_ns = clock_now_ns() + draw() % BUSY_NS;
     if (!comm->delay) return put_on_stream(comm);
     pthread_mutex_unlock(&mutex);
     return ncclInProgress;
@@ -425,8 +431,14 @@ void fake_nccl_counts(struct fake_nccl_counts *out) {
 
 /* ---- nccl.h ---- */
 
+/* FAKE_NCCL_VERSION, or that of the header. */
+static int version_here(void) {
+    const char *version = getenv("FAKE_NCCL_VERSION");
+    return version ? atoi(version) : NCCL_VERSION_CODE;
+}
+
 ncclResult_t ncclGetVersion(int *version) {
-    *version = NCCL_VERSION_CODE;
+    *version = version_here();
     return ncclSuccess;
 }
 
@@ -453,7 +465,10 @@ static uint64_t current_gpu(void) {
     int devices = 0;
     driver.device(&device);
     driver.device_count(&devices);
-    return (devices > 1 ? 0 : (uint64_t)getpid() << 32) | (uint64_t)device;
+    const char *name = getenv("NCCL_HOSTID");
+    uint64_t host = devices > 1 ? 0 : (uint64_t)getpid();
+    for (const char *c = name; c && *c; c++) host = (c == name ? 5381 : host * 33) ^ (uint8_t)*c;
+    return host << 8 | (uint64_t)device;
 }
 
 static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank, CUcontext context) {
@@ -489,11 +504,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
         return fail(ncclInvalidArgument, "the configuration was not initialised");
     if (config->maxCTAs == NCCL_CONFIG_UNDEF_INT)
         return fail(ncclInvalidArgument, "this stand-in wants a bound of thread blocks");
+    if (config->blocking == NCCL_CONFIG_UNDEF_INT)
+        return fail(ncclInvalidArgument, "this stand-in wants to know whether to block");
     if (!launch_order)
         return fail(ncclInvalidUsage,
                     "NCCL_LAUNCH_ORDER_IMPLICIT or NCCL_LAUNCH_RACE_FATAL was not set when the "
                     "library was loaded");
-    if (config->blocking != 0) return fail(ncclInvalidArgument, "this stand-in does not block");
     if (!number || rank < 0 || rank >= count || count > RANKS_MAX)
         return fail(ncclInvalidArgument, "rank, size or id is wrong");
     pthread_mutex_lock(&mutex);
@@ -502,7 +518,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
     driver.current(&context);
     ncclResult_t result = context ? join(out, count, number, rank, context)
                                   : fail(ncclUnhandledCudaError, "no GPU is current in this thread");
+    if (config->blocking == 1 && *out) (*out)->blocks = true, (*out)->delay = 0;
     pthread_mutex_unlock(&mutex);
+    while (config->blocking == 1 && (result == ncclSuccess || result == ncclInProgress) && !all_joined(*out))
+        usleep(100);
     return result;
 }
 
@@ -522,7 +541,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
         return *state = fail(ncclInvalidUsage, "Duplicate GPU detected : two ranks are on one CUDA device"),
                ncclSuccess;
     }
-    if (all && comm->delay) comm->delay--;
+    if (all && comm->delay && clock_now_ns() >= comm->until_ns) comm->delay--;
     if (all && !comm->delay) *state = ncclSuccess;
     if (*state == ncclSuccess && comm->holds) return *state = put_on_stream(comm), ncclSuccess;
     pthread_mutex_unlock(&mutex);
@@ -542,7 +561,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 /* A communicator's memory is freed after its kernels, and all other kernels of the GPU, have ended. In a group this
- * happens at the end of the group. */
+ * happens at the end of the group, from version 2.22 on. */
 static ncclResult_t give_back(CUcontext context) {
     CUcontext before = NULL;
     driver.current(&before);
@@ -554,7 +573,7 @@ static ncclResult_t give_back(CUcontext context) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->aborted = true;
-    if (!depth) return give_back(comm->context);
+    if (!depth || version_here() < NCCL_VERSION(2, 22, 0)) return give_back(comm->context);
     aborted_in = comm->context;
     return ncclSuccess;
 }

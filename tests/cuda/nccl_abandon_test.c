@@ -104,6 +104,9 @@ static void run(void (*body)(struct rank *rank), int64_t gpus) {
 
 int main(void) {
     setenv("FAKE_CUDA_DEVICES", "2", 1);
+    setenv("FAKE_NCCL_VERSION", "22203", 1);
+    run(abandon, 2);
+    setenv("FAKE_NCCL_VERSION", "22005", 1); /* aborts in no NCCL group */
     run(abandon, 2);
     run(refused, 1);
     return check_end();

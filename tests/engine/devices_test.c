@@ -10,6 +10,7 @@
 #include "engine/api/inside.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
+#include "tests/engine/tcp_ranks.h"
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
@@ -787,13 +788,55 @@ static void nccl(void) {
     nccl_native();
 }
 
+struct one_gpu {
+    struct toy_setup setup;
+    struct toy_result expected;
+};
+
+/* NCCL takes a process with its own NCCL_HOSTID for a rank on another host, and connects it by sockets. */
+static void train_on_one_gpu(const zero_runtime *runtime, void *user) {
+    static const char *const settings[][2] = {{"NCCL_NET", "Socket"},   {"NCCL_SOCKET_IFNAME", "lo"},
+                                              {"NCCL_MAX_CTAS", "2"},   {"NCCL_NVLS_ENABLE", "0"},
+                                              {"NCCL_RAS_ENABLE", "0"}, {"NCCL_CUMEM_ENABLE", "0"}};
+    static struct toy_result got;
+    struct one_gpu *o = user;
+    char json[4096], host[16];
+    snprintf(host, sizeof host, "host-%u", runtime->rank);
+    setenv("NCCL_HOSTID", host, 1);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) setenv(settings[i][0], settings[i][1], 0);
+    toy_config(&o->setup, json, sizeof json);
+    zero_engine *engine = zero_engine_init_with(json, runtime);
+    if (!engine) fprintf(stderr, "%s\n", zero_last_error());
+    if (!CHECK(engine)) return;
+    CHECK_INT(toy_train_rank(engine, &o->setup, &got), ZERO_OK);
+    CHECK_STRING(got.error, "");
+    CHECK_STRING(got.hash, o->expected.hash);
+    CHECK_BYTES(got.weights, o->expected.weights, sizeof got.weights);
+    zero_engine_destroy(engine);
+}
+
+/* Processes on one GPU, as tools/gpu-check has them: ordered sums end in the weights of ranks on the host. */
+static void hosts(void) {
+    static struct one_gpu o;
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+        o.setup = setup(3, ranks);
+        o.setup.steps = 3, o.setup.compute = ZERO_BF16;
+        o.setup.tiers = ranks == 4 ? CPU ", \"mics_shard_size\": 2" : NULL;
+        toy_train(&o.setup, &o.expected);
+        CHECK_STRING(o.expected.error, "");
+        o.setup.comm = ", \"transport\": \"nccl\"", o.setup.after = is_nccl;
+        o.setup.extra = ", \"device\": {\"type\": \"cuda\", \"index\": 0}";
+        tcp_processes(ranks, 60, train_on_one_gpu, &o);
+    }
+}
+
 /* While this device is open, the next one needs no new context, whose creation takes a GPU longer than a trial. Must
  * run after `nccl`, which finds the number of GPUs. */
 static struct device *keep_awake(const char *part) {
     struct device *awake = NULL;
     struct zero_error error;
     error_clear(&error);
-    if (!strcmp(device, "cuda") && strcmp(part, "nccl"))
+    if (!strcmp(device, "cuda") && strcmp(part, "nccl") && strcmp(part, "hosts"))
         CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){.index = -1}, &awake, &error),
                   ZERO_OK);
     CHECK_STRING(error.message, "");
@@ -817,7 +860,8 @@ int main(int argc, char **argv) {
                  {"budgets", budgets},
                  {"choice", choice},
                  {"unregistered", unregistered},
-                 {"nccl", nccl}};
+                 {"nccl", nccl},
+                 {"hosts", hosts}};
     int found = 0;
     if (argc != 3) return 2;
     device = argv[1];

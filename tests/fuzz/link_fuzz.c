@@ -4,10 +4,10 @@
  *
  * The connections are in memory: the linker leads rank 0's calls of the system to the functions of the first part (BUILD). */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "engine/comm/tcp/tcp.h"
@@ -63,24 +63,40 @@ static struct connection {
     size_t begin, end, most; /* most: bytes that one call receives or sends at most */
 } connections[RENDEZVOUS_LANES];
 
-int __wrap_poll(struct pollfd *polls, nfds_t count, int at_most_ms);
+int __wrap_epoll_create1(int flags);
+int __wrap_epoll_ctl(int set, int what, int socket, struct epoll_event *event);
+int __wrap_epoll_wait(int set, struct epoll_event *events, int most, int at_most_ms);
+int __wrap_close(int socket);
 ssize_t __wrap_recv(int socket, void *bytes, size_t count, int flags);
 ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags);
 ssize_t __wrap_send(int socket, const void *bytes, size_t count, int flags);
 ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags);
 int __wrap_ioctl(int socket, unsigned long what, void *argument);
 
-int __wrap_poll(struct pollfd *polls, nfds_t count, int at_most_ms) {
+/* Each lane has a set of one connection: to rank 1. */
+static struct epoll_event waits[RENDEZVOUS_LANES];
+static int set_of[RENDEZVOUS_LANES], sets;
+
+int __wrap_epoll_create1(int flags) { return sets++; }
+
+int __wrap_epoll_ctl(int set, int what, int socket, struct epoll_event *event) {
+    waits[socket - FIRST_SOCKET] = what == EPOLL_CTL_DEL ? (struct epoll_event){0} : *event;
+    set_of[socket - FIRST_SOCKET] = set;
+    return 0;
+}
+
+int __wrap_epoll_wait(int set, struct epoll_event *events, int most, int at_most_ms) {
     int ready = 0;
-    for (nfds_t i = 0; i < count; i++) {
-        polls[i].revents = 0;
-        if (polls[i].fd < 0) continue;
-        const struct connection *c = &connections[polls[i].fd - FIRST_SOCKET];
-        polls[i].revents = (short)(polls[i].events & (POLLOUT | (c->begin < c->end ? POLLIN : 0)));
-        ready += polls[i].revents != 0;
+    for (int lane = 0; lane < RENDEZVOUS_LANES; lane++) {
+        const struct connection *c = &connections[lane];
+        uint32_t now = waits[lane].events & (EPOLLOUT | (c->begin < c->end ? EPOLLIN : 0));
+        if (now && set_of[lane] == set)
+            events[ready++] = (struct epoll_event){.events = now, .data = waits[lane].data};
     }
     return ready;
 }
+
+int __wrap_close(int socket) { return 0; }
 
 ssize_t __wrap_recv(int socket, void *bytes, size_t count, int flags) {
     struct connection *c = &connections[socket - FIRST_SOCKET];
@@ -134,7 +150,6 @@ struct pair {
     struct tcp_comm tcp;
     struct lanes peers[2];
     struct wire wires[2];
-    struct pollfd polls[2];
     struct control_port port;
     struct control *control;
     struct comm_group *group[GROUPS];
@@ -210,15 +225,14 @@ static void open_pair(struct pair *p) {
         connections[lane].begin = connections[lane].end = 0;
         p->peers[0].socket[lane] = -1, p->peers[1].socket[lane] = FIRST_SOCKET + lane;
         p->peers[1].seals[lane] = seals;
+        atomic_init(&p->peers[1].made[lane], true);
     }
     struct comm *comm = &p->tcp.base;
     comm->ops = &comm_tcp_ops, comm->size = 2, comm->timeout_s = 1e6, comm->failure = &p->tcp.failure;
     comm_failure_init(&p->tcp.failure);
-    p->tcp.peers = p->peers, p->tcp.wires = p->wires, p->tcp.polls = p->polls;
-    for (int q = 0; q < 2; q++)
-        p->polls[q].fd = p->peers[q].socket[LANE_DATA], p->wires[q].seals = p->peers[q].seals[LANE_DATA];
-    require(tcp_open_room(&p->tcp, AHEAD_BYTES) == ZERO_OK, "room");
-    require(tcp_link_open(&p->tcp.link, comm, KEY, p->peers) == ZERO_OK, "a link");
+    p->tcp.peers = p->peers, p->tcp.wires = p->wires;
+    require(tcp_open_wires(&p->tcp, AHEAD_BYTES) == ZERO_OK, "room");
+    require(tcp_link_open(&p->tcp.link, comm, KEY, p->peers, NULL) == ZERO_OK, "a link");
     p->port = tcp_link_watched(&p->tcp.link).port;
     p->control = comm->control = control_create(comm, &p->port);
     describe(p);
@@ -233,8 +247,10 @@ static void close_pair(struct pair *p) {
     control_destroy(p->control);
     free(comm->opened);
     free(p->tcp.link.lanes);
-    free(p->tcp.link.polls);
+    tcp_set_close(&p->tcp.link.set);
+    tcp_set_close(&p->tcp.set);
     free(p->tcp.room);
+    free(p->tcp.pending);
     for (struct early *early = p->tcp.early, *next; early; early = next) next = early->next, free(early);
     for (int q = 0; q < 2; q++) free(p->wires[q].queue);
     comm_failure_destroy(&p->tcp.failure);

@@ -26,10 +26,20 @@ enum { BUCKETS = 1024 }; /* of live calls: a world of many groups has hundreds *
 
 struct sim_entry {
     bool posted, done;
-    /* By member: the hash of all calls, this one included, that both post. NULL without one order. */
-    uint64_t *common;
     struct comm_record record;
     struct held source, target, staging;
+};
+
+/* The order of the calls of two groups, as a rank that is in both posted them up to a call: their hash. */
+struct order {
+    uint64_t groups; /* order_key */
+    uint64_t hash;
+    uint32_t rank;
+};
+
+struct orders {
+    struct order *order;
+    uint32_t count;
 };
 
 struct sim_call {
@@ -40,6 +50,7 @@ struct sim_call {
     uint32_t ordinal;      /* the group's number on the member that posted first */
     const uint32_t *ranks; /* the group's members; borrowed from the member that posted first */
     uint64_t *done_at_ns;  /* per member; NULL without a network */
+    struct orders orders;  /* of the first member with each other group */
     const void **sources, **pointers;
     struct sim_entry entries[];
 };
@@ -48,9 +59,7 @@ struct sim_world {
     uint32_t size;
     uint64_t random;
     double completion;
-    bool without_data, without_staging, levels;
-    /* By pair of ranks: the hash of the calls that the first one has posted and the second one posts. NULL without one order. */
-    uint64_t *common;
+    bool without_data, without_staging, levels, one_order;
     const struct sim_network *network;
     bool *left;
     uint32_t left_count;
@@ -61,6 +70,7 @@ struct sim_world {
 struct sim_comm {
     struct comm base;
     struct sim_world *world;
+    struct orders orders; /* so far, of each two groups of this rank */
 };
 
 struct sim_group {
@@ -76,8 +86,7 @@ struct sim_world *sim_world_create(const struct sim_options *options) {
     struct sim_world *world = calloc(1, sizeof *world);
     size_t ranks = options->ranks ? options->ranks : 1;
     if (world) world->left = calloc(ranks, sizeof *world->left);
-    if (world && options->one_order) world->common = calloc(ranks * ranks, sizeof *world->common);
-    if (!world || !world->left || (options->one_order && !world->common)) {
+    if (!world || !world->left) {
         sim_world_destroy(world);
         return NULL;
     }
@@ -85,6 +94,7 @@ struct sim_world *sim_world_create(const struct sim_options *options) {
     world->random = options->seed;
     world->completion = options->completion > 0 ? options->completion : 1;
     world->without_data = options->without_data;
+    world->one_order = options->one_order;
     world->without_staging = options->without_staging;
     world->levels = options->levels;
     world->network = options->network;
@@ -97,9 +107,9 @@ static void call_destroy(struct sim_call *call) {
         free(call->entries[m].source.copy);
         free(call->entries[m].target.copy);
         free(call->entries[m].staging.copy);
-        free(call->entries[m].common);
     }
     free(call->done_at_ns);
+    free(call->orders.order);
     free(call->sources);
     free(call->pointers);
     free(call);
@@ -114,7 +124,6 @@ void sim_world_destroy(struct sim_world *world) {
         }
     comm_failure_destroy(&world->failure);
     free(world->left);
-    free(world->common);
     free(world);
 }
 
@@ -128,7 +137,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     ((struct sim_comm *)comm)->world = world;
     comm->failure = &world->failure;
     comm->without_data = world->without_data;
-    comm->one_order = world->common;
+    comm->one_order = world->one_order;
     comm->levels = world->levels;
     return ZERO_OK;
 }
@@ -136,6 +145,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
 static void close_comm(struct comm *comm) {
     world_of(comm)->left[comm->rank] = true;
     world_of(comm)->left_count++;
+    free(((struct sim_comm *)comm)->orders.order);
 }
 
 void sim_raise_silent(struct comm *finder, uint32_t rank, double silent_s) {
@@ -279,25 +289,38 @@ static void meet(const struct sim_network *network, const struct comm_work *work
     network->meet(network->user, &meeting, call->done_at_ns);
 }
 
-/* Two members must have posted the calls that both take part in, of all groups, in one order. */
+static uint64_t order_key(uint64_t a, uint64_t b) { return a < b ? hash_add(a, b) : hash_add(b, a); }
+
+/* A new order has rank UINT32_MAX. NULL: no memory. */
+static struct order *order_of(struct orders *orders, uint64_t groups) {
+    for (uint32_t i = 0; i < orders->count; i++)
+        if (orders->order[i].groups == groups) return &orders->order[i];
+    struct order *more = realloc(orders->order, (orders->count + 1) * sizeof *more);
+    if (!more) return NULL;
+    orders->order = more;
+    more[orders->count] = (struct order){.groups = groups, .rank = UINT32_MAX};
+    return &more[orders->count++];
+}
+
+/* Ranks that are in the same two groups must post the calls of both in one order. The first one is compared with all others. */
 static zero_status compare_order(const struct comm_work *work, struct sim_call *call) {
-    struct sim_world *world = world_of(work->group->comm);
-    const struct comm_group *group = work->group;
-    struct sim_entry *mine = &call->entries[group->index];
-    if (!world->common) return ZERO_OK;
-    mine->common = calloc(group->count, sizeof *mine->common);
-    if (!mine->common)
-        return comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
-                          "comm sim: no memory for the order of calls");
-    for (uint32_t m = 0; m < group->count; m++) {
-        uint64_t *common = &world->common[(uint64_t)group->comm->rank * world->size + group->ranks[m]];
-        const struct sim_entry *theirs = &call->entries[m];
-        mine->common[m] = *common = hash_add(hash_add(*common, group->key), work->record.sequence);
-        if (m != group->index && theirs->posted && theirs->common[group->index] != mine->common[m])
+    struct comm_group *group = work->group;
+    struct sim_comm *comm = (struct sim_comm *)group->comm;
+    for (const struct comm_group *other = comm->base.groups; other && comm->world->one_order;
+         other = other->next) {
+        uint64_t groups = order_key(group->key, other->key);
+        if (other == group || group->count == 1 || other->count == 1) continue;
+        struct order *mine = order_of(&comm->orders, groups), *first = order_of(&call->orders, groups);
+        if (!mine || !first)
+            return comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
+                              "comm sim: no memory for the order of calls");
+        mine->hash = hash_add(hash_add(mine->hash, group->key), work->record.sequence);
+        if (first->rank == UINT32_MAX) *first = (struct order){groups, mine->hash, group->comm->rank};
+        if (first->hash != mine->hash)
             return comm_raise(group->comm, ZERO_E_DIVERGED, (int32_t)group->comm->rank, false,
                               "comm sim: ranks %u and %u post their common calls in different orders: on a "
                               "GPU they may wait for each other forever",
-                              group->comm->rank, group->ranks[m]);
+                              group->comm->rank, first->rank);
     }
     return ZERO_OK;
 }

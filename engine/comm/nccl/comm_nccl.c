@@ -32,6 +32,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/system/thread.h"
 #include "engine/comm/nccl/nccl.h"
 #include "engine/comm/staged.h"
 #include "engine/comm/watch.h"
@@ -231,12 +232,36 @@ static zero_status connect_members(struct nccl_group *group) {
     return await_members(group);
 }
 
+static void *abort_one(void *user) {
+    struct nccl_group *group = user;
+    struct zero_error error;
+    error_clear(&error);
+    make_current(group->base.comm->device, &error);
+    nccl_abort(group);
+    return NULL;
+}
+
+/* Before 2.22, NCCL aborts one communicator after another also inside an NCCL group. */
+static void abort_apart(struct nccl_group *closing, struct comm_group *others) {
+    enum { AT_ONCE = 16 };
+    pthread_t threads[AT_ONCE];
+    uint32_t count = 0;
+    for (struct comm_group *g = others; g && count < AT_ONCE; g = g->next)
+        count += thread_start(&threads[count], abort_one, g) == 0;
+    if (closing) nccl_abort(closing);
+    while (count) pthread_join(threads[--count], NULL);
+}
+
 /* Aborts the communicator of `closing`, which is no longer in the comm's list; after a failure also those of all listed
  * groups. The end of a communicator frees memory, and this waits for all work on the GPU. Inside an NCCL group, NCCL
  * tells all communicators to end before it waits for any of them. */
 static void abort_all(struct comm *comm, struct nccl_group *closing) {
     const struct nccl_library *nccl = &((struct nccl_comm *)comm)->library;
     struct comm_group *others = comm_failure_raised(comm->failure) ? comm->groups : NULL;
+    if (nccl->version < NCCL_VERSION(2, 22, 0)) {
+        abort_apart(closing, others);
+        return;
+    }
     nccl->ncclGroupStart();
     if (closing) nccl_abort(closing);
     for (struct comm_group *g = others; g; g = g->next) nccl_abort((struct nccl_group *)g);
@@ -327,6 +352,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     comm->one_order = true;
     comm->failure = options->beside->failure;
     mine->beside = options->beside;
+    mine->first_calls = options->first_calls;
     return ZERO_OK;
 }
 

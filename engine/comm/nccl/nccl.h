@@ -14,6 +14,7 @@ struct nccl_comm {
     struct comm *beside;
     struct nccl_library library;
     ncclUniqueId id;         /* of the group that is opened; after a failure a peer may still write it */
+    uint32_t first_calls;    /* see comm_options */
     uint64_t posted, issued; /* calls with work on a stream: posted, and those whose steps are all issued */
     uint32_t idles;          /* calls of idle since the last completed call */
 };

@@ -35,8 +35,7 @@ static void set_launch_order(void) {
 }
 
 zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error) {
-    struct nccl_library library;
-    int version = 0;
+    struct nccl_library library = {0};
     set_launch_order();
     void *handle = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle)
@@ -45,11 +44,11 @@ zero_status nccl_library_open(struct nccl_library *out_library, struct zero_erro
                          "NCCL (libnccl2), or run all ranks on one GPU as threads (zero train --ranks N)",
                          library_name, dlerror());
     zero_status status = look_up(&library, handle, error);
-    if (!status && (library.ncclGetVersion(&version) != ncclSuccess || version < VERSION_MIN))
+    if (!status && (library.ncclGetVersion(&library.version) != ncclSuccess || library.version < VERSION_MIN))
         status = error_set(error, ZERO_E_UNSUPPORTED,
                            "comm nccl: %s says that its version is %d; from %d on communicators need not "
                            "block: install NCCL %d.%d or later",
-                           library_name, version, (int)VERSION_MIN, NCCL_MAJOR, NCCL_MINOR);
+                           library_name, library.version, (int)VERSION_MIN, NCCL_MAJOR, NCCL_MINOR);
     dlclose(handle);
     if (!status) *out_library = library;
     return status;

@@ -28,6 +28,7 @@ struct nccl_library {
 #define NCCL_FIELD(name) __typeof__(name) *name;
     NCCL_FUNCTIONS(NCCL_FIELD)
 #undef NCCL_FIELD
+    int version;
 };
 
 /* Loads libnccl.so.2, with NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_LAUNCH_RACE_FATAL=0 in the environment unless they are

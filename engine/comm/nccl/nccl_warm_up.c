@@ -1,4 +1,4 @@
-/* The first calls of a communicator: one small call of each kind, when the group opens.
+/* The first calls of a communicator: one small call of each kind that its groups make, when the group opens.
  *
  * NCCL connects two ranks when they first need it, and loads a kernel's code at its first launch. Both may wait until the
  * GPU is idle. In a step the GPU may at that moment wait for a peer. Therefore the first calls are made while nothing
@@ -14,11 +14,12 @@ static const struct warm_up {
     enum comm_kind kind;
     enum dtype dtype;
     bool native;
-} calls[] = {{COMM_ALL_GATHER, DTYPE_F32, false},
-             {COMM_REDUCE_SCATTER, DTYPE_F32, false}, /* as an all-to-all: sends and receives */
-             {COMM_REDUCE_SCATTER, DTYPE_F32, true},
-             {COMM_REDUCE_SCATTER, DTYPE_BF16, true},
-             {COMM_BROADCAST, DTYPE_F32, false}};
+    enum comm_first first;
+} calls[] = {{COMM_ALL_GATHER, DTYPE_F32, false, COMM_FIRST_GATHERS},
+             {COMM_REDUCE_SCATTER, DTYPE_F32, false, COMM_FIRST_EXCHANGES},
+             {COMM_REDUCE_SCATTER, DTYPE_F32, true, COMM_FIRST_SUMS},
+             {COMM_REDUCE_SCATTER, DTYPE_BF16, true, COMM_FIRST_SUMS},
+             {COMM_BROADCAST, DTYPE_F32, false, COMM_FIRST_BROADCASTS}};
 
 /* Source, target and staging of a call of one element per share, one after another. */
 static uint64_t part_bytes(const struct nccl_group *group) {
@@ -76,8 +77,9 @@ zero_status nccl_warm_up(struct nccl_group *group) {
                           "comm nccl: rank %u: the GPU has no memory for the first calls of a communicator",
                           comm->rank);
     zero_status status = ZERO_OK;
+    uint32_t first = comm_of(&group->base)->first_calls;
     for (size_t i = 0; i < sizeof calls / sizeof *calls && !status; i++)
-        status = make_call(group, &calls[i], memory);
+        if (!first || first & calls[i].first) status = make_call(group, &calls[i], memory);
     if (status) nccl_abort(group);
     comm->device->ops->release(comm->device, memory, bytes, DEVICE_MEMORY);
     return status;

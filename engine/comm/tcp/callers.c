@@ -34,6 +34,8 @@ static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
     struct lanes *peer = &m->peers[c->answer.hello.rank];
     peer->socket[lane] = c->answer.socket;
     peer->seals[lane] = c->seals;
+    atomic_store(&peer->made[lane], true);
+    atomic_fetch_add(&m->made, 1);
     m->callers[caller] = m->callers[--m->caller_count];
 }
 
@@ -43,6 +45,7 @@ static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
 static void forget(struct meeting *m, uint32_t q) {
     socket_close(m->peers[q].socket[0]);
     m->peers[q].socket[0] = -1;
+    atomic_store(&m->peers[q].made[0], false);
     if (m->r->log)
         log_line(m->r->log, ZERO_LOG_WARN,
                  "rank %u of %u ended before all ranks had come: rank 0 waits for it again", q, m->r->size);
@@ -114,31 +117,40 @@ static zero_status hear(struct meeting *m, uint32_t caller, bool first) {
     return ZERO_OK;
 }
 
-static uint32_t missing(const struct meeting *m, uint32_t lanes) {
+/* Rank q is awaited, and has not made all its connections. */
+static bool lacks(const struct meeting *m, uint32_t q, enum await what) {
+    uint32_t me = m->r->rank, last = what == AWAIT_ALL ? RENDEZVOUS_LANES : 1;
+    if (what == AWAIT_CHILDREN && rendezvous_parent(q) != me) return false;
+    if (what == AWAIT_ALL && me && !rendezvous_neighbours(m->r->size, me, q)) return false;
+    for (uint32_t lane = 0; lane < last; lane++)
+        if (m->peers[q].socket[lane] < 0) return true;
+    return false;
+}
+
+static uint32_t missing(const struct meeting *m, enum await what) {
     uint32_t count = 0;
-    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++)
-        for (uint32_t lane = 0; lane < lanes; lane++) count += m->peers[q].socket[lane] < 0;
+    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) count += lacks(m, q, what);
     return count;
 }
 
 /* From time to time, and when no rank is missing, rank 0 looks for ranks that have ended: these do not count. */
-static zero_status hear_all_taken(struct meeting *m, uint32_t lanes, bool first) {
+static zero_status hear_all_taken(struct meeting *m, enum await what) {
     zero_status status = ZERO_OK;
     uint64_t now_ns = clock_now_ns();
     bool soon = now_ns - m->heard_ns < SOCKET_LOOK_MS * 1000000ull;
-    if (m->r->rank || (soon && missing(m, lanes))) return ZERO_OK;
+    if (m->r->rank || (soon && missing(m, what))) return ZERO_OK;
     m->heard_ns = now_ns;
-    for (uint32_t q = 1; q < m->r->size && status == ZERO_OK; q++) status = hear_taken(m, q, first);
+    for (uint32_t q = 1; q < m->r->size && status == ZERO_OK; q++)
+        status = hear_taken(m, q, what == AWAIT_FIRST);
     return status;
 }
 
 /* "ranks 2, 4" */
-static void name_missing(const struct meeting *m, uint32_t lanes, char names[NAMES_BYTES]) {
-    uint32_t absent = 0, count = 0;
-    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) count += m->peers[q].socket[lanes - 1] < 0;
+static void name_missing(const struct meeting *m, enum await what, char names[NAMES_BYTES]) {
+    uint32_t absent = 0, count = missing(m, what);
     size_t used = (size_t)snprintf(names, NAMES_BYTES, count > 1 ? "ranks " : "rank ");
     for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) {
-        if (m->peers[q].socket[lanes - 1] >= 0) continue;
+        if (!lacks(m, q, what)) continue;
         if (absent++ < NAMED_MAX)
             used += (size_t)snprintf(names + used, NAMES_BYTES - used, "%s%u", absent > 1 ? ", " : "", q);
     }
@@ -150,9 +162,9 @@ static void tell_waiting(struct meeting *m) {
     char names[NAMES_BYTES] = "rank 0";
     bool leads = m->r->rank == 0;
     if (!m->r->log || !m->notice_ns || clock_now_ns() < m->notice_ns) return;
-    if (leads ? !missing(m, 1) : m->peers[0].socket[0] >= 0) return;
+    if (leads ? !missing(m, AWAIT_FIRST) : m->peers[0].socket[0] >= 0) return;
     m->notice_ns = 0;
-    if (leads) name_missing(m, 1, names);
+    if (leads) name_missing(m, AWAIT_FIRST, names);
     log_line(m->r->log, ZERO_LOG_WARN, "rank %u waits for %s of %u%s (%s:%u), for %g s at most", m->r->rank,
              names, m->r->size, leads ? " to connect" : " to answer", m->r->host, m->r->port,
              m->r->timeout_s);
@@ -164,9 +176,9 @@ bool callers_look(void *user) {
     return m->r->interrupted && m->r->interrupted(m->r->interrupted_user);
 }
 
-static zero_status report_missing(struct meeting *m, uint32_t lanes) {
+static zero_status report_missing(struct meeting *m, enum await what) {
     char names[NAMES_BYTES], where[WHERE_BYTES], strangers[160] = "";
-    name_missing(m, lanes, names);
+    name_missing(m, what, names);
     if (m->strangers)
         snprintf(strangers, sizeof strangers, "; %u other connections were not from ranks", m->strangers);
     if (m->impostors)
@@ -178,7 +190,7 @@ static zero_status report_missing(struct meeting *m, uint32_t lanes) {
               "whether their hosts can reach this one",
               names, m->r->size, m->r->rank, callers_where(m, m->r->rank, where), m->r->timeout_s, strangers);
     for (uint32_t q = m->r->size; q-- > m->r->rank + 1;)
-        if (m->peers[q].socket[lanes - 1] < 0) m->error->rank = (int32_t)q;
+        if (lacks(m, q, what)) m->error->rank = (int32_t)q;
     return ZERO_E_PEER;
 }
 
@@ -220,32 +232,42 @@ static void dismiss_slow(struct meeting *m) {
     }
 }
 
-zero_status callers_await(struct meeting *m, uint32_t lanes, bool first) {
+/* Waits at most `at_most_ms` for bytes of callers, and for new ones. */
+static zero_status hear_callers(struct meeting *m, bool first, int at_most_ms) {
+    struct pollfd polls[CALLERS_MAX + 1];
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < m->caller_count; i++)
+        polls[i] = (struct pollfd){.fd = m->callers[i].answer.socket, .events = POLLIN};
+    polls[m->caller_count] = (struct pollfd){.fd = crowded(m) ? -1 : m->listener, .events = POLLIN};
+    int ready = poll(polls, m->caller_count + 1, at_most_ms);
+    if (ready <= 0 && m->caller_count == 0 && !m->no_sockets) return ZERO_OK;
+    for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
+    dismiss_slow(m);
+    return status ? status : admit(m);
+}
+
+zero_status callers_await(struct meeting *m, enum await what) {
     /* a rank that could not connect to another one knows more than rank 0, and tells it */
+    const bool first = what == AWAIT_FIRST;
     const uint64_t grace_ns = m->r->rank == 0 && !first ? VERDICT_GRACE_NS : 0,
                    deadline_ns = m->patience.deadline_ns + grace_ns;
     zero_status status = ZERO_OK;
-    while (status == ZERO_OK && missing(m, lanes)) {
-        struct pollfd polls[CALLERS_MAX + 1];
+    while (status == ZERO_OK && missing(m, what)) {
         uint64_t now_ns = clock_now_ns();
-        if (now_ns >= deadline_ns) return report_missing(m, lanes);
+        if (now_ns >= deadline_ns) return report_missing(m, what);
         if (patience_ends(&m->patience)) {
             char names[NAMES_BYTES];
-            name_missing(m, lanes, names);
+            name_missing(m, what, names);
             return callers_interrupted(m, names, m->r->rank);
         }
         uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
-        for (uint32_t i = 0; i < m->caller_count; i++)
-            polls[i] = (struct pollfd){.fd = m->callers[i].answer.socket, .events = POLLIN};
-        polls[m->caller_count] = (struct pollfd){.fd = crowded(m) ? -1 : m->listener, .events = POLLIN};
-        poll(polls, m->caller_count + 1, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms);
-        for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
-        dismiss_slow(m);
-        if (status == ZERO_OK) status = admit(m);
-        if (status == ZERO_OK) status = hear_all_taken(m, lanes, first);
+        status = hear_callers(m, first, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms);
+        if (status == ZERO_OK) status = hear_all_taken(m, what);
     }
     return status;
 }
+
+void callers_serve(struct meeting *m) { hear_callers(m, false, 0); }
 
 void callers_close(struct meeting *m) {
     if (m->listener >= 0) socket_close(m->listener);

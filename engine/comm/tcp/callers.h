@@ -23,13 +23,21 @@ struct caller {
     bool known;
 };
 
+enum await {
+    AWAIT_FIRST,    /* the first connection of every rank to rank 0 */
+    AWAIT_CHILDREN, /* the first connections of the ranks below this one in the tree */
+    AWAIT_ALL       /* all connections of the neighbours; rank 0: of all ranks */
+};
+
 struct meeting {
     const struct rendezvous *r;
+    struct rendezvous own;
     const struct names *names;
     struct lanes *peers;
     struct place *places; /* where the ranks listen */
     int listener;
     uint64_t key;
+    atomic_uint made; /* connections after the rendezvous */
     struct patience patience;
     uint64_t called_ns; /* when this rank last began to connect to another one */
     uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
@@ -39,12 +47,14 @@ struct meeting {
     bool no_sockets; /* the last try to accept a connection found that this process has no more */
     uint32_t caller_count;
     struct caller callers[CALLERS_MAX];
-    struct zero_error *error;
+    struct zero_error *error, later; /* later: of callers after the rendezvous */
 };
 
-/* Waits until all ranks above this rank have connected, on `lanes` lanes; `first`: their first connections to rank 0. Rank 0 also
- * finds ranks that fail or end meanwhile. */
-zero_status callers_await(struct meeting *meeting, uint32_t lanes, bool first);
+/* Waits for connections of ranks above this rank. Rank 0 also finds ranks that fail or end meanwhile. */
+zero_status callers_await(struct meeting *meeting, enum await what);
+
+/* Hears the callers that are there, and takes ranks. Never blocks. */
+void callers_serve(struct meeting *meeting);
 
 /* For patience.interrupted: logs once which ranks this rank waits for. */
 bool callers_look(void *meeting);

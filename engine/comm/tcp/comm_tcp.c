@@ -11,6 +11,9 @@
  * member's own ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES such slices of every
  * other rank until it posts the call. The receiver's ready frame then tells the sender that the place is free again.
  *
+ * In a group of more than SPREAD_MEMBERS ranks, an all-gather of small shares, a broadcast and a barrier are *spread*: a rank
+ * exchanges slices with few members (tcp_slices.c), over as many connections.
+ *
  * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.
  * Ranks that diverge are found before any data is used. A phase is over when this member has received a slice from
  * every other member and has sent all of its own slices; then its sources may change.
@@ -47,7 +50,7 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
     if (options->secret) r.secret = *options->secret;
     if (r.size == 1) {
         *out_key = 1;
-        tcp->peers[0] = (struct lanes){.socket = {-1, -1}};
+        tcp->peers[0].socket[LANE_CONTROL] = tcp->peers[0].socket[LANE_DATA] = -1;
         return ZERO_OK;
     }
     if (!r.host || r.port == 0 || r.port > UINT16_MAX)
@@ -55,7 +58,7 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
                          "comm tcp: rank %u of %u ranks needs the address and port of rank 0: set "
                          "MASTER_ADDR and MASTER_PORT",
                          r.rank, r.size);
-    return rendezvous(&r, tcp->peers, out_key, error);
+    return rendezvous(&r, tcp->peers, out_key, &tcp->meeting, error);
 }
 
 static void release(struct tcp_comm *tcp) {
@@ -65,8 +68,10 @@ static void release(struct tcp_comm *tcp) {
         free(early);
     }
     free(tcp->room);
+    free(tcp->pending);
     free(tcp->wires);
-    free(tcp->polls);
+    tcp_set_close(&tcp->set);
+    rendezvous_end(tcp->meeting);
     free(tcp->peers);
 }
 
@@ -78,20 +83,11 @@ static uint64_t ahead_bytes(uint32_t size) {
     return bytes < AHEAD_BYTES_MAX ? bytes : AHEAD_BYTES_MAX;
 }
 
-zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes) {
-    uint32_t size = tcp->base.size;
-    tcp->ahead_bytes = slice_bytes;
-    tcp->room = malloc(size * AHEAD_SLICES * tcp->ahead_bytes);
-    for (uint32_t i = 0; i < size * AHEAD_SLICES && tcp->room; i++)
-        tcp->wires[i / AHEAD_SLICES].kept[i % AHEAD_SLICES].bytes = tcp->room + i * tcp->ahead_bytes;
-    return tcp->room ? ZERO_OK : ZERO_E_MEMORY;
-}
-
 /* Without a secret, any program that reaches rank 0's port can act as a rank. */
 static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_options *options) {
     if ((options->secret && options->secret->given) || tcp->base.rank) return;
-    for (uint32_t q = 1; q < tcp->base.size; q++) {
-        struct place peer = socket_peer(tcp->peers[q].socket[LANE_CONTROL]);
+    for (uint32_t i = 0; i < tcp->set.count; i++) {
+        struct place peer = socket_peer(tcp->set.socket[tcp->set.peer[i]]);
         if (socket_loops_back(&peer)) continue;
         log_line(&options->log, ZERO_LOG_WARN,
                  "comm tcp: this job has no secret, so any program that reaches port %u can end it or read "
@@ -103,7 +99,7 @@ static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_opti
 
 /* Starts the watch and its link, over lane LANE_CONTROL of all peers. */
 static zero_status start_watch(struct tcp_comm *tcp, uint64_t key) {
-    zero_status status = tcp_link_open(&tcp->link, &tcp->base, key, tcp->peers);
+    zero_status status = tcp_link_open(&tcp->link, &tcp->base, key, tcp->peers, tcp->meeting);
     if (status) return status;
     struct watch_link watched = tcp_link_watched(&tcp->link);
     status = watch_start(&tcp->watch, &tcp->base, &watched);
@@ -118,31 +114,23 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     tcp->unchecked = options->unchecked;
     tcp->peers = calloc(comm->size, sizeof *tcp->peers);
     tcp->wires = calloc(comm->size, sizeof *tcp->wires);
-    tcp->polls = calloc(comm->size, sizeof *tcp->polls);
-    zero_status status =
-        tcp->peers && tcp->wires && tcp->polls && tcp_open_room(tcp, ahead_bytes(comm->size)) == ZERO_OK
-            ? connect_ranks(tcp, options, &key, error)
-            : error_set(error, ZERO_E_MEMORY, "comm tcp: rank %u: no memory for %u ranks", comm->rank,
-                        comm->size);
-    if (status) {
-        release(tcp);
-        return status;
+    zero_status status = tcp->peers && tcp->wires ? connect_ranks(tcp, options, &key, error) : ZERO_E_MEMORY;
+    bool met = status == ZERO_OK;
+    if (met) status = tcp_open_wires(tcp, ahead_bytes(comm->size));
+    if (met && status == ZERO_OK) {
+        comm_failure_init(&tcp->failure);
+        comm->failure = &tcp->failure;
+        warn_of_strangers(tcp, options);
+        status = start_watch(tcp, key);
+        if (status == ZERO_OK) return ZERO_OK;
+        comm_failure_destroy(&tcp->failure);
     }
-    for (uint32_t q = 0; q < comm->size; q++) {
-        tcp->polls[q].fd = tcp->peers[q].socket[LANE_DATA];
-        tcp->wires[q].seals = tcp->peers[q].seals[LANE_DATA];
-        if (tcp->polls[q].fd >= 0) tcp_endure(comm, tcp->polls[q].fd);
-    }
-    comm_failure_init(&tcp->failure);
-    comm->failure = &tcp->failure;
-    warn_of_strangers(tcp, options);
-    status = start_watch(tcp, key);
-    if (status == ZERO_OK) return ZERO_OK;
-    comm_failure_destroy(&tcp->failure);
-    rendezvous_close(tcp->peers, comm->size);
+    if (met) rendezvous_close(tcp->peers, comm->size);
     release(tcp);
-    return error_set(error, status, "comm tcp: rank %u: no memory or no thread for the control channel",
-                     comm->rank);
+    if (!met && status != ZERO_E_MEMORY) return status;
+    return error_set(error, status,
+                     "comm tcp: rank %u: no memory for %u ranks, or no thread for the control channel",
+                     comm->rank, comm->size);
 }
 
 static void close_comm(struct comm *comm) {
@@ -155,23 +143,6 @@ static void close_comm(struct comm *comm) {
 }
 
 /* ---- groups ---- */
-
-/* Every call of a group queues two messages per phase for each member. */
-static bool grow_queues(struct tcp_comm *tcp, const struct comm_group *group) {
-    uint32_t capacity = tcp->queue_capacity + 2 * PHASES * COMM_CALLS_MAX;
-    if (group->count == 1) return true;
-    for (uint32_t q = 0; q < tcp->base.size; q++) {
-        struct wire *wire = &tcp->wires[q];
-        struct outgoing *queue = q == tcp->base.rank ? NULL : malloc(capacity * sizeof *queue);
-        if (!queue && q != tcp->base.rank) return false;
-        for (uint32_t i = 0; i < wire->count; i++)
-            queue[i] = wire->queue[(wire->first + i) % tcp->queue_capacity];
-        free(wire->queue);
-        wire->queue = queue, wire->first = 0;
-    }
-    tcp->queue_capacity = capacity;
-    return true;
-}
 
 /* The front lists a group only after it is open; frames that arrive earlier are kept as `early`. This takes them
  * over. */
@@ -194,7 +165,9 @@ static zero_status group_open(struct comm_group *group) {
     struct tcp_group *mine = (struct tcp_group *)group;
     mine->inputs = malloc(group->count * sizeof *mine->inputs);
     mine->heard = calloc((size_t)COMM_CALLS_MAX * group->count, sizeof *mine->heard);
-    if (mine->inputs && mine->heard && grow_queues(tcp, group))
+    tcp_find_near(mine);
+    zero_status status = tcp_reach_ring(group);
+    if (status == ZERO_OK && mine->inputs && mine->heard && tcp_grow_queues(tcp, group))
         mine->ring = control_group_open(group->comm->control, group);
     if (mine->ring) {
         replay_early(tcp, group);
@@ -202,6 +175,7 @@ static zero_status group_open(struct comm_group *group) {
     }
     free(mine->inputs);
     free(mine->heard);
+    if (status) return status;
     return comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
                       "comm tcp: rank %u: no memory for a group of %u ranks", group->comm->rank,
                       group->count);
@@ -224,29 +198,32 @@ static uint64_t staging_bytes(const struct comm_group *group, const struct comm_
 static zero_status post(struct comm_work *work) {
     struct tcp_work *mine = mine_of(work);
     work->call.native = false;
-    *mine = (struct tcp_work){.phase = EXCHANGING};
-    mine->source = shape_reduces(&work->call)          ? staged_source(work)
+    *mine = (struct tcp_work){.phase = EXCHANGING, .spread = tcp_spreads(work->group, &work->call)};
+    mine->source = mine->spread                        ? work->call.target
+                   : shape_reduces(&work->call)        ? staged_source(work)
                    : work->call.kind == COMM_BROADCAST ? work->call.target
                                                        : work->call.source;
     control_posted(((struct tcp_group *)work->group)->ring, &work->record, work_counts_ns(work));
     tcp_keep_own_slice(work);
-    return tcp_begin_phase(work);
+    tcp_of(work->group)->in_flight++;
+    zero_status status = tcp_reach_peers(work);
+    return status ? status : tcp_begin_phase(work);
 }
 
 /* This rank has the member's data of the current phase. */
 static bool came(const struct comm_work *work, uint32_t member) {
     const struct heard *heard = heard_of(work->group, work->record.sequence, member);
     bool spoke = heard->ready && heard->record.sequence == work->record.sequence;
-    return member == work->group->index || (spoke && heard->taken > mine_of(work)->phase);
+    return spoke && heard->taken > mine_of(work)->phase;
 }
 
 /* A member that has closed in order takes part in no more calls, once all that it sent has been read. */
 static zero_status miss_left(const struct comm_work *work) {
     const struct comm_group *group = work->group;
     const struct tcp_comm *tcp = tcp_of(group);
-    for (uint32_t m = 0; m < group->count; m++) {
-        uint32_t rank = group->ranks[m];
-        if (!came(work, m) && tcp->wires[rank].broken_ns && tcp_link_left(&tcp->link, rank))
+    for (uint32_t i = 0; i < tcp_peers(work); i++) {
+        uint32_t m = tcp_peer(work, i), rank = group->ranks[m];
+        if (!came(work, m) && tcp->set.socket[rank] < 0 && tcp_link_left(&tcp->link, rank))
             return comm_raise_left(group->comm, group->ordinal, &work->record, rank);
     }
     return ZERO_OK;
@@ -263,10 +240,11 @@ static zero_status test(struct comm_work *work, bool *out_done) {
 static int32_t late(const struct comm_work *work) {
     const struct comm_group *group = work->group;
     const struct tcp_comm *tcp = tcp_of(group);
-    for (uint32_t m = 0; m < group->count; m++)
-        if (!came(work, m)) return (int32_t)group->ranks[m];
-    for (uint32_t m = 0; m < group->count; m++)
-        if (m != group->index && tcp->wires[group->ranks[m]].count) return (int32_t)group->ranks[m];
+    for (uint32_t i = 0; i < tcp_peers(work); i++)
+        if (!came(work, tcp_peer(work, i))) return (int32_t)group->ranks[tcp_peer(work, i)];
+    for (uint32_t i = 0; i < tcp_peers(work); i++)
+        if (tcp->wires[group->ranks[tcp_peer(work, i)]].count)
+            return (int32_t)group->ranks[tcp_peer(work, i)];
     return -1;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -29,10 +30,17 @@ static void begin_step(struct meeting *m) {
     m->patience.deadline_ns = clock_now_ns() + (uint64_t)(m->r->timeout_s * 1e9);
 }
 
+/* Sends the places of all ranks to a rank below this one in the tree. A rank that died in the meantime is found later. */
+static void send_places(struct meeting *m, uint32_t child) {
+    struct patience soon = {.deadline_ns = clock_now_ns() + VERDICT_GRACE_NS};
+    sealed_send(m->peers[child].socket[0], &m->peers[child].seals[0].out, m->places,
+                m->r->size * sizeof *m->places, soon);
+}
+
 /* ---- rank 0 ---- */
 
 /* Sends the verdict to every rank that came, also to ranks whose first message was wrong. `first`: the verdict of
- * step 3; if all ranks came, the places of all ranks follow it. */
+ * step 3; if all ranks came, the place of the rank's parent follows it, or from rank 0 itself the places of all ranks. */
 static void tell_all(struct meeting *m, zero_status status, bool first) {
     struct verdict verdict = verdict_make(m->key, status, m->error);
     for (uint32_t q = 1; q < m->r->size; q++) {
@@ -40,7 +48,11 @@ static void tell_all(struct meeting *m, zero_status status, bool first) {
         struct patience soon = {.deadline_ns = clock_now_ns() + VERDICT_GRACE_NS};
         if (peer->socket[0] < 0 || !verdict_send(peer->socket[0], &peer->seals[0], &verdict)) continue;
         if (status || !first) continue;
-        sealed_send(peer->socket[0], &peer->seals[0].out, m->places, m->r->size * sizeof *m->places, soon);
+        uint32_t parent = rendezvous_parent(q);
+        if (parent == 0)
+            send_places(m, q);
+        else
+            sealed_send(peer->socket[0], &peer->seals[0].out, &m->places[parent], sizeof *m->places, soon);
     }
     for (uint32_t i = 0; i < m->caller_count && status; i++)
         if (m->callers[i].known) verdict_send(m->callers[i].answer.socket, &m->callers[i].seals, &verdict);
@@ -72,6 +84,16 @@ static int listen_as_leader(const struct meeting *m, const struct place *found, 
     return socket_listen(NULL, (uint16_t)m->r->port);
 }
 
+/* For a short time rank 0 has connections to all ranks. */
+static void allow_sockets(uint32_t size) {
+    enum { OTHERS = 256 };
+    struct rlimit limit;
+    rlim_t needed = (rlim_t)RENDEZVOUS_LANES * size + OTHERS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= needed) return;
+    limit.rlim_cur = needed < limit.rlim_max ? needed : limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static zero_status lead(struct meeting *m) {
     struct place found[ADDRESSES_MAX];
     uint32_t count;
@@ -85,11 +107,12 @@ static zero_status lead(struct meeting *m) {
             m->r->port, strerror(errno), m->names->port);
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
-    status = callers_await(m, 1, true);
+    if (m->r->size > RENDEZVOUS_MESH) allow_sockets(m->r->size);
+    status = callers_await(m, AWAIT_FIRST);
     tell_all(m, status, true);
     if (status) return status;
     begin_step(m);
-    status = callers_await(m, RENDEZVOUS_LANES, false);
+    status = callers_await(m, AWAIT_ALL);
     tell_all(m, status, false);
     return status;
 }
@@ -204,12 +227,9 @@ static zero_status call_leader(struct meeting *m, int *out_socket) {
 
 /* A rank on rank 0's own host may have connected over the loopback address. Other ranks reach it at rank 0's
  * address. */
-static void place_neighbours(struct meeting *m, struct place leader) {
-    for (uint32_t q = 1; q < m->r->size; q++) {
-        uint16_t port = m->places[q].port;
-        if (socket_loops_back(&m->places[q])) m->places[q] = leader, m->places[q].port = port;
-    }
-    m->places[0] = leader;
+static void correct_place(struct place *place, const struct place *leader) {
+    uint16_t port = place->port;
+    if (socket_loops_back(place)) *place = *leader, place->port = port;
 }
 
 /* `first`: the verdict whether all ranks have come. Else: whether all ranks have all connections. */
@@ -222,12 +242,12 @@ static zero_status hear_verdict(struct meeting *m, bool first) {
         2 * VERDICT_GRACE_NS; /* rank 0's own limit ends first, and its message says more */
     bool heard = verdict_receive(peer->socket[0], &peer->seals[0], m->r->size, &verdict, patience);
     if (heard && verdict.code) return verdict_take(&verdict, m->error);
+    uint32_t parent = rendezvous_parent(m->r->rank);
     if (heard && first) {
-        struct place leader = m->places[0];
         m->key = verdict.key;
-        heard = sealed_receive(peer->socket[0], &peer->seals[0].in, m->places, m->r->size * sizeof *m->places,
-                               patience);
-        place_neighbours(m, leader);
+        heard = parent == 0 || sealed_receive(peer->socket[0], &peer->seals[0].in, &m->places[parent],
+                                              sizeof *m->places, patience);
+        if (parent) correct_place(&m->places[parent], &m->places[0]);
     }
     if (heard) return ZERO_OK;
     if (errno == ECANCELED) return callers_interrupted(m, "rank 0", 0);
@@ -266,14 +286,34 @@ static bool look_at_leader(void *user) {
     return verdict_ends(m->peers[0].socket[0]) || callers_look(user);
 }
 
+/* Receives the places of all ranks from this rank's parent, and passes them on. */
+static zero_status pass_places(struct meeting *m) {
+    uint32_t parent = rendezvous_parent(m->r->rank);
+    struct lanes *peer = &m->peers[parent];
+    struct place leader = m->places[0];
+    zero_status status = ZERO_OK;
+    if (parent) status = say(m, parent, 0, call(m, &m->places[parent], m->patience));
+    if (status) return status;
+    if (!sealed_receive(peer->socket[0], &peer->seals[0].in, m->places, m->r->size * sizeof *m->places,
+                        m->patience))
+        return parent ? report_unreached(m, parent) : report_leader_gone(m);
+    status = callers_await(m, AWAIT_CHILDREN);
+    for (uint32_t q = m->r->rank + 1; q < m->r->size && status == ZERO_OK; q++)
+        if (rendezvous_parent(q) == m->r->rank) send_places(m, q);
+    for (uint32_t q = 1; q < m->r->size; q++) correct_place(&m->places[q], &leader);
+    m->places[0] = leader;
+    return status;
+}
+
 /* The other connections to rank 0 come last: they tell rank 0 that this rank has all others. */
 static zero_status connect_all(struct meeting *m) {
-    zero_status status = ZERO_OK;
     m->patience.interrupted = look_at_leader;
+    zero_status status = pass_places(m);
     for (uint32_t q = 1; q < m->r->rank; q++)
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
-            status = say(m, q, lane, call(m, &m->places[q], m->patience));
-    if (status == ZERO_OK) status = callers_await(m, RENDEZVOUS_LANES, false);
+            if (m->peers[q].socket[lane] < 0 && rendezvous_neighbours(m->r->size, m->r->rank, q))
+                status = say(m, q, lane, call(m, &m->places[q], m->patience));
+    if (status == ZERO_OK) status = callers_await(m, AWAIT_ALL);
     for (uint32_t lane = 1; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
         status = say(m, 0, lane, call(m, &m->places[0], m->patience));
     return status;
@@ -317,42 +357,86 @@ static zero_status follow(struct meeting *m) {
 
 /* ---- both ---- */
 
+static void close_lane(struct lanes *peer, uint32_t lane) {
+    if (peer->socket[lane] >= 0) socket_close(peer->socket[lane]);
+    peer->socket[lane] = -1;
+    atomic_store(&peer->made[lane], false);
+}
+
+static void close_lanes(struct lanes *peer) {
+    for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) close_lane(peer, lane);
+}
+
 void rendezvous_close(struct lanes *peers, uint32_t size) {
-    for (uint32_t q = 0; q < size; q++)
-        for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) {
-            if (peers[q].socket[lane] >= 0) socket_close(peers[q].socket[lane]);
-            peers[q].socket[lane] = -1;
-        }
+    for (uint32_t q = 0; q < size; q++) close_lanes(&peers[q]);
+}
+
+/* Only neighbours stay connected. */
+static void part(struct meeting *m) {
+    for (uint32_t q = 0; q < m->r->size; q++) {
+        if (!rendezvous_neighbours(m->r->size, m->r->rank, q)) close_lanes(&m->peers[q]);
+        for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++)
+            atomic_store(&m->peers[q].made[lane], m->peers[q].socket[lane] >= 0);
+    }
 }
 
 zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint64_t *out_key,
-                       struct zero_error *error) {
+                       struct meeting **out_meeting, struct zero_error *error) {
     struct meeting *m = calloc(1, sizeof *m);
-    struct place *places = calloc(r->size, sizeof *places);
-    zero_status status = ZERO_OK;
-    if (!m || !places) {
-        status = error_set(error, ZERO_E_MEMORY, "rendezvous: no memory for %u ranks", r->size);
-        goto release;
+    if (m) m->places = calloc(r->size, sizeof *m->places);
+    if (!m || !m->places) {
+        free(m);
+        return error_set(error, ZERO_E_MEMORY, "rendezvous: no memory for %u ranks", r->size);
     }
-    *m = (struct meeting){.r = r,
-                          .names = r->by_runtime ? &of_runtime : &of_torchrun,
-                          .peers = out_peers,
-                          .places = places,
-                          .listener = -1,
-                          .error = error};
+    m->own = *r, m->r = &m->own;
+    m->names = r->by_runtime ? &of_runtime : &of_torchrun;
+    m->peers = out_peers;
+    m->listener = -1;
+    m->error = error;
     m->patience = (struct patience){.interrupted = callers_look, .user = m};
     begin_step(m);
     m->notice_ns = clock_now_ns() + (uint64_t)((r->notice_s > 0 ? r->notice_s : NOTICE_S) * 1e9);
     for (uint32_t q = 0; q < r->size; q++)
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) out_peers[q].socket[lane] = -1;
-    status = r->rank == 0 ? lead(m) : follow(m);
-    callers_close(m);
+    zero_status status = r->rank == 0 ? lead(m) : follow(m);
     if (status)
         rendezvous_close(out_peers, r->size);
     else
-        *out_key = m->key;
-release:
-    free(m);
-    free(places);
+        part(m), *out_key = m->key;
+    bool keeps = status == ZERO_OK && out_meeting && r->size > RENDEZVOUS_MESH;
+    if (out_meeting) *out_meeting = keeps ? m : NULL;
+    m->error = &m->later;
+    if (!keeps) rendezvous_end(m);
     return status;
+}
+
+void rendezvous_end(struct meeting *m) {
+    if (!m) return;
+    callers_close(m);
+    free(m->places);
+    free(m);
+}
+
+/* ---- later connections ---- */
+
+void rendezvous_serve(struct meeting *m) { callers_serve(m); }
+
+uint32_t rendezvous_made(const struct meeting *m) { return atomic_load(&m->made); }
+
+bool rendezvous_reach(struct meeting *m, uint32_t rank, struct patience patience) {
+    struct lanes *peer = &m->peers[rank];
+    m->patience = patience;
+    for (uint32_t lane = 0; lane < RENDEZVOUS_LANES && rank < m->r->rank; lane++) {
+        if (atomic_load(&peer->made[lane])) continue;
+        peer->socket[lane] = call(m, &m->places[rank], patience);
+        if (peer->socket[lane] < 0) return false;
+        if (greet(m, rank, lane) != GREETED) {
+            int why = errno;
+            close_lane(peer, lane);
+            return errno = why, false;
+        }
+        atomic_store(&peer->made[lane], true);
+        atomic_fetch_add(&m->made, 1);
+    }
+    return true;
 }

@@ -1,9 +1,8 @@
-/* The structs and functions that the files of transport tcp share: comm_tcp.c opens and closes, tcp_calls.c drives a
+/* The structs and functions that the files of transport tcp share: comm_tcp.c opens and closes, tcp_open.c makes wires,
+ * tcp_calls.c drives a
  * call through its phases, tcp_wires.c moves bytes. */
 #ifndef ZERO_ENGINE_COMM_TCP_TCP_H
 #define ZERO_ENGINE_COMM_TCP_TCP_H
-
-#include <poll.h>
 
 #include "engine/comm/tcp/rendezvous.h"
 #include "engine/comm/tcp/tcp_link.h"
@@ -11,6 +10,9 @@
 
 enum frame_kind { FRAME_READY, FRAME_DATA };
 enum phase { EXCHANGING, GATHERING, PHASES };
+
+/* Groups of more members gather small shares, broadcast and meet with few peers: tcp_slices.c. */
+enum { SPREAD_MEMBERS = 32, SPREAD_BYTES = 64 << 10, SPREAD_PEERS = 64 };
 
 /* Slices that a rank may send ahead: before the receiver is ready for them. The receiver keeps them. */
 enum { AHEAD_SLICES = 16, AHEAD_BYTES_MIN = 1 << 10, AHEAD_BYTES_MAX = 64 << 10 };
@@ -29,6 +31,7 @@ struct frame_seal {
 struct tcp_work {
     uint32_t phase; /* PHASES: the call is done */
     uint32_t arrived, unsent;
+    bool spread;
     const void *source; /* holds the slices that phase EXCHANGING sends */
 };
 
@@ -64,6 +67,8 @@ struct wire {
     struct kept kept[AHEAD_SLICES];
     uint32_t ahead; /* slices that were sent ahead, and for which the peer has not said that it is ready */
     struct comm_record in_record;
+    bool listed;        /* in tcp_comm.pending */
+    bool blocked;       /* the socket takes no more bytes now */
     uint64_t broken_ns; /* when the connection broke; 0: it works */
     int why;            /* errno, or 0: the peer closed it */
 };
@@ -82,8 +87,12 @@ struct tcp_comm {
     struct lanes *peers;
     struct tcp_link link;
     struct watch watch;
-    struct wire *wires;
-    struct pollfd *polls;
+    struct meeting *meeting;          /* of later connections, or NULL */
+    uint32_t made;                    /* of these connections, the number when the owner last looked */
+    struct wire *wires;               /* one per rank; those without a queue are not in use */
+    struct tcp_set set;               /* the connections of LANE_DATA */
+    uint32_t in_flight;               /* calls that are posted and not done */
+    uint32_t *pending, pending_count; /* ranks to which frames may go now */
     uint32_t queue_capacity;
     struct early *early;
     /* Of all places for slices that come ahead. The system gives pages only when a slice first uses them. */
@@ -106,7 +115,9 @@ struct tcp_group {
     struct comm_group base;
     struct control_group *ring;
     const void **inputs;
-    struct heard *heard; /* [COMM_CALLS_MAX][count] */
+    struct heard *heard;                     /* [COMM_CALLS_MAX][count] */
+    uint32_t near[SPREAD_PEERS], near_count; /* the peers of a spread call, as indices in the group */
+    bool reached[2]; /* there are wires to all peers of a call that is not spread, or is */
     struct tcp_work works[COMM_CALLS_MAX];
 };
 
@@ -122,12 +133,44 @@ static inline struct heard *heard_of(const struct comm_group *group, uint64_t se
     return &((const struct tcp_group *)group)->heard[sequence % COMM_CALLS_MAX * group->count + member];
 }
 
-/* comm_tcp.c. Makes places for slices that come ahead, of up to `slice_bytes`; tcp->wires are there. ZERO_E_MEMORY. */
-zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes);
+/* The members with which this rank exchanges slices, as indices in the group. */
+static inline uint32_t tcp_peers(const struct comm_work *work) {
+    const struct tcp_group *group = (const struct tcp_group *)work->group;
+    return mine_of(work)->spread ? group->near_count : group->base.count - 1;
+}
 
-/* tcp_slices.c. The bytes that member `from` sends to each other member in a phase; and the place for the slice that
- * comes from `member`. */
-uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from);
+static inline uint32_t tcp_peer(const struct comm_work *work, uint32_t i) {
+    return mine_of(work)->spread ? ((const struct tcp_group *)work->group)->near[i]
+                                 : i + (i >= work->group->index);
+}
+
+/* Frames wait for this rank. */
+static inline void tcp_list(struct tcp_comm *tcp, uint32_t rank) {
+    if (!tcp->wires[rank].listed) tcp->pending[tcp->pending_count++] = rank;
+    tcp->wires[rank].listed = true;
+}
+
+/* tcp_open.c. Makes tcp->set, places for slices that come ahead, of up to `slice_bytes`, and the wires of the connections
+ * that are made; tcp->wires and tcp->peers are there. ZERO_E_MEMORY. */
+zero_status tcp_open_wires(struct tcp_comm *tcp, uint64_t slice_bytes);
+/* Makes the wires of connections that are made now. */
+zero_status tcp_adopt(struct tcp_comm *tcp);
+bool tcp_grow_queues(struct tcp_comm *tcp,
+                     const struct comm_group *group); /* for one more group; false: no memory */
+/* There are wires then to the peers of a call, or to the ranks beside this one in a group. Connections to ranks above this
+ * one may come later. Blocks for as long as these ranks take to answer; raises a failure. */
+zero_status tcp_reach_peers(const struct comm_work *work);
+zero_status tcp_reach_ring(struct comm_group *group);
+
+/* tcp_slices.c. Whether a call is spread, and the peers of such calls. */
+bool tcp_spreads(const struct comm_group *group, const struct comm_call *call);
+void tcp_find_near(struct tcp_group *group);
+/* This rank has what its slice to `member` holds. */
+bool tcp_has_slice(const struct comm_work *work, uint32_t member);
+/* A spread call has all slices: puts them into place. */
+void tcp_end_spread(const struct comm_work *work);
+/* The bytes that member `from` sends to member `to` in a phase; and the place for the slice that comes from `member`. */
+uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from, uint32_t to);
 char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member);
 const char *tcp_slice_to(const struct comm_work *work, uint32_t phase, uint32_t member);
 void tcp_keep_own_slice(const struct comm_work *work);
@@ -148,10 +191,12 @@ zero_status tcp_begin_phase(struct comm_work *work);
 zero_status tcp_advance(struct comm_work *work); /* to the next phase, if the current phase is over */
 
 /* tcp_wires.c */
+void tcp_list(struct tcp_comm *tcp, uint32_t rank);                    /* frames wait for this rank */
 uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank); /* group->count: not a member */
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record);
-/* Waits at most `at_most_ms` until a connection is ready, then sends and receives as much as possible. */
+/* Sends as much as possible, waits at most `at_most_ms` until a connection is ready, and receives. Does nothing while no call is
+ * in flight, unless it shall wait. */
 zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms);
 
 #endif

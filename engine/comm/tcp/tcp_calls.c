@@ -12,19 +12,19 @@ static void enqueue(struct comm_work *work, uint32_t member, enum frame_kind kin
     wire->queue[(wire->first + wire->count++) % tcp->queue_capacity] = (struct outgoing){
         .frame = {kind, phase, work->group->key, work->record.sequence, bytes}, .data = data, .work = work};
     mine_of(work)->unsent++;
+    tcp_list(tcp, work->group->ranks[member]);
 }
 
 static void say_ready(struct comm_work *work) {
     uint32_t phase = mine_of(work)->phase;
-    for (uint32_t m = 0; m < work->group->count; m++)
-        if (m != work->group->index)
-            enqueue(work, m, FRAME_READY, phase, &work->record,
-                    phase == EXCHANGING ? sizeof work->record : 0);
+    for (uint32_t i = 0; i < tcp_peers(work); i++)
+        enqueue(work, tcp_peer(work, i), FRAME_READY, phase, &work->record,
+                phase == EXCHANGING ? sizeof work->record : 0);
 }
 
 static void send_slice(struct comm_work *work, uint32_t member, uint32_t phase) {
     enqueue(work, member, FRAME_DATA, phase, tcp_slice_to(work, phase, member),
-            tcp_slice_bytes(work, phase, work->group->index));
+            tcp_slice_bytes(work, phase, work->group->index, member));
 }
 
 static bool is_ready(const struct heard *heard, const struct comm_work *work, uint32_t phase) {
@@ -39,11 +39,13 @@ static bool went_ahead(const struct heard *heard, const struct comm_work *work, 
 static void send_ahead(struct comm_work *work) {
     struct tcp_comm *tcp = tcp_of(work->group);
     uint32_t phase = mine_of(work)->phase;
-    if (tcp_slice_bytes(work, phase, work->group->index) > tcp->ahead_bytes) return;
-    for (uint32_t m = 0; m < work->group->count; m++) {
+    for (uint32_t i = 0; i < tcp_peers(work); i++) {
+        uint32_t m = tcp_peer(work, i);
         struct heard *heard = heard_of(work->group, work->record.sequence, m);
         struct wire *wire = &tcp->wires[work->group->ranks[m]];
-        if (m == work->group->index || is_ready(heard, work, phase) || wire->ahead == AHEAD_SLICES) continue;
+        if (is_ready(heard, work, phase) || went_ahead(heard, work, phase) || wire->ahead == AHEAD_SLICES ||
+            !tcp_has_slice(work, m) || tcp_slice_bytes(work, phase, work->group->index, m) > tcp->ahead_bytes)
+            continue;
         if (heard->ahead_call != work->record.sequence + 1) heard->ahead_phases = 0;
         heard->ahead_call = work->record.sequence + 1;
         heard->ahead_phases |= 1u << phase;
@@ -62,6 +64,7 @@ zero_status tcp_answer(struct comm_work *work, uint32_t member) {
         return comm_raise_diverged(work->group->comm, work->group->ordinal, &work->record,
                                    work->group->ranks[member], &heard->record);
     for (; heard->answered < heard->ready && heard->answered <= mine_of(work)->phase; heard->answered++) {
+        if (!tcp_has_slice(work, member)) break;
         if (went_ahead(heard, work, heard->answered))
             tcp_of(work->group)->wires[work->group->ranks[member]].ahead--;
         else
@@ -72,8 +75,8 @@ zero_status tcp_answer(struct comm_work *work, uint32_t member) {
 
 static zero_status answer_all(struct comm_work *work) {
     zero_status status = ZERO_OK;
-    for (uint32_t m = 0; m < work->group->count && status == ZERO_OK; m++)
-        if (m != work->group->index) status = tcp_answer(work, m);
+    for (uint32_t i = 0; i < tcp_peers(work) && status == ZERO_OK; i++)
+        status = tcp_answer(work, tcp_peer(work, i));
     return status;
 }
 
@@ -84,8 +87,8 @@ zero_status tcp_begin_phase(struct comm_work *work) {
     zero_status status = answer_all(work);
     if (status) return status;
     send_ahead(work);
-    for (uint32_t m = 0; m < work->group->count && status == ZERO_OK; m++)
-        if (m != work->group->index) status = tcp_take_kept(work, m);
+    for (uint32_t i = 0; i < tcp_peers(work) && status == ZERO_OK; i++)
+        status = tcp_take_kept(work, tcp_peer(work, i));
     return status;
 }
 
@@ -98,6 +101,7 @@ static zero_status end_phase(struct comm_work *work) {
     struct tcp_work *mine = mine_of(work);
     const struct comm_call *call = &work->call;
     uint64_t share = shape_share(call, group->base.count);
+    if (mine->spread) tcp_end_spread(work);
     if (mine->phase == EXCHANGING && call->kind == COMM_REDUCE_SCATTER)
         staged_sum(work, group->inputs, call->target, share, call->add);
     if (mine->phase == EXCHANGING && call->kind == COMM_ALL_REDUCE)
@@ -108,6 +112,7 @@ static zero_status end_phase(struct comm_work *work) {
     mine->phase = has_phase(work, mine->phase + 1) ? mine->phase + 1 : PHASES;
     mine->arrived = 0;
     if (mine->phase == PHASES) {
+        tcp_of(work->group)->in_flight--;
         control_done(group->ring, work->record.sequence);
         return ZERO_OK;
     }
@@ -117,8 +122,11 @@ static zero_status end_phase(struct comm_work *work) {
 zero_status tcp_advance(struct comm_work *work) {
     struct tcp_work *mine = mine_of(work);
     zero_status status = ZERO_OK;
-    while (status == ZERO_OK && mine->phase < PHASES && mine->arrived == work->group->count - 1 &&
-           mine->unsent == 0)
+    if (mine->spread && mine->phase < PHASES) {
+        status = answer_all(work); /* what has come since goes on to others */
+        if (status == ZERO_OK) send_ahead(work);
+    }
+    while (status == ZERO_OK && mine->phase < PHASES && mine->arrived == tcp_peers(work) && mine->unsent == 0)
         status = end_phase(work);
     return status;
 }

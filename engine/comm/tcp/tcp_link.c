@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/comm/tcp/socket.h"
@@ -40,18 +41,61 @@ static bool letter_fits(struct tcp_lane *lane) {
     return seal_fits(&lane->seals.in, parts, 2, &lane->in.tag);
 }
 
+/* ---- the connections of a lane ---- */
+
+zero_status tcp_set_open(struct tcp_set *set, uint32_t size) {
+    *set = (struct tcp_set){.socket = malloc(size * sizeof *set->socket),
+                            .peer = malloc(size * sizeof *set->peer),
+                            .epoll = epoll_create1(EPOLL_CLOEXEC)};
+    if (!set->socket || !set->peer || set->epoll < 0) return tcp_set_close(set), ZERO_E_MEMORY;
+    for (uint32_t q = 0; q < size; q++) set->socket[q] = -1;
+    return ZERO_OK;
+}
+
+bool tcp_set_add(struct tcp_set *set, uint32_t peer, int socket) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = peer};
+    if (epoll_ctl(set->epoll, EPOLL_CTL_ADD, socket, &event)) return false;
+    set->socket[peer] = socket;
+    set->peer[set->count++] = peer;
+    return true;
+}
+
+void tcp_set_writes(struct tcp_set *set, uint32_t peer, bool writes) {
+    struct epoll_event event = {.events = EPOLLIN | (writes ? EPOLLOUT : 0), .data.u32 = peer};
+    epoll_ctl(set->epoll, EPOLL_CTL_MOD, set->socket[peer], &event);
+}
+
+void tcp_set_drop(struct tcp_set *set, uint32_t peer) {
+    epoll_ctl(set->epoll, EPOLL_CTL_DEL, set->socket[peer], &(struct epoll_event){0});
+    set->socket[peer] = -1;
+}
+
+uint32_t tcp_set_wait(struct tcp_set *set, int at_most_ms) {
+    int ready = epoll_wait(set->epoll, set->ready, TCP_READY, at_most_ms);
+    return ready < 0 ? 0 : (uint32_t)ready;
+}
+
+void tcp_set_close(struct tcp_set *set) {
+    if (set->epoll >= 0 && set->socket) close(set->epoll);
+    free(set->socket);
+    free(set->peer);
+    *set = (struct tcp_set){.epoll = -1};
+}
+
+/* ---- messages ---- */
+
 /* `why`: errno, or 0 if the peer closed the connection. */
 static void lose(struct tcp_link *link, uint32_t peer, int why) {
     struct tcp_lane *lane = &link->lanes[peer];
-    link->polls[peer].fd = -1;
+    tcp_set_drop(&link->set, peer);
     lane->lost_ns = clock_now_ns();
     lane->why = why;
 }
 
 static void flush(struct tcp_link *link, uint32_t peer) {
     struct tcp_lane *lane = &link->lanes[peer];
-    while (in_use(lane) && link->polls[peer].fd >= 0 && !lane->deaf) {
-        ssize_t sent = send(link->polls[peer].fd, (const char *)&lane->out + lane->out_done,
+    while (in_use(lane) && link->set.socket[peer] >= 0 && !lane->deaf) {
+        ssize_t sent = send(link->set.socket[peer], (const char *)&lane->out + lane->out_done,
                             letter_bytes(&lane->out) - lane->out_done, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (sent < 0) /* The connection stays open, because the peer's last messages may still be unread. */
@@ -65,30 +109,41 @@ static bool port_send(void *user, uint32_t to, const void *message, uint32_t byt
     struct tcp_link *link = user;
     struct tcp_lane *lane = &link->lanes[to];
     flush(link, to);
-    if (link->polls[to].fd < 0 || lane->deaf) return true; /* lost */
+    if (link->set.socket[to] < 0) return lane->lost_ns || tcp_link_left(link, to); /* else it comes later */
+    if (lane->deaf) return true;                                                   /* lost */
     if (in_use(lane)) return false;
     write_letter(lane, bytes, message);
     flush(link, to);
     return true;
 }
 
-/* A rank tells rank 0 that it closes. When all ranks close, rank 0 tells every rank. */
-static void say_closing(struct tcp_link *link) {
-    bool all = true;
-    if (!atomic_load(&link->leaving) || (link->rank == 0 && link->closing_heard < link->size - 1)) return;
-    for (uint32_t peer = link->rank == 0; peer < (link->rank == 0 ? link->size : 1); peer++) {
-        struct tcp_lane *lane = &link->lanes[peer];
-        if (!lane->closing_sent) lane->closing_sent = port_send(link, peer, "", 0);
-        all = all && lane->closing_sent;
-    }
-    if (link->rank == 0 && all) atomic_store(&link->all_left, true);
+/* Rank + `step` is a child of this rank in the tree. */
+static bool child(const struct tcp_link *link, uint32_t step) {
+    return link->rank + step < link->size && rendezvous_parent(link->rank + step) == link->rank;
 }
 
-static void hear_closing(struct tcp_link *link) {
-    if (link->rank == 0)
-        link->closing_heard++;
+static bool tell_closing(struct tcp_link *link, uint32_t peer) {
+    struct tcp_lane *lane = &link->lanes[peer];
+    if (!lane->closing_sent) lane->closing_sent = port_send(link, peer, "", 0);
+    return lane->closing_sent;
+}
+
+/* A rank tells its parent once it closes, and its children do. */
+static void say_closing(struct tcp_link *link) {
+    bool told = true;
+    if (!atomic_load(&link->leaving) || link->closing_heard < link->closing_awaited) return;
+    if (link->rank && !link->told_all) tell_closing(link, rendezvous_parent(link->rank));
+    if (link->rank && !link->told_all) return;
+    for (uint32_t step = 1; step < link->size; step *= 2)
+        if (child(link, step)) told = tell_closing(link, link->rank + step) && told;
+    if (told) atomic_store(&link->all_left, true);
+}
+
+static void hear_closing(struct tcp_link *link, uint32_t peer) {
+    if (link->rank && peer == rendezvous_parent(link->rank))
+        link->told_all = true;
     else
-        atomic_store(&link->all_left, true);
+        link->closing_heard++;
 }
 
 /* Takes a message that has arrived. False: it is not for the control channel. */
@@ -97,7 +152,7 @@ static bool take_letter(struct tcp_link *link, uint32_t peer) {
     lane->in_done = 0;
     if (!letter_fits(lane)) return lose(link, peer, EBADMSG), false;
     if (lane->in.bytes != GOODBYE) return true;
-    link->polls[peer].fd = -1;
+    tcp_set_drop(&link->set, peer);
     atomic_store(&lane->left, true);
     return false;
 }
@@ -108,7 +163,7 @@ static bool read_lane(struct tcp_link *link, uint32_t peer) {
     for (;;) {
         uint32_t end = lane->in_done < HEAD_BYTES ? HEAD_BYTES : letter_bytes(&lane->in);
         if (lane->in_done == end) return take_letter(link, peer);
-        ssize_t got = recv(link->polls[peer].fd, (char *)&lane->in + lane->in_done, end - lane->in_done, 0);
+        ssize_t got = recv(link->set.socket[peer], (char *)&lane->in + lane->in_done, end - lane->in_done, 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
         if (got <= 0) return lose(link, peer, got < 0 ? errno : 0), false;
         lane->in_done += (uint32_t)got;
@@ -134,7 +189,8 @@ static zero_status raise_lost(const struct tcp_link *link, uint32_t peer) {
 static void report_lost(struct tcp_link *link) {
     uint64_t now_ns = clock_now_ns();
     if (atomic_load(&link->all_left) || comm_failure_raised(link->comm->failure)) return;
-    for (uint32_t peer = 0; peer < link->size; peer++) {
+    for (uint32_t i = 0; i < link->set.count; i++) {
+        uint32_t peer = link->set.peer[i];
         const struct tcp_lane *lane = &link->lanes[peer];
         if (!lane->lost_ns || now_ns - lane->lost_ns < TCP_PATIENCE_NS) continue;
         raise_lost(link, peer);
@@ -142,16 +198,42 @@ static void report_lost(struct tcp_link *link) {
     }
 }
 
+/* Takes over the control connections that are made, and not lost. */
+static void adopt(struct tcp_link *link) {
+    for (uint32_t q = 0; q < link->size; q++) {
+        const struct lanes *peer = &link->peers[q];
+        struct tcp_lane *lane = &link->lanes[q];
+        if (link->set.socket[q] >= 0 || !atomic_load(&peer->made[LANE_CONTROL])) continue;
+        if (lane->lost_ns || tcp_link_left(link, q)) continue;
+        lane->out_done = HEAD_BYTES;
+        lane->seals = peer->seals[LANE_CONTROL];
+        link->resume_s = tcp_endure(link->comm, peer->socket[LANE_CONTROL]);
+        if (!tcp_set_add(&link->set, q, peer->socket[LANE_CONTROL]))
+            lane->lost_ns = clock_now_ns(), lane->why = errno;
+    }
+}
+
+static void look_for_new(struct tcp_link *link) {
+    if (!link->meeting) return;
+    rendezvous_serve(link->meeting);
+    uint32_t made = rendezvous_made(link->meeting);
+    if (made == link->made) return;
+    link->made = made;
+    adopt(link);
+}
+
 static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t *out_bytes) {
     struct tcp_link *link = user;
+    look_for_new(link);
     say_closing(link);
     report_lost(link);
-    if (poll(link->polls, link->size, 0) <= 0) return false;
-    for (uint32_t peer = 0; peer < link->size; peer++) {
+    uint32_t ready = tcp_set_wait(&link->set, 0);
+    for (uint32_t i = 0; i < ready; i++) {
+        uint32_t peer = link->set.ready[i].data.u32;
         struct tcp_lane *lane = &link->lanes[peer];
-        if (link->polls[peer].fd < 0 || !link->polls[peer].revents || !read_lane(link, peer)) continue;
+        if (link->set.socket[peer] < 0 || !read_lane(link, peer)) continue;
         if (lane->in.bytes == 0) {
-            hear_closing(link);
+            hear_closing(link, peer);
             continue;
         }
         *out_bytes = lane->in.bytes < bytes_max ? lane->in.bytes : bytes_max;
@@ -163,7 +245,7 @@ static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t
 
 static bool port_under_way(void *user, uint32_t to) {
     const struct tcp_link *link = user;
-    return link->polls[to].fd >= 0 && socket_unacknowledged(link->polls[to].fd) > 0;
+    return link->set.socket[to] >= 0 && socket_unacknowledged(link->set.socket[to]) > 0;
 }
 
 bool tcp_link_left(const struct tcp_link *link, uint32_t rank) {
@@ -172,11 +254,12 @@ bool tcp_link_left(const struct tcp_link *link, uint32_t rank) {
 
 static bool port_has_left(void *user, uint32_t rank) { return tcp_link_left(user, rank); }
 
-/* Rank 0 tells the other ranks that all close; after rank 0 has left, nobody tells them. */
+/* A rank's parent tells it that all close; after the parent has left, nobody does. */
 static bool link_meet(void *user, bool *out_all) {
     struct tcp_link *link = user;
     atomic_store(&link->leaving, true);
-    *out_all = atomic_load(&link->all_left) || (link->rank && tcp_link_left(link, 0));
+    *out_all =
+        atomic_load(&link->all_left) || (link->rank && tcp_link_left(link, rendezvous_parent(link->rank)));
     return true;
 }
 
@@ -187,23 +270,15 @@ double tcp_endure(const struct comm *comm, int socket) {
     return socket_endure(socket, CONTROL_OUTAGE * comm->timeout_s, linux_s + 12 * comm->timeout_s);
 }
 
-zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const struct lanes *peers) {
+zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, struct lanes *peers,
+                          struct meeting *meeting) {
     uint32_t size = comm->size;
     *link = (struct tcp_link){.comm = comm, .rank = comm->rank, .size = size, .key = key};
+    link->peers = peers, link->meeting = meeting;
     link->lanes = calloc(size, sizeof *link->lanes);
-    link->polls = calloc(size, sizeof *link->polls);
-    if (!link->lanes || !link->polls) {
-        free(link->lanes);
-        free(link->polls);
-        return ZERO_E_MEMORY;
-    }
-    for (uint32_t q = 0; q < size; q++) {
-        int fd = peers[q].socket[LANE_CONTROL];
-        link->polls[q] = (struct pollfd){.fd = fd, .events = POLLIN};
-        link->lanes[q].out_done = HEAD_BYTES;
-        link->lanes[q].seals = peers[q].seals[LANE_CONTROL];
-        if (fd >= 0) link->resume_s = tcp_endure(comm, fd);
-    }
+    if (!link->lanes || tcp_set_open(&link->set, size)) return free(link->lanes), ZERO_E_MEMORY;
+    for (uint32_t step = 1; step < size; step *= 2) link->closing_awaited += child(link, step);
+    adopt(link);
     return ZERO_OK;
 }
 
@@ -234,25 +309,26 @@ static struct patience farewell(const struct tcp_link *link) {
 }
 
 static bool awaits_acknowledgement(struct tcp_link *link, uint32_t peer) {
-    return port_under_way(link, peer) && !socket_ended(link->polls[peer].fd);
+    return port_under_way(link, peer) && !socket_ended(link->set.socket[peer]);
 }
 
 void tcp_link_close(struct tcp_link *link, bool in_order) {
     struct patience patience = {.deadline_ns = clock_now_ns() + WATCH_GRACE_NS};
     if (in_order) patience = farewell(link);
-    for (uint32_t q = 0; q < link->size; q++) {
+    for (uint32_t i = 0; i < link->set.count; i++) {
+        uint32_t q = link->set.peer[i];
         struct tcp_lane *lane = &link->lanes[q];
-        int fd = link->polls[q].fd;
+        int fd = link->set.socket[q];
         bool hears = fd >= 0 && !lane->deaf;
         if (hears && in_use(lane)) hears = send_rest(lane, fd, patience);
         if (!hears || !in_order) continue;
         write_letter(lane, GOODBYE, "");
         send_rest(lane, fd, patience);
     }
-    for (uint32_t q = 0; q < link->size && in_order; q++)
-        while (awaits_acknowledgement(link, q) && clock_now_ns() < patience.deadline_ns &&
+    for (uint32_t i = 0; i < link->set.count && in_order; i++)
+        while (awaits_acknowledgement(link, link->set.peer[i]) && clock_now_ns() < patience.deadline_ns &&
                !patience_ends(&patience))
             sleep_ns(1000000);
     free(link->lanes);
-    free(link->polls);
+    tcp_set_close(&link->set);
 }

@@ -2,7 +2,8 @@
 /* Sends the control channel's messages over the connections of a rendezvous. A message is a length, a tag (secret.h), and
  * then this number of bytes. Two lengths have a special meaning, and no bytes:
  *
- *   0         The rank closes. Every rank sends it to rank 0. When all ranks close, rank 0 sends it to every rank.
+ *   0         The rank, and all ranks below it in the tree (rendezvous.h), close: to its parent. When all ranks close, rank 0
+ *             tells its children, and these theirs.
  *   GOODBYE   The rank has closed in order, and ends its connections now. The other ranks may not have closed: a call
  *             that they post later fails, because this rank has no part in it.
  *
@@ -10,15 +11,37 @@
  * short time (TCP_PATIENCE_NS); within this time a failed rank may still send its failure message. Messages to a broken
  * connection are lost.
  *
+ * The link also answers ranks that connect later (rendezvous_serve).
+ *
  * Threads: the watch's thread sends and receives; the comm's owner opens and closes. */
 /* clang-format on */
 #ifndef ZERO_ENGINE_COMM_TCP_TCP_LINK_H
 #define ZERO_ENGINE_COMM_TCP_TCP_LINK_H
 
-#include <poll.h>
+#include <sys/epoll.h>
 
 #include "engine/comm/tcp/rendezvous.h"
 #include "engine/comm/watch.h"
+
+enum { TCP_READY = 32 }; /* sockets that one wait reports; the others come next */
+
+/* The connections of one lane. */
+struct tcp_set {
+    int *socket;    /* by rank; -1: none */
+    uint32_t *peer; /* the ranks to which there is or was a connection */
+    uint32_t count;
+    int epoll;
+    struct epoll_event ready[TCP_READY]; /* data.u32: the rank */
+};
+
+zero_status tcp_set_open(struct tcp_set *set, uint32_t size);     /* ZERO_E_MEMORY */
+bool tcp_set_add(struct tcp_set *set, uint32_t peer, int socket); /* false: the system has no room */
+void tcp_set_writes(struct tcp_set *set, uint32_t peer,
+                    bool writes);                      /* wait also until the socket takes bytes */
+void tcp_set_drop(struct tcp_set *set, uint32_t peer); /* the connection is lost */
+/* Waits until sockets are ready: returns their number in `ready`. */
+uint32_t tcp_set_wait(struct tcp_set *set, int at_most_ms);
+void tcp_set_close(struct tcp_set *set);
 
 enum lane { LANE_CONTROL, LANE_DATA }; /* of the connections between two ranks */
 
@@ -40,19 +63,24 @@ struct tcp_lane { /* one outgoing and one incoming message, with the number of b
 
 struct tcp_link {
     struct comm *comm;
-    uint32_t rank, size, closing_heard;
+    uint32_t rank, size, closing_heard, closing_awaited;
     uint64_t key;
+    struct lanes *peers;
+    struct meeting *meeting; /* of later connections, or NULL */
+    uint32_t made;           /* of these connections, the number when the link last looked */
     struct tcp_lane *lanes;
-    double resume_s;      /* see control_port */
-    struct pollfd *polls; /* fd -1: this rank itself, and broken connections */
+    double resume_s; /* see control_port */
+    struct tcp_set set;
+    bool told_all; /* this rank's parent says that all close */
     atomic_bool leaving, all_left;
 };
 
 /* The time between the end of a connection and its report: messages of other ranks may arrive first. */
 enum { TCP_PATIENCE_NS = 250000000 };
 
-/* comm->failure must be set. `peers`: one per rank; their sockets are not owned. ZERO_E_MEMORY. */
-zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const struct lanes *peers);
+/* comm->failure must be set. `peers`: one per rank; their sockets are not owned. `meeting`: it may be NULL. ZERO_E_MEMORY. */
+zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, struct lanes *peers,
+                          struct meeting *meeting);
 double tcp_endure(const struct comm *comm, int socket); /* socket_endure, with the comm's limits */
 struct watch_link tcp_link_watched(struct tcp_link *link);
 /* The rank has closed in order. Any thread. */

@@ -11,7 +11,7 @@
 /* `why`: errno, or 0 if the peer closed the connection. */
 static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
     struct wire *wire = &tcp->wires[peer];
-    tcp->polls[peer].fd = -1;
+    tcp_set_drop(&tcp->set, peer);
     wire->broken_ns = clock_now_ns(), wire->why = why;
 }
 
@@ -20,10 +20,11 @@ static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
  * time. */
 static zero_status report_broken(struct tcp_comm *tcp) {
     uint64_t heard_ns = control_ticked_ns(tcp->base.control);
-    for (uint32_t peer = 0; peer < tcp->base.size; peer++) {
+    for (uint32_t i = 0; i < tcp->set.count; i++) {
+        uint32_t peer = tcp->set.peer[i];
         const struct wire *wire = &tcp->wires[peer];
-        if (tcp_link_left(&tcp->link, peer)) continue; /* a call that needs the peer reports the failure */
         if (!wire->broken_ns || heard_ns < wire->broken_ns + 2 * (uint64_t)TCP_PATIENCE_NS) continue;
+        if (tcp_link_left(&tcp->link, peer)) continue; /* a call that needs the peer reports the failure */
         return comm_raise(&tcp->base, ZERO_E_PEER, (int32_t)peer, true,
                           "the data connection between rank %u and rank %u broke: %s (the process of rank %u "
                           "ended, or the network cut the connection)",
@@ -87,15 +88,21 @@ static ssize_t send_some(const struct tcp_comm *tcp, uint32_t peer, const struct
         parts[i].iov_base = (char *)parts[i].iov_base + done, parts[i].iov_len -= done, skip -= done;
     }
     /* Entries that are queued behind this one travel in the same packet: a ready frame and the slice that goes ahead. */
-    return sendmsg(tcp->polls[peer].fd, &message, MSG_NOSIGNAL | (wire->count > 1 ? MSG_MORE : 0));
+    return sendmsg(tcp->set.socket[peer], &message, MSG_NOSIGNAL | (wire->count > 1 ? MSG_MORE : 0));
+}
+
+static void await_room(struct tcp_comm *tcp, uint32_t peer, bool awaits) {
+    if (tcp->wires[peer].blocked != awaits) tcp_set_writes(&tcp->set, peer, awaits);
+    tcp->wires[peer].blocked = awaits;
 }
 
 static zero_status write_wire(struct tcp_comm *tcp, uint32_t peer) {
     struct wire *wire = &tcp->wires[peer];
-    while (wire->count) {
+    while (wire->count && tcp->set.socket[peer] >= 0) {
         struct outgoing *out = &wire->queue[wire->first];
         ssize_t sent = send_some(tcp, peer, out);
-        if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return ZERO_OK;
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && errno == EAGAIN) return await_room(tcp, peer, true), ZERO_OK;
         if (sent < 0) return break_off(tcp, peer, errno), ZERO_OK;
         wire->out_done += (uint64_t)sent;
         if (wire->out_done < sizeof out->frame + out->frame.bytes + sizeof wire->out_seal) continue;
@@ -106,7 +113,18 @@ static zero_status write_wire(struct tcp_comm *tcp, uint32_t peer) {
         zero_status status = tcp_advance(work);
         if (status) return status;
     }
+    if (wire->blocked && tcp->set.socket[peer] >= 0) await_room(tcp, peer, false);
     return ZERO_OK;
+}
+
+static zero_status write_pending(struct tcp_comm *tcp) {
+    zero_status status = ZERO_OK;
+    while (tcp->pending_count && status == ZERO_OK) {
+        uint32_t peer = tcp->pending[--tcp->pending_count];
+        tcp->wires[peer].listed = false;
+        if (!tcp->wires[peer].blocked) status = write_wire(tcp, peer);
+    }
+    return status;
 }
 
 static struct comm_group *find_group(const struct tcp_comm *tcp, uint64_t key) {
@@ -116,9 +134,15 @@ static struct comm_group *find_group(const struct tcp_comm *tcp, uint64_t key) {
 }
 
 uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank) {
-    uint32_t m = 0;
-    while (m < group->count && group->ranks[m] != rank) m++;
-    return m;
+    uint32_t first = 0, end = group->count;
+    while (first < end) {
+        uint32_t middle = first + (end - first) / 2;
+        if (group->ranks[middle] < rank)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first < group->count && group->ranks[first] == rank ? first : group->count;
 }
 
 /* The work of a call that is posted and not done; else NULL. */
@@ -258,7 +282,7 @@ static ssize_t receive_some(const struct tcp_comm *tcp, uint32_t peer, uint64_t 
     const uint64_t head = sizeof wire->in;
     if (wire->in_done < head) {
         *out_end = head;
-        return recv(tcp->polls[peer].fd, (char *)&wire->in + wire->in_done, head - wire->in_done, 0);
+        return recv(tcp->set.socket[peer], (char *)&wire->in + wire->in_done, head - wire->in_done, 0);
     }
     uint64_t at = wire->in_done - head, bytes = wire->in.bytes,
              end = at < bytes ? block_end(at, bytes) : bytes;
@@ -267,7 +291,7 @@ static ssize_t receive_some(const struct tcp_comm *tcp, uint32_t peer, uint64_t 
                              {(char *)&wire->in_seal + sealed, sizeof wire->in_seal - sealed}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = end == bytes ? 2 : 1};
     *out_end = head + end;
-    return recvmsg(tcp->polls[peer].fd, &message, 0);
+    return recvmsg(tcp->set.socket[peer], &message, 0);
 }
 
 /* Checks the block whose last byte has come. `from`: how many bytes of the frame there were before. */
@@ -298,13 +322,17 @@ static zero_status read_wire(struct tcp_comm *tcp, uint32_t peer) {
 }
 
 zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms) {
+    struct tcp_set *set = &tcp->set;
+    if (!tcp->in_flight && at_most_ms == 0) return ZERO_OK;
     zero_status status = report_broken(tcp);
-    for (uint32_t q = 0; q < tcp->base.size; q++)
-        tcp->polls[q].events = (short)(POLLIN | (tcp->wires[q].count ? POLLOUT : 0));
-    if (status != ZERO_OK || poll(tcp->polls, tcp->base.size, at_most_ms) <= 0) return status;
-    for (uint32_t q = 0; q < tcp->base.size && status == ZERO_OK; q++) {
-        if (tcp->polls[q].fd >= 0 && tcp->polls[q].revents & ~POLLOUT) status = read_wire(tcp, q);
-        if (status == ZERO_OK && tcp->polls[q].fd >= 0) status = write_wire(tcp, q);
+    if (status == ZERO_OK && tcp->meeting && rendezvous_made(tcp->meeting) != tcp->made)
+        status = tcp_adopt(tcp);
+    if (status == ZERO_OK) status = write_pending(tcp);
+    uint32_t ready = status == ZERO_OK ? tcp_set_wait(set, at_most_ms) : 0;
+    for (uint32_t i = 0; i < ready && status == ZERO_OK; i++) {
+        uint32_t q = set->ready[i].data.u32;
+        if (set->socket[q] >= 0 && set->ready[i].events & ~(uint32_t)EPOLLOUT) status = read_wire(tcp, q);
+        if (status == ZERO_OK && set->ready[i].events & EPOLLOUT) status = write_wire(tcp, q);
     }
-    return status;
+    return status == ZERO_OK ? write_pending(tcp) : status;
 }
