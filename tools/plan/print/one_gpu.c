@@ -8,15 +8,15 @@
 
 /* clang-format off */
 static const struct one_gpu_row rows[] = {
-    {"gpt-2.6b", "h200", "16-cores", 1024, 4, 1, true, true, 0, 4634, 2.73, 42.4,
+    {"gpt-2.6b", "h200", "16-cores", 1024, 4, 1, true, true, 4634, 2.73, 42.4,
      "RESULTS.md, 26 November 2026", "this engine, measured"},
-    {"gpt-6.7b", "h200", "16-cores", 1024, 4, 1, true, true, 0, 1681, 4.55, 106.5,
+    {"gpt-6.7b", "h200", "16-cores", 1024, 4, 1, true, true, 1681, 4.55, 106.5,
      "RESULTS.md, 26 November 2026", "this engine, measured"},
-    {"qwen3-8b", "rtx4090", "desktop-128g", 1024, 64, 1, false, false, 0, 2570, 17.8, 123.5,
+    {"qwen3-8b", "rtx4090", "desktop-128g", 1024, 64, 1, false, false, 2570, 17.8, 123.5,
      "SlideFormer's README; Megatron-LM-FL 97", "its host is not described"},
-    {"qwen2.5-7b", "rtx4090", "desktop-128g", 1024, 4, 128, true, false, 0, 1900, 0, 0,
+    {"qwen2.5-7b", "rtx4090", "desktop-128g", 1024, 4, 128, true, false, 1900, 0, 0,
      "llmq's README at 00ea1be, bf16", "its moments are bf16; its host is not described"},
-    {"qwen3-14b", "gh200", "grace", 4096, 4, 1, false, false, 0, 6400, 0, 0,
+    {"qwen3-14b", "gh200", "grace", 4096, 4, 1, false, false, 6400, 0, 0,
      "SuperOffload: up to 600 TFLOP/s", "its most, as tokens/s: 6 operations per parameter and token, and those of attention"},
 };
 
@@ -46,11 +46,10 @@ static void write_config(char out[CONFIG_BYTES], const struct one_gpu_row *r, do
              "{%s\"train_micro_batch_size_per_gpu\": %" PRIu64 ", \"gradient_accumulation_steps\": %" PRIu64
              ", \"gradient_clipping\": %d, \"bf16\": {\"enabled\": true}, \"activation_checkpointing\": "
              "{\"interval\": 1, \"cpu_checkpointing\": %s}, \"zero_optimization\": {\"stage\": 3, "
-             "\"micro_order\": \"vertical\", \"update_in_backward\": %s, \"update_in_forward\": %g, "
-             "\"offload_optimizer\": "
+             "\"micro_order\": \"vertical\", \"update_in_backward\": %s, \"offload_optimizer\": "
              "{\"masters\": \"%s\"}}}",
              budget, r->micro_batch, r->micro_steps, r->clips, r->near ? "false" : "true",
-             r->clips ? "false" : "true", r->waits, r->near ? "fp32" : "auto");
+             r->clips ? "false" : "true", r->near ? "fp32" : "auto");
 }
 
 static struct scenario scenario_of(const char *config, const struct shapes *shapes) {
@@ -192,12 +191,7 @@ zero_status one_gpu_pair(const struct one_gpu_machine *m, const char *model, uin
                               .micro_steps = 1,
                               .clips = clips};
     zero_status status = price_run(&row, ZERO_CPU, &out->host, error);
-    for (row.waits = 0.25; !clips && row.waits < 0.75 && !status; row.waits += 0.25) {
-        struct price p;
-        status = price_run(&row, ZERO_CPU, &p, error);
-        if (!status && p.tokens_per_s > out->host.tokens_per_s) out->host = p;
-    }
-    row.near = row.clips = true, row.waits = 0;
+    row.near = row.clips = true;
     return status ? status : price_run(&row, ZERO_DEVICE, &out->card, error);
 }
 
