@@ -63,23 +63,27 @@ static struct scenario scenario_of(const char *config, const struct shapes *shap
                              .outputs = GPT_OUTPUTS_FITTING};
 }
 
-static zero_status price_run(const struct one_gpu_row *row, zero_tier tier, struct price *out,
+/* Of the GPU's memory, the first units' state has what this budget leaves (offload/README.md). */
+#define DEVICE_SHARE 0.95
+
+/* `budget`: bytes of the GPU that state may fill, as far as there are so many; 0: all state is elsewhere. */
+static zero_status price_run(const struct one_gpu_row *row, zero_tier tier, double budget, struct price *out,
                              struct zero_error *error) {
     const struct cell cell = {.stage = 3, .optimizer = tier, .params = tier, .recompute = 1};
     const struct hardware_choice choice = {.device = row->device, .host = row->host};
     char config[CONFIG_BYTES];
-    write_config(config, row, 0);
     struct shapes shapes = shapes_named(row->model);
     shapes.context = row->sequence;
     struct scenario s = scenario_of(config, &shapes);
     s.times_always = true;
     s.checkpoints = row->near ? ZERO_DEVICE : ZERO_CPU;
     zero_status status = hardware_machine(NULL, &choice, &s.machine, error);
+    write_config(config, row, fmin(budget, DEVICE_SHARE * s.machine.device.memory_bytes));
     return status ? status : price_cell(&s, &cell, out, error);
 }
 
 zero_status one_gpu_plan(const struct one_gpu_row *row, struct price *out, struct zero_error *error) {
-    return price_run(row, ZERO_CPU, out, error);
+    return price_run(row, ZERO_CPU, 0, out, error);
 }
 
 static const char *gigabytes(double value, char out[16]) {
@@ -122,9 +126,6 @@ static const struct {
              {"l40s", {"desktop", "desktop-128g", "workstation", "workstation"}},
              {"h100-80g", {"16-cores", "16-cores", "16-cores", "16-cores"}},
              {"h200", {"16-cores", "16-cores", "16-cores", "16-cores"}}};
-
-/* Of the GPU's memory, the first units' state has what this budget leaves (offload/README.md). */
-#define DEVICE_SHARE 0.95
 
 /* All pairs of tiers of stage 3, with recomputation. */
 static const struct space tiers = {
@@ -190,9 +191,10 @@ zero_status one_gpu_pair(const struct one_gpu_machine *m, const char *model, uin
                               .micro_batch = sequences,
                               .micro_steps = 1,
                               .clips = clips};
-    zero_status status = price_run(&row, ZERO_CPU, &out->host, error);
+    zero_status status = price_run(&row, ZERO_CPU, 0, &out->host, error);
+    if (!status) status = price_run(&row, ZERO_CPU, ONE_GPU_BUDGET, &out->filled, error);
     row.near = row.clips = true;
-    return status ? status : price_run(&row, ZERO_DEVICE, &out->card, error);
+    return status ? status : price_run(&row, ZERO_DEVICE, 0, &out->card, error);
 }
 
 static zero_status print_pair(const struct one_gpu_machine *m, const char *model, uint64_t sequences,
@@ -203,10 +205,11 @@ static zero_status print_pair(const struct one_gpu_machine *m, const char *model
         status = one_gpu_pair(m, model, sequences, clips, &pair[clips], error);
     if (status) return status;
     const struct price *card = &pair[1].card, *clipped = &pair[1].host, *backward = &pair[0].host;
-    fprintf(out, "| %s, %s | %s | %" PRIu64 " | %.0f | %.0f, %.2f | %.0f, %.2f | %.1f, %.1f |\n", m->device,
-            m->host, model, sequences * SEQUENCE, card->tokens_per_s, clipped->tokens_per_s,
+    fprintf(out, "| %s, %s | %s | %" PRIu64 " | %.0f | %.0f, %.2f | %.0f, %.2f | %.2f, %.2f | %.1f, %.1f |\n",
+            m->device, m->host, model, sequences * SEQUENCE, card->tokens_per_s, clipped->tokens_per_s,
             clipped->tokens_per_s / card->tokens_per_s, backward->tokens_per_s,
-            backward->tokens_per_s / card->tokens_per_s,
+            backward->tokens_per_s / card->tokens_per_s, pair[1].filled.tokens_per_s / card->tokens_per_s,
+            pair[0].filled.tokens_per_s / card->tokens_per_s,
             (double)clipped->tier_bytes[ZERO_CPU] / (double)clipped->parameters,
             (double)backward->tier_bytes[ZERO_CPU] / (double)backward->parameters);
     return ZERO_OK;
@@ -219,8 +222,8 @@ static zero_status print_pairs(FILE *out, struct zero_error *error) {
     zero_status status = ZERO_OK;
     fputs(
         "\n| Machine | model | tokens a step | on the card, tokens/s | state in host memory, of the card's | "
-        "unclipped, updates in the backward and the forward | host bytes a parameter "
-        "|\n|---|---|---|---|---|---|---|\n",
+        "unclipped, updates in the backward and the forward | both with 32 GiB of the card, if it has them | "
+        "host bytes a parameter |\n|---|---|---|---|---|---|---|---|\n",
         out);
     for (int i = 0; i < 2; i++)
         for (int m = 0; m < 3; m++)
