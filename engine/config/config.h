@@ -209,6 +209,7 @@ struct config {
     double host_ratio; /* offload_optimizer.ratio, as written */
     /* Offloaded state first fills memory.device: it is tiered, or the budget is given and no ratio. */
     bool fills_device;
+    bool chooses_waiting; /* terms.waiting_share was not written: the blueprint has it or 0 */
     /* After config_resolve: the enum tier_kind of each. For the state: the tier of the part that is not on the
      * device. */
     int optimizer_tier, param_tier, grad_tier;

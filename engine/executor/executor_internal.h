@@ -64,6 +64,7 @@ struct item { /* one point of an operation, from start to retirement */
     uint32_t index;       /* index in the operation */
     bool done, posted;
     bool leaves;          /* REDUCE: all but the copy of its shard to the host's memory is done */
+    uint64_t left;        /* with `leaves`: the ticket of that work; 0: it is done */
     bool waits;           /* it is in flight, and waits for the points that it needs (progress.c) */
     bool awaits_comm;     /* steps after its collective began before comm said that the collective is done */
     uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */

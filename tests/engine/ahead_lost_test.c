@@ -1,6 +1,6 @@
 /* A peer dies while this rank runs ahead of its GPU: a gather stands still, and the program's work behind it. The rank queues more
  * than a stream and the engine's events have room for, one sum for each parameter, and hears of the death all the same. Two processes
- * with a GPU each, over TCP and the stand-in of NCCL. */
+ * with a GPU each, over TCP and the stand-in of NCCL; parameters and state rest on the GPU, then in host memory. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -54,12 +54,7 @@ static zero_status backward(const void *const *gradients) {
     return status ? status : zero_engine_step(engine, NULL);
 }
 
-static void train(const zero_runtime *given, void *user) {
-    static const char json[] =
-        "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\"}, \"comm\": {\"timeout_s\": "
-        "300}, "
-        "\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0, "
-        "\"stage3_prefetch_bucket_size\": 0}}";
+static void train(const zero_runtime *given, void *json) {
     static const void *gradients[PARAMS];
     zero_runtime runtime = *given;
     runtime.cuda = 1, runtime.local_rank = given->rank, runtime.threads = 1;
@@ -79,8 +74,17 @@ static void train(const zero_runtime *given, void *user) {
     zero_engine_destroy(engine);
 }
 
+#define JSON(more)                                                                                           \
+    "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\"}, \"comm\": {\"timeout_s\": "   \
+    "300}, "                                                                                                 \
+    "\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0, "                      \
+    "\"stage3_prefetch_bucket_size\": 0" more "}}"
+
 int main(void) {
     setenv("FAKE_CUDA_DEVICES", "2", 1);
-    tcp_processes(RANKS, MOST_S, train, NULL);
+    tcp_processes(RANKS, MOST_S, train, JSON(""));
+    tcp_processes(
+        RANKS, MOST_S, train,
+        JSON(", \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"));
     return check_end();
 }

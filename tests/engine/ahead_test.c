@@ -1,7 +1,8 @@
 /* ahead_test sim|cuda|nccl: a host that runs ahead of its device by a whole pass. While the device stands still, all calls of the pass
  * return; then it works, late and out of order, and the weights have the bits of the CPU's run.
  *
- *   sim   one rank; no work of the device is done during the pass, the gathers' and reductions' included
+ *   sim   one rank; no work of the device is done during the pass, the gathers' and reductions' included; also with parameters, gradients
+ *         and state in host memory
  *   cuda  one rank, on the stand-in; the host's stream stands still: its own, the engine's, or the legacy default stream
  *   nccl  two ranks with a GPU each, on the stand-in; both hosts' streams stand still; then with passes that are cancelled:
  *         the ranks meet over TCP, as an agreement of threads would wait for the streams */
@@ -31,6 +32,7 @@ static const uint64_t counts[UNITS] = {3000, 40000, 700, 5000, 4100};
 struct run {
     uint32_t stage, ranks, port;
     bool narrow;  /* bf16 */
+    bool away;    /* all rests in host memory */
     bool cancels; /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
     void (*open)(struct run *, uint32_t rank, zero_runtime *);
     void (*stop)(zero_engine *, bool still); /* NULL: nothing stands still */
@@ -135,6 +137,8 @@ static void train(struct rank *r) {
     if (r->rank == 0) strcpy(run->hash, hash);
 }
 
+#define AWAY ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"
+
 static void *run_rank(void *argument) {
     struct rank *r = argument;
     const struct run *run = r->run;
@@ -143,8 +147,8 @@ static void *run_rank(void *argument) {
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"gradient_clipping\": 1.0, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": "
-             "{\"stage\": %u, \"stage3_param_persistence_threshold\": 0}, \"bf16\": {\"enabled\": %s}}",
-             run->stage, run->narrow ? "true" : "false");
+             "{\"stage\": %u, \"stage3_param_persistence_threshold\": 0%s}, \"bf16\": {\"enabled\": %s}}",
+             run->stage, run->away ? AWAY : "", run->narrow ? "true" : "false");
     if (run->open && run->cancels) {
         runtime = tcp_runtime(r->rank, run->ranks, run->port);
         runtime.local_rank = r->rank;
@@ -271,17 +275,19 @@ static void other_gpu(void) {
 int main(int argc, char **argv) {
     const char *on = argc > 1 ? argv[1] : "";
     alarm(HANGS_AFTER_S); /* a call that waits for the device never returns */
-    if (!strcmp(on, "sim")) compare((struct run){.ranks = 1, .open = open_sim, .stop = stop_sim});
+    for (int away = 0; away < 2 && !strcmp(on, "sim"); away++)
+        compare((struct run){.ranks = 1, .away = away, .open = open_sim, .stop = stop_sim});
     if (!strcmp(on, "cuda")) {
         compare((struct run){.ranks = 1, .open = open_cuda, .stop = stop_stream});
-        compare((struct run){.ranks = 1, .open = open_default, .stop = stop_stream});
+        compare((struct run){.ranks = 1, .open = open_default, .stop = stop_stream, .away = true});
         refused();
     }
     if (!strcmp(on, "nccl")) {
         setenv("FAKE_CUDA_DEVICES", "2", 1);
         other_gpu();
         compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream});
-        compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true});
+        compare(
+            (struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true, .away = true});
     }
     return check_end();
 }

@@ -1,5 +1,6 @@
 /* The bytes of host memory for each parameter, where a GPU computes and all else is in host memory (stage 3, bf16): state of 10 bytes, of
- * which 2 are halves of masters, a parameter of 2, and a gradient of 2, or two units' gradients if updates are in the backward. */
+ * which 2 are halves of masters, a parameter of 2, and a gradient of 2; or two units' gradients if updates are in the backward, and those of a quarter of the units, whose updates wait for
+ * the next forward, unless memory.cpu has no room for them. */
 #include <stdio.h>
 
 #include "tests/check.h"
@@ -38,15 +39,19 @@ static double bytes_per_parameter(const char *zero, const char *more) {
 #define UNCLIPPED ", \"gradient_clipping\": 0"
 
 int main(void) {
-    const double turns = 2 * 2. / UNITS; /* of the gradients of two units */
+    const double turns = 2 * 2. / UNITS,
+                 waiting = 2 * 0.25; /* of the gradients of two units, and of a quarter */
     const struct row {
         const char *zero, *more;
         double expected;
     } rows[] = {
         {CPU(""), BF16(""), 14},
-        {CPU("") EARLY, UNCLIPPED BF16(""), 12 + turns},
+        {CPU("") EARLY, UNCLIPPED BF16(""), 12 + turns + waiting},
+        {CPU("") EARLY ", \"update_in_forward\": 0", UNCLIPPED BF16(""), 12 + turns},
+        {CPU("") EARLY, UNCLIPPED BF16("") ", \"memory\": {\"cpu\": \"1640MiB\"}", 12 + turns + waiting},
+        {CPU("") EARLY, UNCLIPPED BF16("") ", \"memory\": {\"cpu\": \"1580MiB\"}", 12 + turns},
         {CPU(""), BF16(NARROW), 10},
-        {CPU("") EARLY, UNCLIPPED BF16(NARROW), 8 + turns},
+        {CPU("") EARLY, UNCLIPPED BF16(NARROW), 8 + turns + waiting},
         {CPU(", \"masters\": \"fp32\""), BF16(""), 16},
         {CPU(""), BF16("") ", \"nvme\": {\"masters\": \"fp32\"}", 16}, /* the old spelling */
     };

@@ -8,9 +8,35 @@
 
 enum { STEPS = 4 /* only the last one is priced */ };
 
-struct pending { /* an operation that was started */
-    uint64_t ticket, finish_ns;
-    bool core; /* it runs on a core that the host may want, too */
+/* What a lap of an operation waits for its turn on: the bus out of the device, and into it; links; the device's memory, for sums, norms
+ * and updates; the host's memory; the drive. */
+enum turn {
+    TURN_OUT,
+    TURN_IN,
+    TURN_LINK,
+    TURN_SUM,
+    TURN_NORM,
+    TURN_UPDATE,
+    TURN_STREAM, /* of calls whose parts come one after the other */
+    TURN_HOST,
+    TURN_READ,
+    TURN_WRITE
+};
+
+struct lap {
+    enum turn turn;
+    uint64_t amount; /* bytes; of sums, norms and updates on the device: ns */
+    struct speeds_call call;
+};
+
+enum { LAPS_MAX = 8 };
+
+/* An operation that was started. A lap takes its turn when the one before has ended, so nothing waits for data that have not come. */
+struct pending {
+    uint64_t ticket, finish_ns; /* finish_ns: of its present lap */
+    bool core;                  /* it runs on a core that the host may want, too */
+    uint8_t laps, begun;
+    struct lap lap[LAPS_MAX];
 };
 
 struct way { /* one direction between the device and its host */
@@ -29,11 +55,11 @@ struct timeline {
     struct zero_error *error;
     uint64_t now, computing_until; /* computing_until: 0: the host waits */
     /* When the started operations end. */
-    uint64_t inside_free, between_free, levels_free, update_free, core_free, norm_free;
+    uint64_t inside_free, between_free, stream_free, update_free, core_free, norm_free;
     struct speeds_turns drive;
-    uint64_t memory_ns;          /* speeds_pass, of the host */
-    uint64_t store_ns, fetch_ns; /* when the last checkpoint has left, and when the next one is there */
-    bool ahead;                  /* the next one is on its way */
+    uint64_t memory_ns;       /* speeds_pass, of the host */
+    uint64_t stored, fetched; /* tickets: the last checkpoint leaves, the next one comes */
+    bool ahead;               /* the next one is on its way */
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
@@ -152,54 +178,125 @@ static uint64_t share_core(struct timeline *t, uint64_t ns) {
     return ns + shared;
 }
 
-static uint64_t take(uint64_t from, uint64_t *free_at, uint64_t ns) {
-    *free_at = max64(from, *free_at) + ns;
+static uint64_t take(const struct timeline *t, uint64_t *free_at, uint64_t ns) {
+    *free_at = max64(t->now, *free_at) + ns;
     return *free_at;
 }
 
-static uint64_t cross(struct timeline *t, int way, uint64_t from, uint64_t bytes) {
+static uint64_t cross(struct timeline *t, int way, uint64_t bytes) {
     uint64_t ns = speeds_ns(bytes, t->speeds.bus_bytes_per_s);
     t->bus[way].busy_ns += ns;
     speeds_pass(&t->speeds, &t->memory_ns, t->now, bytes);
-    return take(from, &t->bus[way].free_ns, ns);
+    return take(t, &t->bus[way].free_ns, ns);
 }
 
 /* The host moves so many bytes through its memory, after what it does already. */
-static uint64_t host_moves(struct timeline *t, uint64_t from, uint64_t bytes) {
-    uint64_t began = max64(from, t->update_free),
+static uint64_t host_moves(struct timeline *t, uint64_t bytes) {
+    uint64_t began = max64(t->now, t->update_free),
              passed = speeds_pass(&t->speeds, &t->memory_ns, t->now, bytes);
     t->update_free = max64(began + speeds_ns(bytes, t->speeds.update_bytes_per_s), passed);
     t->busy[RESOURCE_UPDATE] += t->update_free - began;
     return t->update_free;
 }
 
-/* Links inside and between nodes work at the same time, but for sums by levels, whose calls are on one stream. */
-static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_call call) {
-    uint64_t longer =
-        call.in_turn ? call.inside_ns + call.between_ns : max64(call.inside_ns, call.between_ns);
-    if (call.in_turn) from = max64(from, t->levels_free);
-    uint64_t finish = from;
+static uint64_t communicate(struct timeline *t, struct speeds_call call) {
+    uint64_t longer = max64(call.inside_ns, call.between_ns), finish = t->now;
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_LINK, longer);
     t->busy[RESOURCE_LINK] += longer;
-    if (call.inside_ns) finish = take(from, &t->inside_free, call.inside_ns);
-    if (call.between_ns)
-        finish = max64(finish, take(call.in_turn ? finish : from, &t->between_free, call.between_ns));
-    if (call.in_turn) t->levels_free = finish;
-    return finish;
+    if (call.inside_ns) finish = take(t, &t->inside_free, call.inside_ns);
+    return call.between_ns ? max64(finish, take(t, &t->between_free, call.between_ns)) : finish;
 }
+
+static uint64_t device_updates(struct timeline *t, uint64_t ns) {
+    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
+    t->busy[RESOURCE_UPDATE] += ns;
+    return take(t, &t->update_free, ns);
+}
+
+static uint64_t transfer(struct timeline *t, bool write, uint64_t bytes) {
+    uint64_t began = max64(t->now, t->drive.free_ns);
+    *(write ? &t->price.drive_write_bytes : &t->price.drive_read_bytes) += bytes;
+    uint64_t finish = speeds_transfer(&t->speeds, &t->drive, t->now, write, bytes);
+    t->busy[RESOURCE_DRIVE] += t->drive.free_ns - began;
+    if (!t->o->machine->device.shares_cores) return finish;
+    return max64(finish, take_core(t, RESOURCE_UPDATE, speeds_ns(bytes, t->speeds.device_bytes_per_s)));
+}
+
+/* When a lap that begins now ends. */
+static uint64_t begin_lap(struct timeline *t, const struct lap *lap) {
+    switch (lap->turn) {
+    case TURN_OUT:
+    case TURN_IN:
+        return cross(t, lap->turn == TURN_IN ? IN : OUT, lap->amount);
+    case TURN_LINK:
+        return communicate(t, lap->call);
+    case TURN_STREAM: /* ends when the stream is free; the laps behind it use it */
+        return take(t, &t->stream_free, lap->amount) - lap->amount;
+    case TURN_SUM:
+        return take(t, &t->inside_free, lap->amount);
+    case TURN_NORM:
+        return take(t, &t->norm_free, lap->amount);
+    case TURN_UPDATE:
+        return device_updates(t, lap->amount);
+    case TURN_HOST:
+        return host_moves(t, lap->amount);
+    default:
+        return transfer(t, lap->turn == TURN_WRITE, lap->amount);
+    }
+}
+
+/* Begins the laps whose turn has come. False: the operation has ended. */
+static bool go_on(struct timeline *t, struct pending *p) {
+    while (p->finish_ns <= t->now && p->begun < p->laps) p->finish_ns = begin_lap(t, &p->lap[p->begun++]);
+    return p->finish_ns > t->now;
+}
+
+static void add_lap(struct pending *p, enum turn turn, uint64_t amount) {
+    if (amount) p->lap[p->laps++] = (struct lap){.turn = turn, .amount = amount};
+}
+
+/* Links inside and between nodes work at the same time, but for sums by levels, whose calls are on one stream. */
+static void add_call(struct pending *p, struct speeds_call call) {
+    const struct speeds_call between = {.between_ns = call.between_ns};
+    if (call.in_turn) {
+        add_lap(p, TURN_STREAM, call.inside_ns + call.between_ns);
+        call.between_ns = 0;
+    }
+    p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = call};
+    if (call.in_turn) p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = between};
+}
+
+/* Its laps begin. Returns the ticket. */
+static uint64_t post(struct timeline *t, struct pending *p) {
+    p->ticket = ++t->tickets, p->finish_ns = t->now;
+    if (!go_on(t, p)) return p->ticket;
+    if (t->pendings == t->pendings_max) {
+        uint32_t max = t->pendings_max ? 2 * t->pendings_max : 256;
+        struct pending *more = realloc(t->pending, max * sizeof *more);
+        if (!more) {
+            t->failed = true;
+            return p->ticket;
+        }
+        t->pending = more;
+        t->pendings_max = max;
+    }
+    t->pending[t->pendings++] = *p;
+    return p->ticket;
+}
+
+/* ---- laps of operations ---- */
 
 /* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host
  * after the gather. */
-static uint64_t gather(struct timeline *t, const struct operation *op, uint32_t item) {
-    struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
-    enum dtype dtype = op->object == OBJECT_GRAD ? p.reduced : p.compute;
+static void gather(struct timeline *t, const struct operation *op, uint32_t item, struct pending *p) {
+    struct precision type = blueprint_precision_of(t->o->blueprint, op->region);
+    enum dtype dtype = op->object == OBJECT_GRAD ? type.reduced : type.compute;
     bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
                   op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->terms->param_tier);
     bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
-    uint64_t from = brings ? cross(t, IN, t->now, part_bytes(t, op, item, dtype)) : t->now;
-    from = communicate(t, from, calls_ns(t, op, item));
-    return leaves ? cross(t, OUT, from, t->e.shape.model->region[op->region].padded * dtype_bytes(dtype))
-                  : from;
+    if (brings) add_lap(p, TURN_IN, part_bytes(t, op, item, dtype));
+    add_call(p, calls_ns(t, op, item));
+    if (leaves) add_lap(p, TURN_OUT, t->e.shape.model->region[op->region].padded * dtype_bytes(dtype));
 }
 
 /* A device that reduces alone sums in its own memory. In the gradient's place this only reads. */
@@ -214,21 +311,18 @@ static uint64_t sum_alone_ns(const struct timeline *t, const struct operation *o
 
 /* A gradient shard in host memory crosses to the device first, if the device adds to it or sums it over the replicate axis. The
  * result crosses back to the host, which may add it there. */
-static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t item) {
+static void reduce(struct timeline *t, const struct operation *op, uint32_t item, struct pending *p) {
     bool host = op->object == OBJECT_GRAD && op->write[0].kind != BUFFER_GRAD_HELD &&
                 rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
-    uint64_t bytes = part_bytes(t, op, item, blueprint_precision_of(t->o->blueprint, op->region).reduced),
-             from = t->now;
+    uint64_t bytes = part_bytes(t, op, item, blueprint_precision_of(t->o->blueprint, op->region).reduced);
     bool adds = host && executor_host_adds(&t->e.shape, op);
-    if (host && (op->add || !op->reads) && !adds) from = cross(t, IN, from, bytes);
-    from = communicate(t, from, calls_ns(t, op, item));
-    uint64_t alone_ns = sum_alone_ns(t, op, item);
-    if (alone_ns) from = take(from, &t->inside_free, alone_ns);
+    if (host && (op->add || !op->reads) && !adds) add_lap(p, TURN_IN, bytes);
+    add_call(p, calls_ns(t, op, item));
+    add_lap(p, TURN_SUM, sum_alone_ns(t, op, item));
     if (executor_norm_apart(&t->e.shape, op, adds))
-        from = take(from, &t->norm_free, speeds_ns(bytes, t->speeds.device_bytes_per_s));
-    if (host) from = cross(t, OUT, from, bytes);
-    if (!adds) return from;
-    return host_moves(t, from, 3 * bytes); /* reads two arrays, writes one */
+        add_lap(p, TURN_NORM, speeds_ns(bytes, t->speeds.device_bytes_per_s));
+    if (host) add_lap(p, TURN_OUT, bytes);
+    if (adds) add_lap(p, TURN_HOST, 3 * bytes); /* reads two arrays, writes one */
 }
 
 /* True if the parameters cross to the host because its update reads weights: the parameters are the masters, or
@@ -247,100 +341,71 @@ static bool brings_params(const struct timeline *t, const struct operation *op,
 /* If the host updates parameters on a device, the new parameters cross to the device afterwards; if the host reads the weights,
  * they cross to the host before. If the device updates and the shard's gradient is in host memory, the gradient crosses to the
  * device. Directions are on the device. */
-static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
+static void update(struct timeline *t, const struct operation *op, uint32_t item, struct pending *p) {
+    const struct precision type = blueprint_precision_of(t->o->blueprint, op->region);
     struct chunk_range range = chunk_layout_updated(&t->e.plan->layout, op, item);
     const struct update_leg *leg = policy_leg(t->e.shape.policy, op);
-    bool directs = leg->makes == BUFFER_DIRECTION, follows = leg->takes == BUFFER_DIRECTION;
-    uint64_t moved = update_bytes(t, op, &range), ns = speeds_ns(moved, t->speeds.device_bytes_per_s),
-             from = t->now, bytes = range.count * dtype_bytes(directs ? DTYPE_F32 : p->compute);
-    bool staged = host_updates(t, &range) && op->write[0].kind != BUFFER_STATE &&
+    bool directs = leg->makes == BUFFER_DIRECTION, follows = leg->takes == BUFFER_DIRECTION,
+         host = host_updates(t, &range);
+    uint64_t moved = update_bytes(t, op, &range),
+             bytes = range.count * dtype_bytes(directs ? DTYPE_F32 : type.compute);
+    bool staged = host && op->write[0].kind != BUFFER_STATE &&
                   !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
-    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
-    if (follows && host_updates(t, &range)) from = cross(t, OUT, from, range.count * sizeof(float));
-    if (brings_params(t, op, &range)) from = cross(t, OUT, from, bytes);
+    if (follows && host) add_lap(p, TURN_OUT, range.count * sizeof(float));
+    if (brings_params(t, op, &range)) add_lap(p, TURN_OUT, bytes);
     if (range.device && leg->reads & ARRAY_GRADIENT && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
-        from = cross(t, IN, from, range.count * dtype_bytes(p->reduced));
-    if (host_updates(t, &range))
-        from = host_moves(t, from, moved);
+        add_lap(p, TURN_IN, range.count * dtype_bytes(type.reduced));
+    if (host)
+        add_lap(p, TURN_HOST, moved);
     else
-        t->busy[RESOURCE_UPDATE] += ns, from = take(from, &t->update_free, ns);
-    return staged ? cross(t, IN, from, bytes) : from;
+        add_lap(p, TURN_UPDATE, speeds_ns(moved, t->speeds.device_bytes_per_s));
+    if (staged) add_lap(p, TURN_IN, bytes);
 }
 
-static uint64_t matrices(struct timeline *t, const struct operation *op) {
-    uint64_t ns = speeds_ns((uint64_t)executor_matrix_flops(&t->e.shape, op->region, 0),
-                            speeds_matrix_flops(&t->speeds));
-    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
-    t->busy[RESOURCE_UPDATE] += ns;
-    return take(t->now, &t->update_free, ns);
-}
-
-static uint64_t transfer(struct timeline *t, uint64_t from, bool write, uint64_t bytes) {
-    uint64_t began = max64(from, t->drive.free_ns);
-    *(write ? &t->price.drive_write_bytes : &t->price.drive_read_bytes) += bytes;
-    uint64_t finish = speeds_transfer(&t->speeds, &t->drive, from, write, bytes);
-    t->busy[RESOURCE_DRIVE] += t->drive.free_ns - began;
-    if (!t->o->machine->device.shares_cores) return finish;
-    return max64(finish, take_core(t, RESOURCE_UPDATE, speeds_ns(bytes, t->speeds.device_bytes_per_s)));
+static uint64_t matrices_ns(const struct timeline *t, const struct operation *op) {
+    return speeds_ns((uint64_t)executor_matrix_flops(&t->e.shape, op->region, 0),
+                     speeds_matrix_flops(&t->speeds));
 }
 
 /* The sum of a use's micro-batches, which waited on the device, crosses to the host. */
-static uint64_t store(struct timeline *t, const struct operation *op, uint32_t item) {
-    uint64_t bytes = executor_drive_bytes(t->e.plan, op, item), finish = t->now;
+static void store(struct timeline *t, const struct operation *op, uint32_t item, struct pending *p) {
     bool held =
         t->e.plan->terms->discrete && op->object == OBJECT_GRAD && op->read[0].kind == BUFFER_GRAD_HELD;
-    if (held) finish = cross(t, OUT, t->now, chunk_layout_moved(&t->e.plan->layout, op, item).grad_used);
-    return bytes ? max64(finish, transfer(t, t->now, true, bytes)) : finish;
-}
-
-static void note(struct timeline *t, uint64_t finish_ns, bool core) {
-    if (t->pendings == t->pendings_max) {
-        uint32_t max = t->pendings_max ? 2 * t->pendings_max : 256;
-        struct pending *more = realloc(t->pending, max * sizeof *more);
-        if (!more) {
-            t->failed = true;
-            return;
-        }
-        t->pending = more;
-        t->pendings_max = max;
-    }
-    t->pending[t->pendings++] = (struct pending){t->tickets, finish_ns, core};
+    if (held) add_lap(p, TURN_OUT, chunk_layout_moved(&t->e.plan->layout, op, item).grad_used);
+    add_lap(p, TURN_WRITE, executor_drive_bytes(t->e.plan, op, item));
 }
 
 static void start(void *user, const struct operation *op, uint32_t item, uint64_t *out_ticket) {
     struct timeline *t = user;
-    uint64_t finish = t->now;
-    bool core = t->o->machine->device.shares_cores;
+    struct pending p = {.core = t->o->machine->device.shares_cores};
     switch ((enum operation_kind)op->kind) {
     case OP_GATHER:
-        finish = gather(t, op, item);
+        gather(t, op, item, &p);
         break;
     case OP_REDUCE:
-        finish = reduce(t, op, item);
+        reduce(t, op, item, &p);
         break;
     case OP_UPDATE:
-        finish = update(t, op, item);
+        update(t, op, item, &p);
         break;
     case OP_MATRIX:
-        finish = matrices(t, op);
+        add_lap(&p, TURN_UPDATE, matrices_ns(t, op));
         break;
     case OP_FETCH:
-        finish = transfer(t, t->now, false, executor_drive_bytes(t->e.plan, op, item));
-        core = false;
+        add_lap(&p, TURN_READ, executor_drive_bytes(t->e.plan, op, item));
+        p.core = false;
         break;
     case OP_STORE:
-        finish = store(t, op, item);
-        core = false;
+        store(t, op, item, &p);
+        p.core = false;
         break;
     case OP_AGREE:
-        finish = communicate(t, t->now, agreement_ns(t));
+        add_call(&p, agreement_ns(t));
         break;
     default: /* releases take no time; copies and clears take little */
         break;
     }
-    *out_ticket = ++t->tickets;
-    if (finish > t->now) note(t, finish, core);
+    *out_ticket = post(t, &p);
 }
 
 static bool done(void *user, uint64_t ticket) {
@@ -369,7 +434,7 @@ static bool advance(struct timeline *t, uint64_t limit) {
     if (next == UINT64_MAX) return false;
     t->now = max64(t->now, next);
     for (uint32_t i = 0; i < t->pendings;)
-        if (t->pending[i].finish_ns <= t->now)
+        if (!go_on(t, &t->pending[i]))
             t->pending[i] = t->pending[--t->pendings];
         else
             i++;
@@ -399,10 +464,10 @@ static zero_status compute(struct timeline *t, uint64_t ns) {
     return status;
 }
 
-static zero_status wait_until(struct timeline *t, uint64_t ns) {
+static zero_status wait_for(struct timeline *t, uint64_t ticket) {
     zero_status status = ZERO_OK;
-    while (!status && t->now < ns) {
-        advance(t, ns);
+    while (!status && !done(t, ticket)) {
+        advance(t, UINT64_MAX);
         status = poll_all(t);
     }
     return status;
@@ -410,13 +475,17 @@ static zero_status wait_until(struct timeline *t, uint64_t ns) {
 
 /* What a use needs comes from the drive, from the host, or from the drive by way of the host; and leaves as it came. */
 static uint64_t bring(struct timeline *t, const struct pass_use *use) {
-    uint64_t at = use->fetches ? transfer(t, t->now, false, t->o->checkpoint_bytes) : t->now;
-    return use->enters ? cross(t, IN, at, use->enters * t->o->stream_bytes) : at;
+    struct pending p = {0};
+    if (use->fetches) add_lap(&p, TURN_READ, t->o->checkpoint_bytes);
+    add_lap(&p, TURN_IN, use->enters * t->o->stream_bytes);
+    return post(t, &p);
 }
 
 static uint64_t send(struct timeline *t, const struct pass_use *use) {
-    uint64_t at = use->leaves ? cross(t, OUT, t->now, use->leaves * t->o->stream_bytes) : t->now;
-    return use->stores ? transfer(t, at, true, t->o->checkpoint_bytes) : at;
+    struct pending p = {0};
+    add_lap(&p, TURN_OUT, use->leaves * t->o->stream_bytes);
+    if (use->stores) add_lap(&p, TURN_WRITE, t->o->checkpoint_bytes);
+    return post(t, &p);
 }
 
 static bool needs(const struct pass_use *use) { return use->fetches || use->enters; }
@@ -426,7 +495,7 @@ static void bring_ahead(struct timeline *t, uint32_t from) {
     const struct pass *pass = t->o->pass;
     while (from < pass->uses && !needs(&pass->use[from])) from++;
     t->ahead = from < pass->uses;
-    if (t->ahead) t->fetch_ns = bring(t, &pass->use[from]);
+    if (t->ahead) t->fetched = bring(t, &pass->use[from]);
 }
 
 /* With checkpoints on the drive or the host, a use waits for what it needs, which was brought ahead; and for what the one before left,
@@ -438,13 +507,13 @@ static zero_status use(struct timeline *t) {
     if (use->position == 0 && !t->loop.within) t->ahead = false;
     if (!t->ahead && (needs(use) || use->position >= t->loop.forwards)) bring_ahead(t, t->loop.use);
     if (needs(use)) {
-        status = wait_until(t, t->fetch_ns);
+        status = wait_for(t, t->fetched);
         bring_ahead(t, t->loop.use + !again);
     }
     if (!status) status = compute(t, use->compute_ns);
     if (status || !(use->stores || use->leaves)) return status;
-    status = wait_until(t, t->store_ns);
-    t->store_ns = send(t, use);
+    status = wait_for(t, t->stored);
+    t->stored = send(t, use);
     return status;
 }
 

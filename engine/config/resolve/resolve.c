@@ -178,11 +178,19 @@ static zero_status check_by_program(struct config *c, struct zero_error *error) 
         vertical ? "zero_optimization.micro_order \"vertical\"" : "zero_optimization.update_in_backward");
 }
 
+/* A forward's part of a pass with recomputation. Of updates that take as long as a pass (or less, but longer than its backward), this
+ * share has room under the forward, and the others under the backward, however fast the machine is. */
+#define WAITING_SHARE 0.25
+
 /* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. A shadow keeps the values
  * before the update. */
 static zero_status check_updates(struct config *c, struct zero_error *error) {
-    static const char path[] = "zero_optimization.update_in_backward";
+    static const char path[] = "zero_optimization.update_in_backward",
+                      share[] = "zero_optimization.update_in_forward";
     bool window = c->terms.update_in_backward && !c->nvme_shadow;
+    c->chooses_waiting = !config_written(c, share);
+    if (c->chooses_waiting)
+        c->terms.waiting_share = window && c->optimizer_tier != TIER_DEVICE ? WAITING_SHARE : 0;
     if (c->terms.waiting_share > 0 && !window)
         return error_set(error, ZERO_E_CONFIG,
                          "zero_optimization.update_in_forward: updates wait for the next forward only beside "

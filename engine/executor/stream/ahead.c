@@ -11,7 +11,9 @@
  * were emitted before the one that it is given. Where comm has one order of calls, as NCCL, the gathers and reductions of all streams
  * are posted in the order of emission, too (collective_turn).
  *
- * An operation that involves the host, a drive or a copy from host memory waits until the operations that it needs are done. */
+ * Parameters come from the host's memory on the stream of copies into the device, behind the memory's last use there; reduced gradients
+ * leave on the stream out of it. An operation that involves the host's processor or a drive waits until the operations that it needs are
+ * done, and those that need it wait for it. So a gather runs ahead except where the host has still to update the parameters. */
 #include "engine/executor/stream/stream.h"
 
 /* The stream on which the first steps of an operation are queued. A release has no work: it passes the order on. */
@@ -25,25 +27,46 @@ static uint8_t stream_of(const struct operation *op) {
     return 1u << (op->stream == STREAM_REDUCE ? DEVICE_REDUCE : DEVICE_COMPUTE);
 }
 
-/* The release of a gradient whose reduction takes the shard to the host's memory: it waits in flight, so that the next reduction need
- * not wait for that copy (progress.c). */
+/* The release of a gradient whose reduction takes the shard to the host's memory: the next reduction need not wait for that copy. So the
+ * release follows it on its stream, or, after a reduction that does not run ahead, waits in flight (progress.c). */
 static bool follows_crossing(const struct executor *e, const struct operation *op) {
     return op->kind == OP_RELEASE && op->object == OBJECT_GRAD &&
            !e->o.plan->layout.region[op->region].held && crosses(e, executor_grad_shard(e, op->region));
 }
 
+static uint8_t follow(const struct executor *e, const struct operation *op) {
+    const struct timeline *line = &e->stream[op->stream];
+    const struct task *before = &line->task[(line->tasks_emitted - 1) & line->task_mask];
+    return line->tasks_emitted && before->ahead ? 1u << DEVICE_OUT : 0;
+}
+
+static bool cross(const struct executor *e, const uint32_t *buffer, uint8_t count) {
+    bool any = false;
+    for (uint8_t i = 0; i < count; i++) any |= crosses(e, buffer_address(e, buffer[i]));
+    return any;
+}
+
+/* The stream on which a gather brings what it gathers. What a reduction takes to the host's memory follows its other work. False: the
+ * host's processor or a drive takes part. */
+static bool crossing_streams(const struct executor *e, const struct task *task, uint8_t *out) {
+    const struct operation *op = &task->op;
+    bool in = cross(e, task->read, op->reads), away = cross(e, task->write, op->writes);
+    *out = in ? 1u << DEVICE_IN : 0;
+    if (in) return op->kind == OP_GATHER && op->object == OBJECT_PARAM && !away && !op->pipe.used;
+    return !away || (op->kind == OP_REDUCE && op->reads && !op->add && !op->pipe.used);
+}
+
 uint8_t ahead_streams(const struct executor *e, const struct task *task) {
     const struct operation *op = &task->op;
-    bool calls = op->kind == OP_GATHER || op->kind == OP_REDUCE, host = false;
-    if (!e->ahead) return 0;
-    for (uint8_t i = 0; i < op->reads; i++) host |= crosses(e, buffer_address(e, task->read[i]));
-    for (uint8_t i = 0; i < op->writes; i++) host |= crosses(e, buffer_address(e, task->write[i]));
-    if (host || follows_crossing(e, op)) return 0;
+    bool calls = op->kind == OP_GATHER || op->kind == OP_REDUCE;
+    uint8_t streams = 0;
+    if (!e->ahead || !crossing_streams(e, task, &streams)) return 0;
+    if (follows_crossing(e, op)) return follow(e, op);
     if (!calls) return stream_of(op);
     struct executor_round first = {0};
     struct comm_call call;
     executor_next_call(&e->o.shape, op, 0, &first, &call);
-    return stream_of(op) | comm_streams(e->o.shape.group[op->axes][op->stream], &call);
+    return streams | stream_of(op) | comm_streams(e->o.shape.group[op->axes][op->stream], &call);
 }
 
 bool ahead_possible(const struct executor *e) {

@@ -8,13 +8,20 @@ static uint64_t passed(const struct executor *e, const struct operation *op, int
     return queued ? e->stream[stream].started : e->stream[stream].retired;
 }
 
+/* The reduction has nothing left but the copy of its shard to the host's memory. */
+static bool leaves(struct executor *e, const struct item *item) {
+    bool left = true;
+    if (item->leaves && item->left) e->m.device->ops->test(e->m.device, item->left, &left, &e->error);
+    return item->leaves && left;
+}
+
 /* AGREE needs norms, and that all ranks have posted the same calls. It does not wait for copies of reduced shards to the host's memory. */
-static bool agreement_reached(const struct executor *e, const struct task *task, int stream) {
+static bool agreement_reached(struct executor *e, const struct task *task, int stream) {
     const struct timeline *line = &e->stream[stream];
     bool reached = task->op.kind == OP_AGREE;
     for (uint64_t i = line->retired; reached && i < line->started; i++) {
         const struct item *item = &line->item[i & line->item_mask];
-        reached = item->done || item->leaves || item->task->op.kind == OP_RELEASE;
+        reached = item->done || leaves(e, item) || item->task->op.kind == OP_RELEASE;
     }
     for (uint64_t i = line->tasks_started; reached && i < line->tasks_emitted; i++) {
         const struct operation *op = &line->task[i & line->task_mask].op;
@@ -24,7 +31,7 @@ static bool agreement_reached(const struct executor *e, const struct task *task,
     return reached;
 }
 
-static bool can_start(const struct executor *e, const struct task *task, uint32_t item) {
+static bool can_start(struct executor *e, const struct task *task, uint32_t item) {
     const struct operation *op = &task->op;
     for (int s = 0; s < STREAMS; s++)
         if (op->after[s] > passed(e, op, s) && !ahead_reached(e, task, s) && !agreement_reached(e, task, s))

@@ -160,6 +160,7 @@ zero_status leave_shard(struct executor *e, struct item *item) {
     item->leaves =
         last && !host_adds(e, item) && !buffer_is_ring(item->task->op.write[0].kind) &&
         e->normed[item->task->op.region]; /* else the agreement takes the norm of what has come there */
+    item->left = item->before;
     return copy(e, item, DEVICE_OUT, target, round_target(e, item), round_bytes(e, item));
 }
 

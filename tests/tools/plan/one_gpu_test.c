@@ -52,24 +52,27 @@ static void vertical_order_fits_small_cards(void) {
     CHECK(more >= streams && more < streams / 33 * 36);
 }
 
-/* With 65 k tokens a step computing hides the update. The ratio grows with the tokens, and where updates need not wait for a norm. */
+/* With 65 k tokens a step computing hides the update. The ratio grows with the tokens. Where updates need not wait for a norm they hide
+ * at 16 k, too; else a part of the state on the H200 makes the update short enough. */
 static void long_steps_hide_the_update(void) {
     static const struct one_gpu_machine machines[] = {{"h200", "16-cores", 0, false},
                                                       {"rtx4090", "desktop-128g", 0, false}};
     static const char *const models[] = {"llama-3.2-3b", "mistral-7b", "llama-3-8b"};
     for (int i = 0; i < 6; i++) {
-        struct one_gpu_pair p[3];
-        double ratio[3];
+        struct one_gpu_pair p[4];
+        double ratio[4];
         error_clear(&error);
-        for (int k = 0; k < 3; k++) {
-            CHECK_INT(one_gpu_pair(&machines[i / 3], models[i % 3], k ? 16 : 4, k < 2, &p[k], &error),
+        for (int k = 0; k < 4; k++) {
+            CHECK_INT(one_gpu_pair(&machines[i / 3], models[i % 3], k % 3 ? 16 : 4, k < 2, &p[k], &error),
                       ZERO_OK);
             ratio[k] = p[k].host.tokens_per_s / p[k].card.tokens_per_s;
             CHECK(ratio[k] < 1);
         }
-        if (!CHECK(ratio[1] >= 0.93 && ratio[0] < ratio[1] && ratio[2] >= ratio[1]))
-            fprintf(stderr, "%s on %s: %.3f, %.3f, %.3f\n", models[i % 3], machines[i / 3].device, ratio[0],
-                    ratio[1], ratio[2]);
+        double filled = p[0].filled.tokens_per_s / p[0].card.tokens_per_s;
+        CHECK(filled > ratio[0] && filled >= 0.6);
+        if (!CHECK(ratio[1] >= 0.93 && ratio[0] < ratio[1] && ratio[2] > ratio[1] - 0.001 && ratio[3] >= 0.8))
+            fprintf(stderr, "%s on %s: %.3f, %.3f, %.3f, %.3f\n", models[i % 3], machines[i / 3].device,
+                    ratio[0], ratio[1], ratio[2], ratio[3]);
     }
 }
 

@@ -8,15 +8,15 @@
 
 /* clang-format off */
 static const struct one_gpu_row rows[] = {
-    {"gpt-2.6b", "h200", "16-cores", 1024, 4, 1, true, true, 0, 4634, 2.73, 42.4,
+    {"gpt-2.6b", "h200", "16-cores", 1024, 4, 1, true, true, 4634, 2.73, 42.4,
      "RESULTS.md, 26 November 2026", "this engine, measured"},
-    {"gpt-6.7b", "h200", "16-cores", 1024, 4, 1, true, true, 0, 1681, 4.55, 106.5,
+    {"gpt-6.7b", "h200", "16-cores", 1024, 4, 1, true, true, 1681, 4.55, 106.5,
      "RESULTS.md, 26 November 2026", "this engine, measured"},
-    {"qwen3-8b", "rtx4090", "desktop-128g", 1024, 64, 1, false, false, 0, 2570, 17.8, 123.5,
+    {"qwen3-8b", "rtx4090", "desktop-128g", 1024, 64, 1, false, false, 2570, 17.8, 123.5,
      "SlideFormer's README; Megatron-LM-FL 97", "its host is not described"},
-    {"qwen2.5-7b", "rtx4090", "desktop-128g", 1024, 4, 128, true, false, 0, 1900, 0, 0,
+    {"qwen2.5-7b", "rtx4090", "desktop-128g", 1024, 4, 128, true, false, 1900, 0, 0,
      "llmq's README at 00ea1be, bf16", "its moments are bf16; its host is not described"},
-    {"qwen3-14b", "gh200", "grace", 4096, 4, 1, false, false, 0, 6400, 0, 0,
+    {"qwen3-14b", "gh200", "grace", 4096, 4, 1, false, false, 6400, 0, 0,
      "SuperOffload: up to 600 TFLOP/s", "its most, as tokens/s: 6 operations per parameter and token, and those of attention"},
 };
 
@@ -46,11 +46,10 @@ static void write_config(char out[CONFIG_BYTES], const struct one_gpu_row *r, do
              "{%s\"train_micro_batch_size_per_gpu\": %" PRIu64 ", \"gradient_accumulation_steps\": %" PRIu64
              ", \"gradient_clipping\": %d, \"bf16\": {\"enabled\": true}, \"activation_checkpointing\": "
              "{\"interval\": 1, \"cpu_checkpointing\": %s}, \"zero_optimization\": {\"stage\": 3, "
-             "\"micro_order\": \"vertical\", \"update_in_backward\": %s, \"update_in_forward\": %g, "
-             "\"offload_optimizer\": "
+             "\"micro_order\": \"vertical\", \"update_in_backward\": %s, \"offload_optimizer\": "
              "{\"masters\": \"%s\"}}}",
              budget, r->micro_batch, r->micro_steps, r->clips, r->near ? "false" : "true",
-             r->clips ? "false" : "true", r->waits, r->near ? "fp32" : "auto");
+             r->clips ? "false" : "true", r->near ? "fp32" : "auto");
 }
 
 static struct scenario scenario_of(const char *config, const struct shapes *shapes) {
@@ -64,23 +63,27 @@ static struct scenario scenario_of(const char *config, const struct shapes *shap
                              .outputs = GPT_OUTPUTS_FITTING};
 }
 
-static zero_status price_run(const struct one_gpu_row *row, zero_tier tier, struct price *out,
+/* Of the GPU's memory, the first units' state has what this budget leaves (offload/README.md). */
+#define DEVICE_SHARE 0.95
+
+/* `budget`: bytes of the GPU that state may fill, as far as there are so many; 0: all state is elsewhere. */
+static zero_status price_run(const struct one_gpu_row *row, zero_tier tier, double budget, struct price *out,
                              struct zero_error *error) {
     const struct cell cell = {.stage = 3, .optimizer = tier, .params = tier, .recompute = 1};
     const struct hardware_choice choice = {.device = row->device, .host = row->host};
     char config[CONFIG_BYTES];
-    write_config(config, row, 0);
     struct shapes shapes = shapes_named(row->model);
     shapes.context = row->sequence;
     struct scenario s = scenario_of(config, &shapes);
     s.times_always = true;
     s.checkpoints = row->near ? ZERO_DEVICE : ZERO_CPU;
     zero_status status = hardware_machine(NULL, &choice, &s.machine, error);
+    write_config(config, row, fmin(budget, DEVICE_SHARE * s.machine.device.memory_bytes));
     return status ? status : price_cell(&s, &cell, out, error);
 }
 
 zero_status one_gpu_plan(const struct one_gpu_row *row, struct price *out, struct zero_error *error) {
-    return price_run(row, ZERO_CPU, out, error);
+    return price_run(row, ZERO_CPU, 0, out, error);
 }
 
 static const char *gigabytes(double value, char out[16]) {
@@ -123,9 +126,6 @@ static const struct {
              {"l40s", {"desktop", "desktop-128g", "workstation", "workstation"}},
              {"h100-80g", {"16-cores", "16-cores", "16-cores", "16-cores"}},
              {"h200", {"16-cores", "16-cores", "16-cores", "16-cores"}}};
-
-/* Of the GPU's memory, the first units' state has what this budget leaves (offload/README.md). */
-#define DEVICE_SHARE 0.95
 
 /* All pairs of tiers of stage 3, with recomputation. */
 static const struct space tiers = {
@@ -191,14 +191,10 @@ zero_status one_gpu_pair(const struct one_gpu_machine *m, const char *model, uin
                               .micro_batch = sequences,
                               .micro_steps = 1,
                               .clips = clips};
-    zero_status status = price_run(&row, ZERO_CPU, &out->host, error);
-    for (row.waits = 0.25; !clips && row.waits < 0.75 && !status; row.waits += 0.25) {
-        struct price p;
-        status = price_run(&row, ZERO_CPU, &p, error);
-        if (!status && p.tokens_per_s > out->host.tokens_per_s) out->host = p;
-    }
-    row.near = row.clips = true, row.waits = 0;
-    return status ? status : price_run(&row, ZERO_DEVICE, &out->card, error);
+    zero_status status = price_run(&row, ZERO_CPU, 0, &out->host, error);
+    if (!status) status = price_run(&row, ZERO_CPU, ONE_GPU_BUDGET, &out->filled, error);
+    row.near = row.clips = true;
+    return status ? status : price_run(&row, ZERO_DEVICE, 0, &out->card, error);
 }
 
 static zero_status print_pair(const struct one_gpu_machine *m, const char *model, uint64_t sequences,
@@ -209,10 +205,11 @@ static zero_status print_pair(const struct one_gpu_machine *m, const char *model
         status = one_gpu_pair(m, model, sequences, clips, &pair[clips], error);
     if (status) return status;
     const struct price *card = &pair[1].card, *clipped = &pair[1].host, *backward = &pair[0].host;
-    fprintf(out, "| %s, %s | %s | %" PRIu64 " | %.0f | %.0f, %.2f | %.0f, %.2f | %.1f, %.1f |\n", m->device,
-            m->host, model, sequences * SEQUENCE, card->tokens_per_s, clipped->tokens_per_s,
+    fprintf(out, "| %s, %s | %s | %" PRIu64 " | %.0f | %.0f, %.2f | %.0f, %.2f | %.2f, %.2f | %.1f, %.1f |\n",
+            m->device, m->host, model, sequences * SEQUENCE, card->tokens_per_s, clipped->tokens_per_s,
             clipped->tokens_per_s / card->tokens_per_s, backward->tokens_per_s,
-            backward->tokens_per_s / card->tokens_per_s,
+            backward->tokens_per_s / card->tokens_per_s, pair[1].filled.tokens_per_s / card->tokens_per_s,
+            pair[0].filled.tokens_per_s / card->tokens_per_s,
             (double)clipped->tier_bytes[ZERO_CPU] / (double)clipped->parameters,
             (double)backward->tier_bytes[ZERO_CPU] / (double)backward->parameters);
     return ZERO_OK;
@@ -225,8 +222,8 @@ static zero_status print_pairs(FILE *out, struct zero_error *error) {
     zero_status status = ZERO_OK;
     fputs(
         "\n| Machine | model | tokens a step | on the card, tokens/s | state in host memory, of the card's | "
-        "unclipped, updates in the backward and the forward | host bytes a parameter "
-        "|\n|---|---|---|---|---|---|---|\n",
+        "unclipped, updates in the backward and the forward | both with 32 GiB of the card, if it has them | "
+        "host bytes a parameter |\n|---|---|---|---|---|---|---|---|\n",
         out);
     for (int i = 0; i < 2; i++)
         for (int m = 0; m < 3; m++)

@@ -18,7 +18,6 @@ struct one_gpu_row {
     uint64_t sequence, micro_batch, micro_steps;
     bool clips;                /* else updates run in the backward */
     bool near;                 /* as in the first runs: inputs of blocks stay on the GPU, masters are fp32 */
-    double waits;              /* update_in_forward */
     double per_s;              /* the source's tokens per second */
     double device_gb, host_gb; /* that it takes there; 0: unknown */
     const char *source, *why;
@@ -49,9 +48,11 @@ zero_status one_gpu_most(const struct one_gpu_machine *machine, struct one_gpu_m
                          struct zero_error *error);
 
 /* A step of `sequences` sequences of 4,096 tokens in one micro-step, wholly on the card, whether or not it has room, and with parameters and
- * state in host memory; without clipping with the best of some shares of its updates in the forward. */
+ * state in host memory; without clipping with updates in the backward and the forward. `filled`: the first units' state is on the card, as
+ * far as this budget has room. */
+#define ONE_GPU_BUDGET 0x1p35
 struct one_gpu_pair {
-    struct price card, host;
+    struct price card, host, filled;
 };
 zero_status one_gpu_pair(const struct one_gpu_machine *machine, const char *model, uint64_t sequences,
                          bool clips, struct one_gpu_pair *out, struct zero_error *error);
