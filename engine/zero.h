@@ -124,7 +124,7 @@ typedef struct zero_runtime {
     /* Not 0: no rank is started. The engine stands for one of so many ranks, for zero_engine_plan alone. */
     uint32_t plan_ranks;
     uint32_t plan_node_ranks; /* of those ranks, how many share a node; 0: all. Model ranks are adjacent */
-    int plan_processes; /* 1: those ranks are processes, whose reductions take staging memory; 0: threads */
+    int plan_processes; /* 1: those ranks are processes, with `cuda` of a GPU each; 0: threads, of one GPU */
     /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may then point to its memory. 2: there is one, and
      * without it init fails. With plan_ranks: there is a GPU. */
     int cuda;

@@ -13,10 +13,10 @@ static zero_status take_planned(const zero_runtime *runtime, struct membership *
                                 struct zero_error *error) {
     out->transport = &comm_mirror_ops;
     out->options.size = runtime->plan_ranks;
-    out->options.mirrors = runtime->plan_ranks == 1  ? &comm_self_ops
-                           : runtime->cuda           ? &comm_nccl_ops
-                           : runtime->plan_processes ? &comm_mpi_ops
-                                                     : &comm_local_ops;
+    out->options.mirrors = runtime->plan_ranks == 1   ? &comm_self_ops
+                           : !runtime->plan_processes ? &comm_local_ops
+                           : runtime->cuda            ? &comm_nccl_ops
+                                                      : &comm_mpi_ops;
     return ZERO_OK;
 }
 

@@ -213,7 +213,7 @@ zero_status price_cell(const struct scenario *s, const struct cell *cell, struct
                             .threads = 1,
                             .plan_ranks = s->ranks,
                             .plan_node_ranks = s->ranks / s->nodes,
-                            .plan_processes = s->processes,
+                            .plan_processes = s->processes || !s->machine.device.is_host,
                             .cuda = !s->machine.device.is_host};
     zero_engine *engine = zero_engine_init_with(config, &runtime);
     free(config);

@@ -194,6 +194,7 @@ static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engin
                             .threads = 1,
                             .plan_ranks = ranks,
                             .plan_node_ranks = node_ranks,
+                            .plan_processes = !job->machine.device.is_host,
                             .cuda = !job->machine.device.is_host};
     zero_engine *engine = zero_engine_init_with(text, &runtime);
     free(text);
