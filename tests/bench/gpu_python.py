@@ -36,8 +36,8 @@ def row(function):
     return function
 
 
-def say(*words):
-    print(*words, flush=True)
+def say(*words, sep=" "):
+    print(*words, sep=sep, flush=True)
 
 
 def skip(why):

@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, known: Any) -> None:
         """`known`: tensors that count nothing."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.peak = 0
+        self.now: int = 0
+        self.peak: int = 0
         self.seen = weakref.WeakSet[Any](t.untyped_storage() for t in known)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,7 +57,7 @@ def peak(
     args: Any,
     kwargs: Any,
     device: torch.device,
-    units: dict[nn.Module, Collection[nn.Parameter]],
+    units: Mapping[nn.Module, Collection[nn.Parameter]],
     held: Collection[nn.Parameter],
     dtype: torch.dtype,
     casts: bool,
@@ -74,9 +75,10 @@ def peak(
             if root:
                 copy.register_forward_pre_hook(root, with_kwargs=True)
         with mode, Live(fake.values()) as live, _torch.autograd.set_multithreading_enabled(False):
-            _loss(copy(*args, **(kwargs or {}))).backward()
-    sizes = [sum(fake[p].nbytes for p in parameters if p.requires_grad) for parameters in units.values()]
-    return live.peak + max(sizes) + sum(fake[p].nbytes for p in held if p.requires_grad)
+            _torch.autograd.backward(_loss(copy(*args, **(kwargs or {}))))
+    sizes: list[int] = [sum(fake[p].nbytes for p in parameters if p.requires_grad) for parameters in units.values()]
+    of_held: int = sum(fake[p].nbytes for p in held if p.requires_grad)
+    return live.peak + max(sizes) + of_held
 
 
 def with_margin(size: int) -> int:
