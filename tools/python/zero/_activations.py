@@ -23,8 +23,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, known: Any) -> None:
         """`known`: tensors that count nothing."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now: int = 0
-        self.peak: int = 0
+        self.now = self.peak = 0
         self.seen = weakref.WeakSet[Any](t.untyped_storage() for t in known)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,7 +73,8 @@ def peak(
             _, root = cast_inputs(copy, [m for m, of in stands_for.items() if of in units], {fake[p] for p in held})
             if root:
                 copy.register_forward_pre_hook(root, with_kwargs=True)
-        with mode, Live(fake.values()) as live, _torch.autograd.set_multithreading_enabled(False):
+        live = Live(fake.values())
+        with mode, live, _torch.autograd.set_multithreading_enabled(False):
             _torch.autograd.backward(_loss(copy(*args, **(kwargs or {}))))
     sizes: list[int] = [sum(fake[p].nbytes for p in parameters if p.requires_grad) for parameters in units.values()]
     of_held: int = sum(fake[p].nbytes for p in held if p.requires_grad)
