@@ -245,7 +245,7 @@ class Declared:
 
     def _check_place(self) -> None:
         for name, p in self.model.named_parameters():
-            if p.device.type == "cuda" and p.device not in (self.device, *self._places):
+            if p.device.type == "cuda" and p.device not in (self.device, *self._places) and p not in self._ignored:
                 raise ZeroError(
                     f"zero: parameter {name} is on {p.device} since fully_shard, whose engine is on {self.device}: move the model before it, "
                     "or give fully_shard device="
