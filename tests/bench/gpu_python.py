@@ -36,8 +36,8 @@ def row(function):
     return function
 
 
-def say(*words):
-    print(*words, flush=True)
+def say(*words, sep=" "):
+    print(*words, sep=sep, flush=True)
 
 
 def skip(why):
@@ -433,7 +433,9 @@ def speed(side, rows, offload):
 
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512", "RANK": "0", "WORLD_SIZE": "1"}
             torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if options.device == "cuda" else "gloo")
-            policies = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16), "offload_policy": CPUOffloadPolicy()}
+            policies = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
+            if offload and options.device == "cuda":  # which pins memory
+                policies["offload_policy"] = CPUOffloadPolicy()
             mesh = torch.distributed.init_device_mesh(options.device, (1,))
             for block in model.model.layers:
                 fully_shard(block, mesh=mesh, **policies)

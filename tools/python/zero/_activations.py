@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ def peak(
     args: Any,
     kwargs: Any,
     device: torch.device,
-    units: dict[nn.Module, Collection[nn.Parameter]],
+    units: Mapping[nn.Module, Collection[nn.Parameter]],
     held: Collection[nn.Parameter],
     dtype: torch.dtype,
     casts: bool,
@@ -73,10 +73,12 @@ def peak(
             _, root = cast_inputs(copy, [m for m, of in stands_for.items() if of in units], {fake[p] for p in held})
             if root:
                 copy.register_forward_pre_hook(root, with_kwargs=True)
-        with mode, Live(fake.values()) as live, _torch.autograd.set_multithreading_enabled(False):
-            _loss(copy(*args, **(kwargs or {}))).backward()
-    sizes = [sum(fake[p].nbytes for p in parameters if p.requires_grad) for parameters in units.values()]
-    return live.peak + max(sizes) + sum(fake[p].nbytes for p in held if p.requires_grad)
+        live = Live(fake.values())
+        with mode, live, _torch.autograd.set_multithreading_enabled(False):
+            _torch.autograd.backward(_loss(copy(*args, **(kwargs or {}))))
+    sizes: list[int] = [sum(fake[p].nbytes for p in parameters if p.requires_grad) for parameters in units.values()]
+    of_held: int = sum(fake[p].nbytes for p in held if p.requires_grad)
+    return live.peak + max(sizes) + of_held
 
 
 def with_margin(size: int) -> int:

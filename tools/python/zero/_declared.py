@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from zero import _abi, _gathered, _header, _units
-from zero._activations import Compared, peak, with_margin
 from zero._abi import ZeroError, lib
+from zero._activations import Compared, peak, with_margin
 from zero._cast import cast_inputs
 from zero._files import own_name
 from zero._leaf import Leaf
@@ -92,7 +92,8 @@ class Declared:
         self._trains = train
         if activations != "auto" and not isinstance(activations, int):
             raise ValueError(f'zero: activations is {activations!r}: give "auto" or a number of bytes')
-        self._activations, self._compared = activations, None
+        self._activations = activations
+        self._compared: Compared | None = None  # with the first step
         self._saving = False  # in the background, perhaps
         self._declaring = self._loading = False  # True: an exception came into it
         layers = [module for module in model.modules() if hasattr(module, "adapter_layer_names")]
@@ -233,7 +234,9 @@ class Declared:
                 raise ValueError("there is no batch: call engine.commit(...) with one")
             size = with_margin(peak(self.model, args, kwargs, self.device, units, held.values(), self.dtype, self._casts))
         except Exception as error:  # noqa: BLE001
-            logger.warning("activations are in no plan, since a step without data failed; give fully_shard activations=BYTES: %s", error)
+            logger.warning(
+                "activations are in no plan, since a step without data failed; give fully_shard activations=BYTES: %s", error
+            )
         sizes = (C.c_double * self.size)(*(size * (rank == self.rank) for rank in range(self.size)))
         for first in range(0, self.size, 64):
             part = (C.c_double * min(64, self.size - first)).from_buffer(sizes, 8 * first)
@@ -242,7 +245,7 @@ class Declared:
 
     def _check_place(self) -> None:
         for name, p in self.model.named_parameters():
-            if p.device.type == "cuda" and p.device not in (self.device, *self._places):
+            if p.device.type == "cuda" and p.device not in (self.device, *self._places) and p not in self._ignored:
                 raise ZeroError(
                     f"zero: parameter {name} is on {p.device} since fully_shard, whose engine is on {self.device}: move the model before it, "
                     "or give fully_shard device="

@@ -54,7 +54,7 @@ class FakeTensorMode(fake_tensor.FakeTensorMode):  # type: ignore[no-untyped-cal
 
     def __init__(self, **options: Any) -> None:
         """An address of a tensor without data would be 0: a kernel that a program calls with it would end the GPU's context."""
-        super().__init__(**options)  # type: ignore[no-untyped-call]
+        super().__init__(**options)
         self._allow_unsafe_data_ptr_access = False
 
 
