@@ -130,6 +130,13 @@ static void fix_brief(struct plan *plan, bool host) {
     fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, 2, bytes);
 }
 
+/* A given gradient has no bytes, but hazards need a buffer: a backward waits until the memory that was given before the last is read. */
+static void fix_given(struct plan *plan) {
+    for (uint32_t i = 0; i < plan->policy->regions; i++)
+        plan->turn_bytes[i] = plan->policy->region[i].grad_given ? ALIGN_BYTES : 0;
+    fix_in_turn(plan, BUFFER_GRAD_FULL, MEMORY_GRADIENTS, 2, plan->turn_bytes);
+}
+
 /* The placement that a reduction writes, also if the step gathers the shard back. */
 static struct placement reduced_shard(const struct region *r) {
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
@@ -177,7 +184,7 @@ static void fix_region(struct plan *plan, uint32_t i, struct states states) {
     if (r->frozen) return;
     /* If the step needs the whole gradient, the reduced gradient is gathered into the backward's buffer. */
     bool gathered = placement_equal(r->grad_step, whole);
-    if (r->grad_kept)
+    if (r->grad_kept && !r->grad_given)
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
             r->grad_lent
                 ? 0
@@ -278,6 +285,7 @@ static void fix_staging(struct plan *plan) {
 void fixed_make(struct plan *plan, const struct plan_options *o) {
     fix_brief(plan, false);
     fix_brief(plan, true);
+    fix_given(plan);
     for (uint32_t i = 0; i < o->policy->regions; i++)
         fix_region(plan, i, (struct states){o->state_count, o->states[region_other(&o->model->region[i])]});
     for (uint32_t k = 0; k < o->policy->stagings; k++)

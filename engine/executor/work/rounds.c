@@ -16,11 +16,15 @@ bool sums_replicas(const struct operation *op) { return op->summed && buffer_is_
 
 /* ---- what a reduction does with its memory ---- */
 
-/* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory. Else the message
- * takes the gradient's place. */
+bool reads_given(const struct executor_shape *o, const struct operation *op) {
+    return scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_given;
+}
+
+/* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory, and so does one that comes from
+ * memory that the host gave. Else the message takes the gradient's place. */
 bool stages_message(const struct executor_shape *o, const struct operation *op) {
     struct precision p = moved_precision(o, op);
-    return o->terms->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute);
+    return reads_given(o, op) || (o->terms->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute));
 }
 
 struct comm_call whole_call(const struct executor_shape *o, const struct operation *op, uint64_t count) {
@@ -43,7 +47,8 @@ bool stages_shard(const struct executor_shape *o, const struct operation *op) {
     bool leaves = o->host_updates && op->object == OBJECT_GRAD && !r->grad_turns &&
                   !placement_is(r->grad_step, REPLICATE, REPLICATE);
     struct precision p = precision_of(o, op->region);
-    return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute));
+    return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute) ||
+                      reads_given(o, op));
 }
 
 /* The host adds what a micro-step reduced to the sum in its own memory, so the sum need not cross to the device and back. Both add in

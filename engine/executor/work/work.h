@@ -39,6 +39,8 @@ bool sums_replicas(const struct operation *op);
 struct operation sum_of_scatter(const struct operation *op);
 
 /* True if a reduction needs staging memory for its message, or for the reduced shard. */
+/* It reads the gradient in memory that the host gave. */
+bool reads_given(const struct executor_shape *o, const struct operation *op);
 bool stages_message(const struct executor_shape *o, const struct operation *op);
 bool stages_shard(const struct executor_shape *o, const struct operation *op);
 
