@@ -72,10 +72,17 @@ static bool narrows_in_place(const struct executor_shape *o, const struct operat
 
 /* ---- rounds ---- */
 
-uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
-    uint64_t bytes = o->terms->piece_bytes ? o->terms->piece_bytes : PIECE_BYTES_DEFAULT;
+static uint64_t piece_most(const struct executor_shape *o) {
+    return o->terms->piece_bytes ? o->terms->piece_bytes : PIECE_BYTES_DEFAULT;
+}
+
+static uint64_t piece_of(uint64_t bytes, enum dtype dtype, uint32_t shares) {
     uint64_t most = bytes / shares / dtype_bytes(dtype) / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
     return most ? most : NORM_BLOCK_ELEMENTS;
+}
+
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
+    return piece_of(piece_most(o), dtype, shares);
 }
 
 /* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
@@ -89,6 +96,8 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
     if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
         return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;
+    if (reads_given(o, op) && !o->terms->discrete)
+        return piece_of(min64(ROUND_BYTES, piece_most(o)), whole_call(o, op, 0).dtype, members);
     return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
 }
 
