@@ -130,11 +130,20 @@ static void fix_brief(struct plan *plan, bool host) {
     fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, 2, bytes);
 }
 
-/* A given gradient has no bytes, but hazards need a buffer: a backward waits until the memory that was given before the last is read. */
+/* Given gradients have no bytes, but hazards need a buffer. All regions of every second unit have the same one, so that a backward waits
+ * until the gradients that were given before those of the last unit are read. */
 static void fix_given(struct plan *plan) {
+    uint32_t *fixed = plan->fixed + BUFFER_GRAD_FULL * plan->fixed_width, turn[2] = {NO_BUFFER, NO_BUFFER};
     for (uint32_t i = 0; i < plan->policy->regions; i++)
         plan->turn_bytes[i] = plan->policy->region[i].grad_given ? ALIGN_BYTES : 0;
-    fix_in_turn(plan, BUFFER_GRAD_FULL, MEMORY_GRADIENTS, 2, plan->turn_bytes);
+    find_turns(plan, 2, plan->turn_bytes);
+    for (uint32_t i = 0; i < plan->policy->regions; i++) {
+        uint32_t *buffer = &turn[plan->turn[i]];
+        if (!plan->turn_bytes[i]) continue;
+        if (*buffer == NO_BUFFER)
+            fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS, ALIGN_BYTES), *buffer = fixed[i];
+        fixed[i] = *buffer;
+    }
 }
 
 /* The placement that a reduction writes, also if the step gathers the shard back. */
