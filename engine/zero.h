@@ -310,7 +310,10 @@ enum {
     /* Where the host cuts its model (zero_runtime.model_size): other model ranks may have a parameter of the same name, or with the
      * same rows of the same tensor, and it is the same one. It counts once, on the first model rank that has it: in the norm, in
      * checkpoints and in the weights' hash. The host gives it the same gradient and the same weights on all model ranks that have it. */
-    ZERO_MODEL_REPLICATED = 16
+    ZERO_MODEL_REPLICATED = 16,
+    /* The host gives the gradient in each backward of the unit (zero_unit_give_grads, zero_param_give_grad) and writes to no slot:
+     * `grad` may not be touched. Where it can, the engine then plans no memory for the whole gradient (zero_unit_reads_given). */
+    ZERO_GIVES_GRAD = 32
 };
 
 /* A piece of a parameter in the host program's own memory: for trainers that keep, say, all layers of a kind in one array. */
@@ -323,7 +326,8 @@ typedef struct zero_param {
     size_t struct_size;
     const char *name; /* unique in the engine, UTF-8 of any length; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
-    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD, ZERO_KEEP_FP32, ZERO_MODEL_REPLICATED */
+    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD, ZERO_KEEP_FP32, ZERO_MODEL_REPLICATED,
+                       * ZERO_GIVES_GRAD */
     /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
      * gathers the earlier unit too, and the gradients of both uses add up. */
     const char *tied_to;
@@ -694,14 +698,19 @@ zero_status zero_backward_end(zero_unit *unit);
 zero_status zero_unit_next_micro(zero_unit *unit);
 
 /* Between backward_begin and backward_end of the parameter's unit: gives a gradient that was computed elsewhere, instead of
- * writing to the slot's grad. `grad`: all elements, of type zero_param_dtype. The CPU reads it before the call returns; a GPU reads
- * it in the order of the host's stream, from GPU memory or page-locked memory. Local. */
+ * writing to the slot's grad. `grad`: all elements, of type zero_param_dtype. The CPU reads it before the call returns, but for
+ * zero_unit_reads_given; a GPU reads it in the order of the host's stream, from GPU memory or page-locked memory. Local. */
 zero_status zero_param_give_grad(zero_handle *param, const void *grad);
 
 /* The same for all parameters of a unit, on all threads of the rank. `grads`: one address for each parameter, in the order in which
  * they were added. NULL: nothing is given; the gradient is zero if nothing else adds to it. The entry of a frozen parameter is not
  * read; that of a parameter with spans is NULL. Local. */
 zero_status zero_unit_give_grads(zero_unit *unit, const void *const *grads);
+
+/* 1: the engine reads gradients that are given to this unit (ZERO_GIVES_GRAD) while it reduces them, after zero_backward_end. The host
+ * then keeps the memory as it is until a step has returned, or the second zero_backward_begin that follows of a unit with this answer;
+ * what the host enqueues on its stream from then on may write there. 0: as zero_param_give_grad says. After commit. Local. */
+int zero_unit_reads_given(const zero_unit *unit);
 
 typedef struct zero_step_info {
     size_t struct_size;

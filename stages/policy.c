@@ -14,7 +14,9 @@ static void resolve(const struct policy *p, struct region *r) {
     bool stays_partial = placement_is(r->grad_between, PARTIAL, PARTIAL);
     bool accumulates_whole = stays_partial && policy_passes(p) > 1;
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    r->grad_kept = gathered || accumulates_whole || (p->free_order && !p->bound) || r->grad_lent;
+    r->grad_given &= !gathered && !accumulates_whole && !p->free_order && !p->vertical;
+    r->grad_kept =
+        gathered || accumulates_whole || (p->free_order && !p->bound) || r->grad_lent || r->grad_given;
     bool alone = p->mesh[AXIS_SHARD] * p->mesh[AXIS_REPLICATE] == 1;
     /* Within a bound a gradient may be reduced several times, and the sums add up outside of the backward's buffer. */
     r->grad_in_place =

@@ -67,6 +67,9 @@ struct region {
     uint64_t elements;          /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
+    /* The host gives the gradient in memory of its own, which the region's reduction reads. Cleared by policy_open where the gradient is
+     * whole for longer than one use. */
+    bool grad_given;
     /* The bytes of memory that the region takes while it is gathered; its whole gradient takes the same. Used with
      * policy.bound. */
     uint64_t bytes;
@@ -75,9 +78,9 @@ struct region {
     struct placement state, grad_between, grad_step, rest, between;
     bool grad_kept;     /* the buffer of the full gradient lives from step to step */
     bool grad_in_place; /* the gradient is reduced into this rank's part of that buffer */
-    bool grad_turns;    /* micro-batches of a use write to two buffers in turn; of a region that one use has */
-    bool grad_brief;    /* the reduced shard lives for one use, so that regions take turns in its memory */
-    bool waits;         /* its update waits for the next forward */
+    bool grad_turns; /* micro-batches of a use write to two buffers in turn; of a region that one use has */
+    bool grad_brief; /* the reduced shard lives for one use, so that regions take turns in its memory */
+    bool waits;      /* its update waits for the next forward */
     /* Of entry k, below policy.refreshes: the k-th trained region, in the order of first use. */
     uint16_t kth_trained;
 

@@ -5,6 +5,8 @@
 
 #include "engine/api/engine.h"
 #include "engine/api/inside.h"
+#include "engine/base/clock.h"
+#include "engine/base/system/numa.h"
 #include "engine/loop/slots.h"
 #include "engine/state/background_save.h"
 #include "engine/state/get_put.h"
@@ -48,6 +50,22 @@ static zero_status weights_are_there(zero_engine *e) {
     return run_weights_written(&e->run);
 }
 
+/* What the start of a run takes on a GPU with host memory beside it. */
+static void log_start(const zero_engine *e, double fill_s) {
+    const struct device *device = e->run.device;
+    struct tier *host = e->run.tier[TIER_CPU];
+    const void *memory = e->run.discrete && host ? host->ops->address(host) : NULL;
+    uint64_t bytes = plan_extent_bytes(&e->blueprint.plan, TIER_CPU);
+    if (!memory || !bytes || !e->ranks.log.write) return;
+    log_line(
+        &e->ranks.log, ZERO_LOG_INFO,
+        "start: %.2f GiB of host memory touched in %.1f s (%.0f %% of it in huge pages) and registered with "
+        "the GPU in %.1f s; weights filled in %.1f s",
+        (double)bytes / (1 << 30), (double)device->touched_ns * 1e-9,
+        100.0 * (double)numa_huge_bytes(memory, bytes) / (double)bytes, (double)device->registered_ns * 1e-9,
+        fill_s);
+}
+
 zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     zero_status status = engine_check_steps(e, "zero_engine_fill");
     if (status) return status;
@@ -55,8 +73,10 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     if (!status) status = shadow_check_overwriting(&e->state, "zero_engine_fill");
     if (!status) status = pass_settle(&e->pass);
     if (!status) status = shadow_forget(&e->state);
+    uint64_t began = clock_now_ns();
     if (!status) status = fill_all(&e->state, fill, user);
     if (status) return status;
+    log_start(e, (double)(clock_now_ns() - began) * 1e-9);
     training_restart(&e->training);
     shadow_written(&e->state);
     return weights_are_there(e);

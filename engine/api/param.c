@@ -96,6 +96,14 @@ zero_status zero_unit_give_grads(zero_unit *unit, const void *const *grads) {
     return pass_give_gradients(&unit->engine->pass, unit, grads, "zero_unit_give_grads");
 }
 
+int zero_unit_reads_given(const zero_unit *unit) {
+    if (!unit_given(unit, "zero_unit_reads_given") || unit->engine->pass.phase == PHASE_DECLARING) return 0;
+    const struct model *m = &unit->engine->model;
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
+        if (unit->engine->blueprint.regions[m->param[i].region].grad_given) return 1;
+    return 0;
+}
+
 /* ---- elements of weights and states: collective ---- */
 
 /* Gradients exist before zero_engine_step, everything else always. */

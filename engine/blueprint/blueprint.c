@@ -33,14 +33,20 @@ static bool collects_grads(const struct blueprint *b, const struct model_region 
     return !b->o.model->free_order && (b->terms.micro_steps == 1 || adds);
 }
 
+static bool sends_as_is(const struct blueprint *b, uint32_t region) {
+    const struct terms *t = &b->terms;
+    struct precision precision = blueprint_precision_of(b, region);
+    return precision.message == precision.compute && !t->gradient_factor && !t->gradient_code &&
+           !t->native_reduction;
+}
+
 /* The reduction may read the gradient in the program's arrays: it needs no other type, and the step does not return
  * before it has used the gradient. */
 static bool lends_grads(const struct blueprint *b, uint32_t region) {
     const struct terms *t = &b->terms;
     const struct model_region *r = &b->o.model->region[region];
     struct precision precision = blueprint_precision_of(b, region);
-    bool as_is = precision.message == precision.compute && precision.reduced == precision.compute &&
-                 !t->gradient_factor && !t->gradient_code && !t->native_reduction;
+    bool as_is = sends_as_is(b, region) && precision.reduced == precision.compute;
     bool settles = t->state_tier != TIER_NVME && !t->shadow, plain = t->mesh[AXIS_REPLICATE] == 1;
     return b->regions[region].lent && !b->regions[region].frozen && r->lends_grads && collects_grads(b, r) &&
            as_is && settles && plain;
@@ -66,6 +72,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].grad_widens = precision_widens(&precision);
         b->regions[i].lent = lends_params(b, i);
         b->regions[i].grad_lent = lends_grads(b, i);
+        b->regions[i].grad_given = m->region[i].gives && !b->regions[i].frozen && sends_as_is(b, i);
     }
     b->policy = (struct policy){.stage = t->stage,
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},

@@ -172,6 +172,7 @@ struct device { /* the head of every implementation's own struct */
     uint64_t newest[DEVICE_STREAMS]; /* by stream: the newest ticket; 0: none */
     /* By kind: bytes now held through `allocate` and `reserve`, whole pages: what the report measures. */
     uint64_t allocated[2];
+    uint64_t touched_ns, registered_ns; /* DEVICE_PINNED: what that took, of all memory so far */
 };
 
 enum device_kind { DEVICE_HOST, DEVICE_SIM, DEVICE_CUDA, DEVICE_KINDS };

@@ -225,6 +225,8 @@ zero_status await_ticket(struct executor *e, uint8_t streams, uint64_t ticket);
 /* Start work or a copy; the item awaits it. */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
                    enum device_stream stream, const void *argument, struct device_work *work);
+zero_status clear_memory(struct executor *e, struct item *item, enum device_stream stream, void *memory,
+                         uint64_t bytes);
 zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
                  const void *source, uint64_t bytes);
 

@@ -31,6 +31,14 @@ zero_status submit(struct executor *e, struct item *item, const struct kernel *k
     return status ? status : e->m.device->ops->submit(e->m.device, work, &item->ticket, &e->error);
 }
 
+zero_status clear_memory(struct executor *e, struct item *item, enum device_stream stream, void *memory,
+                         uint64_t bytes) {
+    item->awaits = AWAITS_DEVICE;
+    zero_status status = await_ticket(e, (uint8_t)(1u << stream), item->before);
+    return status ? status
+                  : e->m.device->ops->clear(e->m.device, stream, memory, bytes, &item->ticket, &e->error);
+}
+
 zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
                  const void *source, uint64_t bytes) {
     item->awaits = AWAITS_DEVICE;

@@ -405,7 +405,8 @@ struct given {
 static struct gradient_take_argument given_gradient(const void *user, uint32_t i) {
     const struct given *g = user;
     const struct model_param *p = &g->param[i];
-    bool none = g->pass->blueprint->regions[p->region].frozen || p->spans;
+    const struct region *r = &g->pass->blueprint->regions[p->region];
+    bool none = r->frozen || p->spans || r->grad_given;
     return (struct gradient_take_argument){
         .sum = none ? NULL : slots_gradient(g->pass, p),
         .gradient = g->gradients[i],
@@ -426,6 +427,12 @@ static zero_status check_giving(const struct pass *pass, const struct zero_unit 
                   unit->held ? "a unit: \"" : "\"", unit->name, unit->held ? "\" is held" : "\"");
 }
 
+/* The reduction of a region may read it where it is. */
+static void note_given(const struct pass *pass, const struct model_param *p, const void *gradient) {
+    if (pass->blueprint->regions[p->region].grad_given)
+        lent_give(&pass->model->region[p->region], p->offset, gradient);
+}
+
 static zero_status check_span(const struct model_param *p, const void *gradient, const char *what) {
     if (!p->spans || !gradient || p->flags & ZERO_FROZEN) return ZERO_OK;
     return refuse(ZERO_E_ARGUMENT,
@@ -440,6 +447,7 @@ zero_status pass_give_gradient(struct pass *pass, const struct model_param *p, c
     if (status) return status;
     if (pass->blueprint->regions[p->region].frozen || !gradient)
         return refuse(ZERO_E_ARGUMENT, "%s: parameter \"%s\" is frozen, or grad is NULL", what, p->name);
+    note_given(pass, p, gradient);
     struct given given = {pass, p, &gradient};
     host_stream_take_gradients(pass->run, given_gradient, &given, 1, pass->threads);
     return ZERO_OK;
@@ -455,6 +463,7 @@ zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit,
     zero_status status = check_giving(pass, unit, what);
     for (uint32_t i = 0; i < unit->params && !status; i++) status = check_span(&first[i], gradients[i], what);
     if (status) return status;
+    for (uint32_t i = 0; i < unit->params; i++) note_given(pass, &first[i], gradients[i]);
     struct given given = {pass, first, gradients};
     host_stream_take_gradients(pass->run, given_gradient, &given, unit->params, pass->threads);
     return ZERO_OK;

@@ -21,6 +21,10 @@ static struct buffer_ref whole_gradient(const struct pass *pass, uint32_t region
                                (uint16_t)region};
 }
 
+static bool grad_given(const struct pass *pass, uint32_t region) {
+    return pass->blueprint->regions[region].grad_given;
+}
+
 static void clear_spans(struct pass *pass, const struct model_param *p) {
     borrowed_clear_gradients(pass->run, slots_dtype(pass, p), p);
 }
@@ -52,6 +56,9 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
         start_lent(pass, r);
         return;
     }
+    for (uint32_t i = 0; i < r->params && grad_given(pass, region); i++)
+        lent_give(&pass->model->region[region], pass->model->param[r->param[i]].offset, NULL);
+    if (grad_given(pass, region)) return;
     uint8_t *grad = executor_address(pass->run->executor, whole_gradient(pass, region));
     uint64_t begin = 0, /* the first element that is cleared next */
         bytes = dtype_bytes(blueprint_precision_of(pass->blueprint, region).compute);
@@ -81,6 +88,7 @@ static void *param_address(const struct pass *pass, const struct model_param *p)
 }
 
 void *slots_gradient(const struct pass *pass, const struct model_param *p) {
+    if (grad_given(pass, p->region)) return NULL;
     return address_in(pass, p, BUFFER_GRAD_FULL,
                       executor_address(pass->run->executor, whole_gradient(pass, p->region)));
 }

@@ -3,6 +3,7 @@
 #define ZERO_ENGINE_LOOP_SLOTS_H
 
 #include "engine/loop/pass.h"
+#include "engine/model/lent.h"
 #include "engine/model/model.h"
 #include "engine/run/run.h"
 #include "kernels/gradients.h"

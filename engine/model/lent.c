@@ -28,7 +28,12 @@ void *lent_at(const struct model_region *r, enum lent_array array, uint64_t byte
                    : next < r->pieces ? r->piece[next].first
                                       : UINT64_MAX;
     *out_count = end - at;
-    return inside ? (uint8_t *)piece->array[array] + (at - piece->first) * bytes : NULL;
+    return inside && piece->array[array] ? (uint8_t *)piece->array[array] + (at - piece->first) * bytes
+                                         : NULL;
+}
+
+void lent_give(struct model_region *r, uint64_t at, const void *gradient) {
+    r->piece[begun(r, at) - 1].array[LENT_GRADS] = (void *)gradient;
 }
 
 void lent_read(const struct model_region *r, enum lent_array array, uint64_t bytes, uint64_t first,
@@ -66,6 +71,15 @@ static bool needs_address(const struct model_param *p) {
 static bool allows(const struct model *m, uint32_t i) {
     const struct model_param *p = &m->param[i], *owner = &m->param[p->owner];
     return owner->spans && (!needs_address(p) || owner->span_count == 1);
+}
+
+static bool gives(const struct model *m, const struct model_region *r) {
+    bool all = !m->unit[r->unit]->held;
+    for (uint32_t i = 0; i < r->params; i++) {
+        const struct model_param *p = &m->param[r->param[i]];
+        all &= p->flags & ZERO_GIVES_GRAD && !p->last_tied && !p->spans;
+    }
+    return all;
 }
 
 /* Whether a tied parameter's gradient is in the owner's memory, however the spans cut it. */
@@ -161,12 +175,13 @@ static zero_status check_overlaps(struct model *m, struct zero_error *error) {
 
 static zero_status list_region(struct model *m, struct model_region *r, struct zero_error *error) {
     uint32_t pieces = 0;
-    for (uint32_t i = 0; i < r->params; i++) pieces += m->param[r->param[i]].span_count;
+    for (uint32_t i = 0; i < r->params; i++) pieces += r->gives ? 1 : m->param[r->param[i]].span_count;
     r->piece = calloc(pieces, sizeof *r->piece);
     if (!r->piece) return error_set(error, ZERO_E_MEMORY, "no memory for the list of %u spans", pieces);
     for (uint32_t i = 0; i < r->params; i++) {
         const struct model_param *p = &m->param[r->param[i]];
         uint64_t at = p->offset;
+        if (r->gives) r->piece[r->pieces++] = (struct lent_piece){.first = at, .count = p->count};
         for (uint32_t k = 0; k < p->span_count; at += p->spans[k++].count)
             if (p->spans[k].count)
                 r->piece[r->pieces++] =
@@ -179,8 +194,10 @@ zero_status lent_list(struct model *m, struct zero_error *error) {
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < m->regions; i++) m->region[i].lends = true;
     for (uint32_t i = 0; i < m->params; i++) m->region[m->param[i].region].lends &= allows(m, i);
-    for (uint32_t i = 0; i < m->regions && !status; i++)
-        if (m->region[i].lends) status = list_region(m, &m->region[i], error);
+    for (uint32_t i = 0; i < m->regions && !status; i++) {
+        m->region[i].gives = gives(m, &m->region[i]);
+        if (m->region[i].lends || m->region[i].gives) status = list_region(m, &m->region[i], error);
+    }
     for (uint32_t i = 0; i < m->regions; i++) m->region[i].lends_grads = m->region[i].lends;
     for (uint32_t i = 0; i < m->params && !status; i++) {
         const struct model_param *p = &m->param[i];

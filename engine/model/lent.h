@@ -20,7 +20,10 @@ struct lent_piece {
  * gradients of another unit are in it. ZERO_E_ARGUMENT: spans overlap. */
 zero_status lent_list(struct model *model, struct zero_error *error);
 
-/* The address of element `at`, of `bytes`; NULL: in a gap. *out_count: elements from there to the end of the piece or the gap. */
+/* The gradient of the parameter at offset `at` of a region whose host gives them. NULL: zeros. */
+void lent_give(struct model_region *region, uint64_t at, const void *gradient);
+
+/* The address of element `at`, of `bytes`; NULL: zeros, as in a gap. *out_count: elements from there to the end of the piece or the gap. */
 void *lent_at(const struct model_region *region, enum lent_array array, uint64_t bytes, uint64_t at,
               uint64_t *out_count);
 

@@ -10,8 +10,11 @@
 #include "engine/model/lent.h"
 #include "engine/model/tensor.h"
 
-/* Flags of a host. */
-enum { PARAM_FLAGS = ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD | ZERO_KEEP_FP32 | ZERO_MODEL_REPLICATED };
+/* Flags of a host. Those of passes say nothing of what is stored. */
+enum {
+    PASS_FLAGS = ZERO_ADDS_GRAD | ZERO_GIVES_GRAD,
+    PARAM_FLAGS = ZERO_FROZEN | ZERO_NO_DECAY | ZERO_KEEP_FP32 | ZERO_MODEL_REPLICATED | PASS_FLAGS
+};
 
 /* The identity of a parameter in the weights' hash; the finalizer is that of MurmurHash3 (Appleby). */
 static uint64_t hash_name(const char *name) {
@@ -27,7 +30,7 @@ uint64_t model_layout_hash(const struct model *m) {
         h = hash_string(hash_string(h, m->unit[p->unit]->name), p->name);
         if (p->tensor != p->name) h = hash_string(h, p->tensor);
         if (p->tensor_rows) h = hash_bytes(h, &p->tensor_first, sizeof p->tensor_first);
-        uint32_t flags = p->flags & ~(uint32_t)ZERO_ADDS_GRAD; /* which says nothing of what is stored */
+        uint32_t flags = p->flags & ~(uint32_t)PASS_FLAGS;
         h = hash_bytes(hash_bytes(h, p->shape, p->dims * sizeof *p->shape), &flags, sizeof flags);
         h = hash_bytes(hash_bytes(h, &p->dims, sizeof p->dims), &p->owner, sizeof p->owner);
     }
@@ -37,7 +40,10 @@ uint64_t model_layout_hash(const struct model *m) {
 uint64_t model_hash(const struct model *m) {
     uint64_t h = model_layout_hash(m);
     for (uint32_t i = 0; i < m->params; i++)
-        if (m->param[i].flags & ZERO_ADDS_GRAD) h = hash_bytes(h, &i, sizeof i);
+        if (m->param[i].flags & PASS_FLAGS) {
+            uint32_t words[2] = {i, m->param[i].flags & PASS_FLAGS};
+            h = hash_bytes(h, words, sizeof words);
+        }
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->segment_first != i)
             h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);

@@ -70,8 +70,8 @@ struct model_region {
     uint32_t *param;   /* indices of its parameters, ascending by offset */
     uint32_t params;
     /* Of lent.h. `lends`: the region can rest in the host's memory, in these pieces, ascending; owned. `lends_grads`: its gradient
-     * can, too. */
-    bool lends, lends_grads;
+     * can, too. `gives`: the host gives all gradients, in one use; the pieces have the addresses of the present one. */
+    bool lends, lends_grads, gives;
     struct lent_piece *piece;
     uint32_t pieces;
 };

@@ -130,6 +130,22 @@ static void fix_brief(struct plan *plan, bool host) {
     fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, 2, bytes);
 }
 
+/* Given gradients have no bytes, but hazards need a buffer. All regions of every second unit have the same one, so that a backward waits
+ * until the gradients that were given before those of the last unit are read. */
+static void fix_given(struct plan *plan) {
+    uint32_t *fixed = plan->fixed + BUFFER_GRAD_FULL * plan->fixed_width, turn[2] = {NO_BUFFER, NO_BUFFER};
+    for (uint32_t i = 0; i < plan->policy->regions; i++)
+        plan->turn_bytes[i] = plan->policy->region[i].grad_given ? ALIGN_BYTES : 0;
+    find_turns(plan, 2, plan->turn_bytes);
+    for (uint32_t i = 0; i < plan->policy->regions; i++) {
+        uint32_t *buffer = &turn[plan->turn[i]];
+        if (!plan->turn_bytes[i]) continue;
+        if (*buffer == NO_BUFFER)
+            fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS, ALIGN_BYTES), *buffer = fixed[i];
+        fixed[i] = *buffer;
+    }
+}
+
 /* The placement that a reduction writes, also if the step gathers the shard back. */
 static struct placement reduced_shard(const struct region *r) {
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
@@ -177,7 +193,7 @@ static void fix_region(struct plan *plan, uint32_t i, struct states states) {
     if (r->frozen) return;
     /* If the step needs the whole gradient, the reduced gradient is gathered into the backward's buffer. */
     bool gathered = placement_equal(r->grad_step, whole);
-    if (r->grad_kept)
+    if (r->grad_kept && !r->grad_given)
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
             r->grad_lent
                 ? 0
@@ -278,6 +294,7 @@ static void fix_staging(struct plan *plan) {
 void fixed_make(struct plan *plan, const struct plan_options *o) {
     fix_brief(plan, false);
     fix_brief(plan, true);
+    fix_given(plan);
     for (uint32_t i = 0; i < o->policy->regions; i++)
         fix_region(plan, i, (struct states){o->state_count, o->states[region_other(&o->model->region[i])]});
     for (uint32_t k = 0; k < o->policy->stagings; k++)

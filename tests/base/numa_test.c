@@ -60,9 +60,27 @@ static void touches_all(void) {
     munmap(memory, BYTES);
 }
 
+/* What the system grants is its own choice: whole huge pages, none where they are forbidden, and those of other memory do not count. */
+static void counts_huge_pages(void) {
+    enum { HUGE = 2 << 20, ALL = 8 * HUGE };
+    uint8_t *memory = mmap(NULL, 3 * ALL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!CHECK(memory != MAP_FAILED)) return;
+    uint8_t *forbidden = memory + (HUGE - (uintptr_t)memory % HUGE) % HUGE, *asked = forbidden + ALL;
+    madvise(forbidden, ALL, MADV_NOHUGEPAGE);
+    bool granted = madvise(asked, ALL, MADV_HUGEPAGE) == 0;
+    numa_touch(forbidden, 2 * ALL, -1);
+    uint64_t huge = numa_huge_bytes(asked, ALL);
+    CHECK_INT(numa_huge_bytes(forbidden, ALL), 0);
+    CHECK_INT(huge % HUGE, 0);
+    CHECK_INT(numa_huge_bytes(memory, 3 * ALL), huge);
+    if (granted && !huge) fprintf(stderr, "the system grants no huge pages here\n");
+    munmap(memory, 3 * ALL);
+}
+
 int main(void) {
     nothing_is_done();
     binds_inside();
     touches_all();
+    counts_huge_pages();
     return check_end();
 }

@@ -123,6 +123,8 @@ int main(void) {
     /* Without a budget, tiered state takes what the GPU has free beside the margin. */
     CHECK_INT(train(CONFIG(TIERED) MARGIN("\"264MiB\""), 3000000, 0, message), ZERO_OK);
     CHECK_CONTAINS(lines, "% on the device, which updates it");
+    CHECK_CONTAINS(lines, " GiB of host memory touched in ");
+    CHECK_CONTAINS(lines, " and registered with the GPU in ");
     CHECK(!strstr(lines, "optimizer state: 100.0 %"));
     CHECK(!strstr(lines, "optimizer state: 0.0 %"));
 

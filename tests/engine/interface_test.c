@@ -113,6 +113,7 @@ static void a_null_engine_has_no_values(void) {
     CHECK_INT(zero_engine_dtype(NULL), ZERO_F32);
     CHECK_INT(zero_engine_cuda(NULL, NULL), -1);
     CHECK_INT(zero_unit_trains(NULL), 0);
+    CHECK_INT(zero_unit_reads_given(NULL), 0);
     CHECK_INT(zero_engine_shadow(NULL, NULL), ZERO_SHADOW_NONE);
     CHECK_STRING(zero_engine_shadow_text(NULL), "");
     CHECK(!zero_engine_note(NULL, "k") && !zero_engine_shadow_note(NULL, "k") &&

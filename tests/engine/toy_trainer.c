@@ -114,7 +114,8 @@ struct rank {
     uint32_t micros;                     /* of a use */
     bool spoils;                         /* the first micro-step's gradient is NaN */
     double loss;                         /* of the pass */
-    float *second[TOY_PARAMS];           /* the other address of the gradient */
+    uint32_t lent[2];          /* 1 + the units whose gradients the engine may still read, the last first */
+    float *second[TOY_PARAMS]; /* the other address of the gradient */
     float own[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], own_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
     float wide[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], wide_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
     float near[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH],
@@ -203,6 +204,7 @@ zero_dtype toy_dtype(const struct toy_setup *s, uint32_t param, zero_dtype run) 
 static uint32_t flags_of(const struct toy_setup *s, uint32_t param) {
     if (toy_tied_to(s, param)) return 0;
     return toy_params[param].flags | (adds(s) ? ZERO_ADDS_GRAD : 0) |
+           (s->memory == TOY_UNIT_GIVEN ? ZERO_GIVES_GRAD : 0) |
            (s->kept >> param & 1 && !s->kept_by_pattern ? ZERO_KEEP_FP32 : 0);
 }
 
@@ -329,6 +331,15 @@ static void backward(struct rank *r, uint32_t unit) {
     if (engine_running(r->engine)->discrete) sent(r, unit, &there);
 }
 
+/* A backward has begun: memory that was given before the last unit's is the host's again. */
+static void take_back(struct rank *r, uint32_t unit) {
+    if (!r->lent[1] || !zero_unit_reads_given(r->unit[unit])) return;
+    if (engine_running(r->engine)->discrete) catch_up(r);
+    for (uint32_t i = 0; i < TOY_PARAMS; i++)
+        if (!strcmp(toy_params[i].unit, toy_units[r->lent[1] - 1]))
+            memset(r->own_grad[i], 0xff, sizeof r->own_grad[i]);
+}
+
 /* Gradients that were computed elsewhere reach the engine. */
 static zero_status give(struct rank *r, uint32_t unit) {
     zero_status status = ZERO_OK;
@@ -341,7 +352,9 @@ static zero_status give(struct rank *r, uint32_t unit) {
         if (r->setup->memory == TOY_GIVEN && !frozen)
             status = zero_param_give_grad(r->handle[i], r->own_grad[i]);
     }
-    return r->setup->memory == TOY_UNIT_GIVEN ? zero_unit_give_grads(r->unit[unit], grads) : status;
+    if (r->setup->memory != TOY_UNIT_GIVEN) return status;
+    if (zero_unit_reads_given(r->unit[unit])) r->lent[1] = r->lent[0], r->lent[0] = 1 + unit;
+    return zero_unit_give_grads(r->unit[unit], grads);
 }
 
 static int skipped(const struct toy_setup *s, uint32_t micro, uint32_t unit) {
@@ -418,6 +431,7 @@ static zero_status backwards(struct rank *r, uint32_t micro) {
         if (!inside) status = recompute(r, micro, u);
         if (status || skipped(r->setup, micro, u) || held(r->setup, u)) continue;
         status = zero_backward_begin(r->unit[u]);
+        if (!status) take_back(r, u);
         if (!status && inside) status = recompute(r, micro, u);
         if (!status) status = each_micro(r, u, micro, r->micros, backward_one);
         if (!status) status = zero_backward_end(r->unit[u]);

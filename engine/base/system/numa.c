@@ -1,5 +1,6 @@
 #include "engine/base/system/numa.h"
 
+#include <inttypes.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdio.h>
@@ -84,4 +85,19 @@ void numa_touch(void *memory, uint64_t bytes, int node) {
     }
     for (uint64_t i = 0; i < count; i++)
         if (t[i].runs) pthread_join(t[i].thread, NULL);
+}
+
+/* The kernel lists areas, each with a line "first-end ..." in base 16, then lines of its numbers. */
+uint64_t numa_huge_bytes(const void *memory, uint64_t bytes) {
+    FILE *file = fopen("/proc/self/smaps", "re");
+    uintptr_t begin = (uintptr_t)memory, first = 0, end = 0, low, high;
+    uint64_t kib, all = 0;
+    char line[256];
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &low, &high) == 2) first = low, end = high;
+        bool inside = first < begin + bytes && end > begin;
+        if (inside && sscanf(line, "AnonHugePages: %" SCNu64, &kib) == 1) all += kib * 1024;
+    }
+    if (file) fclose(file);
+    return all < bytes ? all : bytes;
 }

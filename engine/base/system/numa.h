@@ -18,4 +18,7 @@ bool numa_bind_thread(int node, uint32_t least);
  * pages there. */
 void numa_touch(void *memory, uint64_t bytes, int node);
 
+/* The bytes of this memory that the system has put into huge pages. May count more at its ends. */
+uint64_t numa_huge_bytes(const void *memory, uint64_t bytes);
+
 #endif

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/system/numa.h"
 
 /* PINNED_MAX: there is no such row. */
@@ -32,8 +33,12 @@ void *pinned_allocate(struct pinned *pinned, const struct cuda_driver *driver, s
     void *memory = host_allocate(device, bytes, DEVICE_PINNED);
     if (!memory) return NULL;
     numa_prefer(memory, bytes, device->node);
+    uint64_t began = clock_now_ns();
     numa_touch(memory, bytes, device->node);
-    if (driver->cuMemHostRegister(memory, bytes, flags) == CUDA_SUCCESS) return memory;
+    uint64_t touched = clock_now_ns();
+    bool registered = driver->cuMemHostRegister(memory, bytes, flags) == CUDA_SUCCESS;
+    device->touched_ns += touched - began, device->registered_ns += clock_now_ns() - touched;
+    if (registered) return memory;
     host_release(device, memory, bytes, DEVICE_PINNED);
     return allocate_by_driver(pinned, driver, device, bytes);
 }

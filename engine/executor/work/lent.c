@@ -9,9 +9,6 @@
 
 /* ---- rounds ---- */
 
-/* the bytes of a round, for all ranks' shares; more if one block of the norm per share takes more */
-enum { ROUND_BYTES = 4 << 20 };
-
 /* The elements of each share in a round. Blocks of the norm stay whole. */
 static uint64_t lent_elements(uint64_t share, uint64_t members, uint64_t bytes) {
     uint64_t most = ROUND_BYTES / bytes / members / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;

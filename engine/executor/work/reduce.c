@@ -2,6 +2,8 @@
  * the memory where it rests. All other memory that a reduction needs is in its staging buffer. */
 #include "engine/executor/work/work.h"
 
+#include "engine/base/integer.h"
+#include "engine/model/lent.h"
 #include "engine/plan/chunk_layout.h"
 #include "kernels/device_work.h"
 #include "kernels/gradients.h"
@@ -76,12 +78,63 @@ static zero_status cast_message(struct executor *e, struct item *item, void *tar
     return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
 
+/* The round's part of the message, from memory that the host gave. */
+struct given_argument {
+    const struct model_region *region;
+    uint8_t *message;
+    struct part part;
+    uint64_t bytes; /* of an element */
+    uint32_t members;
+};
+
+static void run_given(void *argument) {
+    const struct given_argument *a = argument;
+    for (uint32_t m = 0; m < a->members; m++)
+        lent_read(a->region, LENT_GRADS, a->bytes, m * a->part.share + a->part.first, a->part.count,
+                  a->message + m * a->part.count * a->bytes);
+}
+
+static const struct kernel given_kernel = {
+    .name = "given gradient", .run = run_given, .argument_bytes = sizeof(struct given_argument)};
+
+/* Elements [first, end) of the region, by the device. */
+static zero_status copy_given(struct executor *e, struct item *item, const struct given_argument *a,
+                              uint8_t *to, uint64_t first, uint64_t end) {
+    zero_status status = ZERO_OK;
+    for (uint64_t at = first, n; at < end && !status; at += n, to += n * a->bytes) {
+        const void *from = lent_at(a->region, LENT_GRADS, a->bytes, at, &n);
+        n = min64(n, end - at);
+        status = from ? copy(e, item, DEVICE_REDUCE, to, from, n * a->bytes)
+                      : clear_memory(e, item, DEVICE_REDUCE, to, n * a->bytes);
+    }
+    return status;
+}
+
+static zero_status take_given(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    struct given_argument a = {.region = &e->o.shape.model->region[op->region],
+                               .message = message_address(e, item),
+                               .part = round_of(e, item),
+                               .bytes = dtype_bytes(precision_of(&e->o.shape, op->region).compute),
+                               .members = comm_group_size(e->o.shape.group[op->axes][op->stream])};
+    uint64_t share = a.part.count * a.bytes;
+    struct device_work work = {.writes = 1, .write = {{a.message, a.members * share}}};
+    zero_status status = ZERO_OK;
+    if (!e->o.shape.terms->discrete) return submit(e, item, &given_kernel, DEVICE_REDUCE, &a, &work);
+    for (uint32_t m = 0; m < a.members && !status; m++) {
+        uint64_t first = m * a.part.share + a.part.first;
+        status = copy_given(e, item, &a, a.message + m * share, first, first + a.part.count);
+    }
+    return status;
+}
+
 /* In the gradient's place, the whole message is made at once; in memory of its own, round by round. */
 zero_status make_message(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     const struct precision p = precision_of(&e->o.shape, op->region);
     uint8_t *gradient = scatters(op) ? buffer_address(e, item->task->read[0]) : NULL;
     struct part part = round_of(e, item);
+    if (reads_given(&e->o.shape, op)) return take_given(e, item);
     if (!gradient || op->object != OBJECT_GRAD || !message_differs(&e->o.shape, &p)) return ZERO_OK;
     if (!stages_message(&e->o.shape, op))
         return part.first ? ZERO_OK

@@ -16,11 +16,15 @@ bool sums_replicas(const struct operation *op) { return op->summed && buffer_is_
 
 /* ---- what a reduction does with its memory ---- */
 
-/* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory. Else the message
- * takes the gradient's place. */
+bool reads_given(const struct executor_shape *o, const struct operation *op) {
+    return scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_given;
+}
+
+/* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory, and so does one that comes from
+ * memory that the host gave. Else the message takes the gradient's place. */
 bool stages_message(const struct executor_shape *o, const struct operation *op) {
     struct precision p = moved_precision(o, op);
-    return o->terms->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute);
+    return reads_given(o, op) || (o->terms->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute));
 }
 
 struct comm_call whole_call(const struct executor_shape *o, const struct operation *op, uint64_t count) {
@@ -43,7 +47,8 @@ bool stages_shard(const struct executor_shape *o, const struct operation *op) {
     bool leaves = o->host_updates && op->object == OBJECT_GRAD && !r->grad_turns &&
                   !placement_is(r->grad_step, REPLICATE, REPLICATE);
     struct precision p = precision_of(o, op->region);
-    return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute));
+    return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute) ||
+                      reads_given(o, op));
 }
 
 /* The host adds what a micro-step reduced to the sum in its own memory, so the sum need not cross to the device and back. Both add in
@@ -67,8 +72,11 @@ static bool narrows_in_place(const struct executor_shape *o, const struct operat
 
 /* ---- rounds ---- */
 
-uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
-    uint64_t bytes = o->terms->piece_bytes ? o->terms->piece_bytes : PIECE_BYTES_DEFAULT;
+static uint64_t piece_most(const struct executor_shape *o) {
+    return o->terms->piece_bytes ? o->terms->piece_bytes : PIECE_BYTES_DEFAULT;
+}
+
+static uint64_t piece_of(uint64_t bytes, enum dtype dtype, uint32_t shares) {
     uint64_t most = bytes / shares / dtype_bytes(dtype) / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
     return most ? most : NORM_BLOCK_ELEMENTS;
 }
@@ -79,6 +87,10 @@ static uint32_t shares_of_piece(const struct comm_group *group) {
     enum { NODES_MOST = 4 };
     uint32_t members = comm_group_size(group), of_node = comm_group_node_members(group);
     return of_node > 1 ? (uint32_t)(members / min64(members / of_node, NODES_MOST)) : members;
+}
+
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
+    return piece_of(piece_most(o), dtype, shares);
 }
 
 /* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
@@ -93,7 +105,10 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
     if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
         return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;
-    return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? shares_of_piece(group) : 1);
+    enum dtype dtype = whole_call(o, op, 0).dtype;
+    if (reads_given(o, op) && !o->terms->discrete)
+        return piece_of(min64(ROUND_BYTES, piece_most(o)), dtype, comm_group_size(group));
+    return piece_elements(o, dtype, scatters(op) ? shares_of_piece(group) : 1);
 }
 
 /* The elements of a share that an operation moves: it cuts a region into as many shares as its group has members. */

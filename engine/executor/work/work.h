@@ -38,6 +38,12 @@ bool scatters(const struct operation *op);
 bool sums_replicas(const struct operation *op);
 struct operation sum_of_scatter(const struct operation *op);
 
+/* The bytes of a round that the host copies from its program's memory, for all ranks' shares; more if one block of the norm per share
+ * takes more. */
+enum { ROUND_BYTES = 4 << 20 };
+
+/* The reduction reads the gradient in memory that the program gave. */
+bool reads_given(const struct executor_shape *o, const struct operation *op);
 /* True if a reduction needs staging memory for its message, or for the reduced shard. */
 bool stages_message(const struct executor_shape *o, const struct operation *op);
 bool stages_shard(const struct executor_shape *o, const struct operation *op);

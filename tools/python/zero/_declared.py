@@ -300,7 +300,7 @@ class Declared:
             param = _header.zero_param(
                 name=(f"{leaf.name}@{name}" if owner else leaf.name).encode(),
                 dims=len(shape),
-                flags=(0 if self._to_train(p) else _header.ZERO_FROZEN) | (_header.ZERO_NO_DECAY if key in self._no_decay else 0),
+                flags=0 if owner else self._flags(p, key),
                 tied_to=leaf.name.encode() if owner else None,
                 slot=C.pointer(self._slot),
                 group=self.optimizer.group.get(p, 0),
@@ -311,6 +311,10 @@ class Declared:
             leaf.handle = leaf.handle or lib.zero_unit_param(handle, i)
             leaves.append(leaf)
         return Use(name, module, handle, index, leaves, (C.c_void_p * len(leaves))())
+
+    def _flags(self, p: nn.Parameter, key: str) -> int:
+        trains = _header.ZERO_GIVES_GRAD if self._to_train(p) else _header.ZERO_FROZEN
+        return trains | (_header.ZERO_NO_DECAY if key in self._no_decay else 0)
 
     def _to_train(self, p: nn.Parameter) -> bool:
         return self._trains and (p.requires_grad or p in self._adapters) and self.optimizer.holds(p)
@@ -380,6 +384,7 @@ class Declared:
         _gathered.known.update((id(leaf.parameter), weakref.ref(self)) for leaf in passes.leaves)
         for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
             use.trains = any(leaf.trains for leaf in use.leaves)
+            use.lends = bool(lib.zero_unit_reads_given(use.handle))
         passes.attach()
         if self._casts and self.dtype != torch.float32:
             held = {leaf.parameter for leaf in passes.held.leaves} if passes.held else set()

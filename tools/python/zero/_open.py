@@ -47,6 +47,7 @@ class Use:
     leaves: list[Leaf]
     gradients: Any  # an array of addresses
     trains: bool = False
+    lends: bool = False  # the engine reads its gradients where autograd has made them
 
 
 @dataclass(eq=False, slots=True)
@@ -88,6 +89,7 @@ class OpenPass:
         self.in_root = self.in_backward = False
         self.reads = False  # the backward gives parameters no gradients
         self.last = FIRST  # the index of the use whose backward has begun
+        self.lent: list[list[torch.Tensor]] = []  # gradients that the engine may still read, of a unit each
         self.open: list[tuple[Call, bool]] = []  # calls, and whether they are backward
         self.now: Call | None = None  # whose backward is open
         self.unseen = False  # a backward has ended since the last call of step
@@ -338,6 +340,8 @@ class OpenPass:
         except ZeroError:
             self.busy = None
             raise
+        if backward and call.use.lends:
+            del self.lent[:-1]
         self.open.append((call, backward))
         for leaf in call.use.leaves:
             leaf.show()
@@ -382,6 +386,8 @@ class OpenPass:
             own.wait_stream(side)
             for grad in alive:
                 grad.record_stream(own)
+        if use.lends:
+            self.lent.append(alive)
         lib.zero_unit_give_grads(use.handle, use.gradients)
 
     # ---- backward ----

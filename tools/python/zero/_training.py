@@ -95,6 +95,7 @@ class Training(Declared):
         still = self._still()
         self._stepping = self._samples + given * self.micro_batch * self.size
         raw = self.optimizer.update(self._handle)
+        passes.lent.clear()
         self._samples, passes.done, passes.mode = self._stepping, 0, None
         self._stepping = None
         self._put_owned(still)
