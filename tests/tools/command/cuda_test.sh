@@ -5,10 +5,12 @@ stand_ins=$PWD/tests/cuda
 source "$(dirname "$0")/lib.sh" "$1"
 text 20 >text
 
-# train DEVICE STAGE EXTRA OPTION...
 graphs=true optimizer=AdamW
-train() {
+write() { # DEVICE STAGE EXTRA
     config "$2" ", \"device\": {\"type\": \"$1\", \"graphs\": $graphs}$3" | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/; s/"AdamW", "params"/"'"$optimizer"'", "params"/' >c.json
+}
+train() { # DEVICE STAGE EXTRA OPTION...
+    write "$1" "$2" "$3"
     expect "${status:-0}" "$zero" train c.json --data text --steps 2 --run run --overwrite "${@:4}"
 }
 on_gpu() { LD_LIBRARY_PATH=$stand_ins train "$@"; }
@@ -95,15 +97,17 @@ graphs=true
 
 # Outputs of norms and activations are kept as far as the plan leaves room: to the byte of memory.device, on all ranks alike, as zero plan
 # says. No bit changes. In a short run, with each number of outputs once.
+memory[1]=${memory[0]}
 keeps() { # NORMS ACTIVATIONS BUDGET OPTION...
-    on_gpu cuda 3 ", \"memory\": {\"device\": $3}" --ranks 2 "${@:4}"
+    write cuda 3 ", \"memory\": {\"device\": $3}"
+    over_tcp env LD_LIBRARY_PATH="$stand_ins" "$zero" train c.json --data text --steps 2 --run processes --overwrite "${@:4}"
     [[ $(kept) == "$1 $2" ]] || fail "keeps outputs of norms and activations of $(kept) blocks, not $1 $2: $3 ${*:4}"
     [[ $(weights) == "$hash" ]] || fail "$(weights), without outputs that are kept $hash: $3 ${*:4}"
     (($# > 3)) && return
     expect 0 "$zero" plan c.json --gpu h100-80g --ranks 2 --json
     row=$(grep '"stage": 3, "offload_optimizer": "none", "offload_param": "none", "recompute": false' out)
-    [[ $row == *"\"kept_norm_blocks\": $1, \"kept_activation_blocks\": $2, "*"\"device_bytes\": $(device_bytes), "* ]] ||
-        fail "zero train keeps $1 $2 and has $(device_bytes) bytes on the device, zero plan: $row"
+    [[ $row == *"\"kept_norm_blocks\": $1, \"kept_activation_blocks\": $2, "*"\"device_bytes\": $(device_bytes processes), "* ]] ||
+        fail "zero train keeps $1 $2 and has $(device_bytes processes) bytes on the device, zero plan: $row"
 }
 if ((!short)); then
     keeps 0 0 '"unlimited"' --set device.keep_outputs=false
@@ -112,10 +116,10 @@ fi
 keeps 1 1 '"unlimited"'
 expect 0 "$zero" plan c.json --gpu h100-80g --ranks 2
 says out "It has room to keep outputs for the backward: of norms in 1 of 1 blocks, of activations in 1, "
-all=$(device_bytes)
+all=$(device_bytes processes)
 ((short)) || keeps 1 1 "$all"
 keeps 1 0 $((all - 1))
-norms=$(device_bytes)
+norms=$(device_bytes processes)
 ((short)) || keeps 1 0 "$norms"
 keeps 0 0 $((norms - 1))
 
