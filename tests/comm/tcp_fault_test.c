@@ -605,12 +605,15 @@ static void *relay_run(void *user) {
     return NULL;
 }
 
-/* Puts a relay between the socket and its connection. */
-static void put_relay(struct relay *relay, int socket) {
-    int pair[2];
+/* Puts a relay between the socket of a peer's data and its connection. */
+static void put_relay(struct relay *relay, const struct tcp_set *set, uint32_t peer) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = peer};
+    int pair[2], socket = set->socket[peer];
+    CHECK_INT(epoll_ctl(set->epoll, EPOLL_CTL_DEL, socket, &event), 0);
     CHECK_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
     relay->far = dup(socket), relay->near = pair[1];
     CHECK_INT(dup2(pair[0], socket), socket);
+    CHECK_INT(epoll_ctl(set->epoll, EPOLL_CTL_ADD, socket, &event), 0);
     close(pair[0]);
     pthread_create(&relay->thread, NULL, relay_run, relay);
 }
@@ -618,7 +621,7 @@ static void put_relay(struct relay *relay, int socket) {
 /* Rank 0 sends ones over a wire that flips a bit. */
 static void gathers_ones(struct rank *rank) {
     struct relay relay;
-    if (rank->options.rank == 0) put_relay(&relay, rank->data[1]);
+    if (rank->options.rank == 0) put_relay(&relay, &((const struct tcp_comm *)rank->comm)->set, 1);
     for (int i = 0; i < COUNT; i++) rank->buffers[i] = 1;
     for (uint32_t call = 0; call < 40 && rank->status == ZERO_OK; call++) {
         struct comm_call gather = call_of(rank, COMM_ALL_GATHER);
