@@ -27,6 +27,7 @@ struct lap {
     enum turn turn;
     uint64_t amount; /* bytes; of sums, norms and updates on the device: ns */
     struct speeds_call call;
+    uint32_t more; /* such calls follow, one after another; others take turns with them */
 };
 
 enum { LAPS_MAX = 8 };
@@ -97,13 +98,30 @@ static bool rests_on_host(const struct timeline *t, enum buffer_kind kind, uint1
     return buffer != NO_BUFFER && crosses(t, t->e.plan->row_tier[t->e.plan->buffer[buffer].row]);
 }
 
-/* All calls of an item, one after another. */
-static struct speeds_call calls_ns(struct timeline *t, const struct operation *op, uint32_t item) {
+static void add_lap(struct pending *p, enum turn turn, uint64_t amount) {
+    if (amount) p->lap[p->laps++] = (struct lap){.turn = turn, .amount = amount};
+}
+
+/* Links inside and between nodes work at the same time, but for sums by levels, whose calls are on one stream. */
+static void add_calls(struct pending *p, struct speeds_call all, uint32_t calls) {
+    if (all.in_turn) {
+        add_lap(p, TURN_STREAM, all.inside_ns + all.between_ns);
+        p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = {.inside_ns = all.inside_ns}};
+        p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = {.between_ns = all.between_ns}};
+    } else if (calls) {
+        all.inside_ns /= calls, all.between_ns /= calls;
+        p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = all, .more = calls - 1};
+    }
+}
+
+/* All calls of an item. */
+static void add_calls_of(struct timeline *t, const struct operation *op, uint32_t item, struct pending *p) {
     struct executor_round round = {0};
     struct comm_call call;
     struct speeds_call all = {0};
     bool gathers = op->kind == OP_GATHER;
-    while (executor_next_call(&t->e.shape, op, item, &round, &call)) {
+    uint32_t calls = 0;
+    for (; executor_next_call(&t->e.shape, op, item, &round, &call); calls++) {
         const struct comm_group *group = t->e.shape.group[round.axes][op->stream];
         uint32_t ranks = comm_group_size(group),
                  nodes = speeds_nodes(&t->speeds, comm_group_ranks(group), ranks);
@@ -114,7 +132,7 @@ static struct speeds_call calls_ns(struct timeline *t, const struct operation *o
         all.inside_ns += one.inside_ns, all.between_ns += one.between_ns;
         all.in_turn |= one.in_turn;
     }
-    return all;
+    add_calls(p, all, calls);
 }
 
 /* Each rank sends its contribution to a step to all other ranks. */
@@ -247,23 +265,15 @@ static uint64_t begin_lap(struct timeline *t, const struct lap *lap) {
 
 /* Begins the laps whose turn has come. False: the operation has ended. */
 static bool go_on(struct timeline *t, struct pending *p) {
-    while (p->finish_ns <= t->now && p->begun < p->laps) p->finish_ns = begin_lap(t, &p->lap[p->begun++]);
-    return p->finish_ns > t->now;
-}
-
-static void add_lap(struct pending *p, enum turn turn, uint64_t amount) {
-    if (amount) p->lap[p->laps++] = (struct lap){.turn = turn, .amount = amount};
-}
-
-/* Links inside and between nodes work at the same time, but for sums by levels, whose calls are on one stream. */
-static void add_call(struct pending *p, struct speeds_call call) {
-    const struct speeds_call between = {.between_ns = call.between_ns};
-    if (call.in_turn) {
-        add_lap(p, TURN_STREAM, call.inside_ns + call.between_ns);
-        call.between_ns = 0;
+    while (p->finish_ns <= t->now && p->begun < p->laps) {
+        struct lap *lap = &p->lap[p->begun];
+        p->finish_ns = begin_lap(t, lap);
+        if (lap->more)
+            lap->more--;
+        else
+            p->begun++;
     }
-    p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = call};
-    if (call.in_turn) p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = between};
+    return p->finish_ns > t->now;
 }
 
 /* Its laps begin. Returns the ticket. */
@@ -295,7 +305,7 @@ static void gather(struct timeline *t, const struct operation *op, uint32_t item
                   op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->terms->param_tier);
     bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
     if (brings) add_lap(p, TURN_IN, part_bytes(t, op, item, dtype));
-    add_call(p, calls_ns(t, op, item));
+    add_calls_of(t, op, item, p);
     if (leaves) add_lap(p, TURN_OUT, t->e.shape.model->region[op->region].padded * dtype_bytes(dtype));
 }
 
@@ -317,7 +327,7 @@ static void reduce(struct timeline *t, const struct operation *op, uint32_t item
     uint64_t bytes = part_bytes(t, op, item, blueprint_precision_of(t->o->blueprint, op->region).reduced);
     bool adds = host && executor_host_adds(&t->e.shape, op);
     if (host && (op->add || !op->reads) && !adds) add_lap(p, TURN_IN, bytes);
-    add_call(p, calls_ns(t, op, item));
+    add_calls_of(t, op, item, p);
     add_lap(p, TURN_SUM, sum_alone_ns(t, op, item));
     if (executor_norm_apart(&t->e.shape, op, adds))
         add_lap(p, TURN_NORM, speeds_ns(bytes, t->speeds.device_bytes_per_s));
@@ -400,7 +410,7 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
         p.core = false;
         break;
     case OP_AGREE:
-        add_call(&p, agreement_ns(t));
+        add_calls(&p, agreement_ns(t), 1);
         break;
     default: /* releases take no time; copies and clears take little */
         break;
