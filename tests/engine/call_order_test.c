@@ -188,7 +188,7 @@ static void before_commit(struct plain *p) {
     ORDER(zero_engine_flush(e), "zero_engine_flush", "commit");
     ORDER(zero_engine_fill(e, toy_fill, NULL), "zero_engine_fill", "commit");
     ORDER(zero_engine_hash(e, hash), "zero_engine_hash", "commit");
-    ORDER(zero_engine_sum(e, &sum, 1), "zero_engine_sum", "commit");
+    CHECK_INT(zero_engine_sum(e, &sum, 1), ZERO_OK);
     ORDER(zero_engine_get(e, "first.w", ZERO_PARAM, &x, 0, 1), "zero_engine_get", "commit");
     ORDER(zero_engine_put(e, "first.w", ZERO_PARAM, &x, 0, 1), "zero_engine_put", "commit");
 }
