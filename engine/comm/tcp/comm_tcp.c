@@ -164,7 +164,7 @@ static zero_status group_open(struct comm_group *group) {
     struct tcp_comm *tcp = tcp_of(group);
     struct tcp_group *mine = (struct tcp_group *)group;
     mine->inputs = malloc(group->count * sizeof *mine->inputs);
-    mine->heard = calloc((size_t)COMM_CALLS_MAX * group->count, sizeof *mine->heard);
+    mine->heard = calloc((size_t)HEARD_CALLS * group->count, sizeof *mine->heard);
     tcp_find_near(mine);
     zero_status status = tcp_reach_ring(group);
     if (status == ZERO_OK && mine->inputs && mine->heard && tcp_grow_queues(tcp, group))

@@ -101,6 +101,9 @@ struct tcp_comm {
     bool unchecked;       /* no checksums of data */
 };
 
+/* Another member may be COMM_CALLS_MAX calls ahead of this one's oldest call, and begin as many at once. */
+enum { HEARD_CALLS = 2 * COMM_CALLS_MAX };
+
 /* The state of one member's part of a call. */
 struct heard {
     struct comm_record record;       /* its sequence names the call */
@@ -115,7 +118,7 @@ struct tcp_group {
     struct comm_group base;
     struct control_group *ring;
     const void **inputs;
-    struct heard *heard;                     /* [COMM_CALLS_MAX][count] */
+    struct heard *heard;                     /* [HEARD_CALLS][count] */
     uint32_t near[SPREAD_PEERS], near_count; /* the peers of a spread call, as indices in the group */
     bool reached[2]; /* there are wires to all peers of a call that is not spread, or is */
     struct tcp_work works[COMM_CALLS_MAX];
@@ -130,7 +133,7 @@ static inline struct tcp_work *mine_of(const struct comm_work *work) {
 }
 
 static inline struct heard *heard_of(const struct comm_group *group, uint64_t sequence, uint32_t member) {
-    return &((const struct tcp_group *)group)->heard[sequence % COMM_CALLS_MAX * group->count + member];
+    return &((const struct tcp_group *)group)->heard[sequence % HEARD_CALLS * group->count + member];
 }
 
 /* The members with which this rank exchanges slices, as indices in the group. */
