@@ -11,7 +11,7 @@
  * member's own ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES such slices of every
  * other rank until it posts the call. The receiver's ready frame then tells the sender that the place is free again.
  *
- * In a group of more than SPREAD_MEMBERS ranks, an all-gather of small shares, a broadcast and a barrier are *spread*: a rank
+ * In a group of more than SPREAD_MEMBERS ranks, a small all-gather that `passes`, a broadcast and a barrier are *spread*: a rank
  * exchanges slices with few members (tcp_slices.c), over as many connections.
  *
  * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.

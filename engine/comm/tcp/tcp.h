@@ -11,7 +11,7 @@
 enum frame_kind { FRAME_READY, FRAME_DATA };
 enum phase { EXCHANGING, GATHERING, PHASES };
 
-/* Groups of more members gather small shares, broadcast and meet with few peers: tcp_slices.c. */
+/* Groups of more members agree, broadcast and meet with few peers: tcp_slices.c. */
 enum { SPREAD_MEMBERS = 32, SPREAD_BYTES = 64 << 10, SPREAD_PEERS = 64 };
 
 /* Slices that a rank may send ahead: before the receiver is ready for them. The receiver keeps them. */
