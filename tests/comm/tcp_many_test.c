@@ -5,13 +5,15 @@
  *   failed    a rank fails
  *   closed    a rank closes before a call that the others make
  *   killed    a process is killed
- *   stopped   a process stands still */
+ *   stopped   a process stands still
+ *   files     none: the processes may at first have fewer files than connections to all ranks */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,9 +21,9 @@
 #include "engine/comm/tcp/tcp.h"
 #include "tests/check.h"
 
-enum { RANKS_MAX = 512, NODE = 8, WORD = 3, STACK_BYTES = 256 << 10 };
-enum fault { NONE, FAILED, CLOSED, KILLED, STOPPED, FAULTS };
-static const char *const fault_names[FAULTS] = {"none", "failed", "closed", "killed", "stopped"};
+enum { RANKS_MAX = 512, NODE = 8, WORD = 3, FILES_MORE = 24, STACK_BYTES = 256 << 10 };
+enum fault { NONE, FAILED, CLOSED, KILLED, STOPPED, FILES, FAULTS };
+static const char *const fault_names[FAULTS] = {"none", "failed", "closed", "killed", "stopped", "files"};
 
 static uint32_t size, processes, port;
 static enum fault fault;
@@ -174,6 +176,13 @@ static void end_badly(struct rank *rank, struct comm_group *all) {
     if (!CHECK(right)) fprintf(stderr, "rank %u: %d: %s\n", rank->number, found->rank, found->message);
 }
 
+/* Another job may use the port of this one, which runs. */
+static void check_port(void) {
+    int listener = socket_listen(NULL, (uint16_t)port);
+    CHECK(listener >= 0);
+    if (listener >= 0) close(listener);
+}
+
 static void *run_rank(void *user) {
     struct rank *rank = user;
     struct zero_error error;
@@ -188,6 +197,7 @@ static void *run_rank(void *user) {
         fprintf(stderr, "%s\n", error.message);
         exit(1);
     }
+    if (rank->number == 0) check_port();
     struct comm_group *all = open_group(rank, 0, 1, size), *own = open_group(rank, node, 1, node + NODE),
                       *across = open_group(rank, rank->number % NODE, NODE, size);
     for (uint32_t round = 0; round < 2; round++) gather_rows(all, round, round);
@@ -233,6 +243,10 @@ int main(int argc, char **argv) {
     size = (uint32_t)atoi(argv[1]), processes = (uint32_t)atoi(argv[2]), port = free_port();
     for (int f = 0; f < FAULTS && argc > 3; f++)
         if (strcmp(argv[3], fault_names[f]) == 0) fault = (enum fault)f;
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = size + FILES_MORE;
+    if (fault == FILES) fault = NONE, setrlimit(RLIMIT_NOFILE, &files);
     pid_t pids[RANKS_MAX];
     ready = mmap(NULL, sizeof *ready, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (uint32_t p = 0; p < processes; p++) {

@@ -156,7 +156,7 @@ static inline void tcp_list(struct tcp_comm *tcp, uint32_t rank) {
 /* tcp_open.c. Makes tcp->set, places for slices that come ahead, of up to `slice_bytes`, and the wires of the connections
  * that are made; tcp->wires and tcp->peers are there. ZERO_E_MEMORY. */
 zero_status tcp_open_wires(struct tcp_comm *tcp, uint64_t slice_bytes);
-/* Makes the wires of connections that are made now. */
+/* Makes the wires of connections that are made now. ZERO_E_MEMORY: raised, if the comm is open. */
 zero_status tcp_adopt(struct tcp_comm *tcp);
 bool tcp_grow_queues(struct tcp_comm *tcp,
                      const struct comm_group *group); /* for one more group; false: no memory */
