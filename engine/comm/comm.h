@@ -81,6 +81,9 @@ struct comm_call {
     /* The wait lasts as long as the other ranks are alive: what a rank does before this call may take any time. Not part of
      * the fingerprint. */
     bool patient;
+    /* An all-gather for which all members wait at once, as comm_rows makes it: transport tcp may pass it on from member to member. A
+     * member that does not drive its calls then delays it for others. The same on all members. */
+    bool passes;
     comm_written_fn written; /* reduce-scatter, or NULL; called from comm_test, comm_idle or comm_perform */
     void *written_user;
     struct comm_norm norm; /* reduce-scatter in memory of a device */
@@ -94,6 +97,7 @@ static inline struct comm_call comm_rows(void *rows, uint64_t row_bytes, const c
                               .target_dtype = DTYPE_U8,
                               .count = row_bytes,
                               .what = what,
+                              .passes = true,
                               .source = rows,
                               .target = (unsigned char *)rows + row_bytes};
 }

@@ -5,13 +5,15 @@
  *   failed    a rank fails
  *   closed    a rank closes before a call that the others make
  *   killed    a process is killed
- *   stopped   a process stands still */
+ *   stopped   a process stands still
+ *   files     none: the processes may at first have fewer files than connections to all ranks */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,9 +21,9 @@
 #include "engine/comm/tcp/tcp.h"
 #include "tests/check.h"
 
-enum { RANKS_MAX = 512, NODE = 8, WORD = 3, STACK_BYTES = 256 << 10 };
-enum fault { NONE, FAILED, CLOSED, KILLED, STOPPED, FAULTS };
-static const char *const fault_names[FAULTS] = {"none", "failed", "closed", "killed", "stopped"};
+enum { RANKS_MAX = 512, NODE = 8, WORD = 3, FILES_MORE = 24, STACK_BYTES = 256 << 10 };
+enum fault { NONE, FAILED, CLOSED, KILLED, STOPPED, FILES, FAULTS };
+static const char *const fault_names[FAULTS] = {"none", "failed", "closed", "killed", "stopped", "files"};
 
 static uint32_t size, processes, port;
 static enum fault fault;
@@ -55,6 +57,33 @@ static void gather_rows(struct comm_group *group, uint32_t round, bool in_place)
         for (uint32_t m = 0; m < count; m++)
             for (uint32_t i = 0; i < WORD; i++)
                 CHECK_INT(rows[(1 + m) * WORD + i], word(ranks[m], round + i));
+    free(rows);
+}
+
+/* As many calls in flight as the group takes: a rank may be COMM_CALLS_MAX calls ahead of another one. */
+static void gather_ahead(struct comm_group *group) {
+    enum { CALLS = 3 * COMM_CALLS_MAX };
+    uint32_t count = comm_group_size(group), me = comm_group_index(group), posted = 0, done = 0;
+    uint64_t *rows = calloc(CALLS * (count + 1), sizeof *rows);
+    struct comm_work *works[CALLS];
+    zero_status status = ZERO_OK;
+    while (done < CALLS && status == ZERO_OK) {
+        for (; posted < CALLS && !comm_group_full(group) && status == ZERO_OK; posted++) {
+            uint64_t *own = rows + posted * (count + 1);
+            struct comm_call call = comm_rows(own, sizeof *rows, "rows");
+            own[0] = word(me, posted);
+            status = comm_post(group, &call, &works[posted]);
+        }
+        bool over = false;
+        if (status == ZERO_OK) status = comm_test(works[done], &over);
+        for (uint32_t m = 0; m < count && over; m++)
+            CHECK_INT(rows[done * (count + 1) + 1 + m], word(m, done));
+        if (over)
+            done++;
+        else
+            comm_idle(group->comm, 1000000);
+    }
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", comm_group_error(group)->message);
     free(rows);
 }
 
@@ -96,6 +125,29 @@ static void reduce(struct comm_group *group) {
     free(call.staging), free(source);
 }
 
+/* The last rank posts a call that it does not drive until all others are done with it. */
+static void gather_without_last(struct rank *rank, struct comm_group *group) {
+    enum { LOOKS = 30000 };
+    uint64_t *rows = calloc(size + 1, sizeof *rows);
+    struct comm_call call = comm_rows(rows, sizeof *rows, "h.4");
+    call.passes = false;
+    rows[0] = word(rank->number, 0);
+    if (rank->number + 1 == size) {
+        struct comm_work *work;
+        bool done = false;
+        CHECK_INT(comm_post(group, &call, &work), ZERO_OK);
+        comm_idle(rank->comm, 0);
+        for (int i = 0; i < LOOKS && atomic_load(ready) + 1 < size; i++) usleep(1000);
+        CHECK_INT(atomic_load(ready), size - 1);
+        while (!done && CHECK_INT(comm_test(work, &done), ZERO_OK)) comm_idle(rank->comm, 1000000);
+    } else {
+        CHECK_INT(comm_run(group, &call), ZERO_OK);
+        atomic_fetch_add(ready, 1);
+    }
+    for (uint32_t m = 0; m < size; m++) CHECK_INT(rows[1 + m], word(m, 0));
+    free(rows);
+}
+
 /* Two connections to each neighbour, and to the ranks of the own node. */
 static void check_connections(const struct rank *rank) {
     const struct tcp_comm *tcp = (const struct tcp_comm *)rank->comm;
@@ -124,6 +176,13 @@ static void end_badly(struct rank *rank, struct comm_group *all) {
     if (!CHECK(right)) fprintf(stderr, "rank %u: %d: %s\n", rank->number, found->rank, found->message);
 }
 
+/* Another job may use the port of this one, which runs. */
+static void check_port(void) {
+    int listener = socket_listen(NULL, (uint16_t)port);
+    CHECK(listener >= 0);
+    if (listener >= 0) close(listener);
+}
+
 static void *run_rank(void *user) {
     struct rank *rank = user;
     struct zero_error error;
@@ -138,9 +197,11 @@ static void *run_rank(void *user) {
         fprintf(stderr, "%s\n", error.message);
         exit(1);
     }
+    if (rank->number == 0) check_port();
     struct comm_group *all = open_group(rank, 0, 1, size), *own = open_group(rank, node, 1, node + NODE),
                       *across = open_group(rank, rank->number % NODE, NODE, size);
     for (uint32_t round = 0; round < 2; round++) gather_rows(all, round, round);
+    gather_ahead(all);
     gather_rows(across, 2, false);
     broadcast(all, 0, 128);
     broadcast(all, size / 2 + 1, 100000);
@@ -150,6 +211,7 @@ static void *run_rank(void *user) {
     reduce(own);
     check_connections(rank);
     if (size <= 64) reduce(all);
+    if (size <= 64 && !fault) gather_without_last(rank, all);
     if (fault) end_badly(rank, all);
     comm_group_close(across), comm_group_close(own), comm_group_close(all);
     comm_close(rank->comm);
@@ -181,6 +243,10 @@ int main(int argc, char **argv) {
     size = (uint32_t)atoi(argv[1]), processes = (uint32_t)atoi(argv[2]), port = free_port();
     for (int f = 0; f < FAULTS && argc > 3; f++)
         if (strcmp(argv[3], fault_names[f]) == 0) fault = (enum fault)f;
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = size + FILES_MORE;
+    if (fault == FILES) fault = NONE, setrlimit(RLIMIT_NOFILE, &files);
     pid_t pids[RANKS_MAX];
     ready = mmap(NULL, sizeof *ready, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (uint32_t p = 0; p < processes; p++) {

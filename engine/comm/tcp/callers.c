@@ -267,9 +267,15 @@ zero_status callers_await(struct meeting *m, enum await what) {
     return status;
 }
 
-void callers_serve(struct meeting *m) { hear_callers(m, false, 0); }
+zero_status callers_serve(struct meeting *m) { return hear_callers(m, false, 0); }
+
+void callers_listen_later(struct meeting *m) {
+    socket_close(m->listener);
+    m->listener = m->later_listener, m->later_listener = -1;
+}
 
 void callers_close(struct meeting *m) {
+    callers_listen_later(m);
     if (m->listener >= 0) socket_close(m->listener);
     while (m->caller_count) hang_up(m, 0);
 }

@@ -35,7 +35,9 @@ struct meeting {
     const struct names *names;
     struct lanes *peers;
     struct place *places; /* where the ranks listen */
-    int listener;
+    int listener;        /* rank 0: at MASTER_PORT */
+    int later_listener;  /* rank 0: takes its place after the rendezvous; or -1 */
+    uint16_t later_port; /* of rank 0's later listener */
     uint64_t key;
     atomic_uint made; /* connections after the rendezvous */
     struct patience patience;
@@ -53,8 +55,11 @@ struct meeting {
 /* Waits for connections of ranks above this rank. Rank 0 also finds ranks that fail or end meanwhile. */
 zero_status callers_await(struct meeting *meeting, enum await what);
 
-/* Hears the callers that are there, and takes ranks. Never blocks. */
-void callers_serve(struct meeting *meeting);
+/* Hears the callers that are there, and takes ranks. Never blocks. ZERO_E_IO: see meeting->error. */
+zero_status callers_serve(struct meeting *meeting);
+
+/* Rank 0, once it has all connections: its port is free for another job. */
+void callers_listen_later(struct meeting *meeting);
 
 /* For patience.interrupted: logs once which ranks this rank waits for. */
 bool callers_look(void *meeting);

@@ -11,7 +11,7 @@
  * member's own ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES such slices of every
  * other rank until it posts the call. The receiver's ready frame then tells the sender that the place is free again.
  *
- * In a group of more than SPREAD_MEMBERS ranks, an all-gather of small shares, a broadcast and a barrier are *spread*: a rank
+ * In a group of more than SPREAD_MEMBERS ranks, a small all-gather that `passes`, a broadcast and a barrier are *spread*: a rank
  * exchanges slices with few members (tcp_slices.c), over as many connections.
  *
  * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.
@@ -164,7 +164,7 @@ static zero_status group_open(struct comm_group *group) {
     struct tcp_comm *tcp = tcp_of(group);
     struct tcp_group *mine = (struct tcp_group *)group;
     mine->inputs = malloc(group->count * sizeof *mine->inputs);
-    mine->heard = calloc((size_t)COMM_CALLS_MAX * group->count, sizeof *mine->heard);
+    mine->heard = calloc((size_t)HEARD_CALLS * group->count, sizeof *mine->heard);
     tcp_find_near(mine);
     zero_status status = tcp_reach_ring(group);
     if (status == ZERO_OK && mine->inputs && mine->heard && tcp_grow_queues(tcp, group))

@@ -74,17 +74,18 @@ static bool all_here(const struct meeting *m, const struct place *place) {
 }
 
 /* On Debian a host's own name has the address 127.0.1.1 on that host, and another address on other hosts. */
-static int listen_as_leader(const struct meeting *m, const struct place *found, uint32_t count) {
+static int listen_as_leader(const struct meeting *m, const struct place *found, uint32_t count,
+                            uint32_t port) {
     bool one = count == 1 && !socket_loops_back(found);
     for (uint32_t i = 0; i < count; i++) {
         if (!one && !all_here(m, &found[i])) continue;
-        int fd = socket_listen(&found[i], (uint16_t)m->r->port);
+        int fd = socket_listen(&found[i], (uint16_t)port);
         if (fd >= 0 || errno == EADDRINUSE) return fd;
     }
-    return socket_listen(NULL, (uint16_t)m->r->port);
+    return socket_listen(NULL, (uint16_t)port);
 }
 
-/* For a short time rank 0 has connections to all ranks. */
+/* Rank 0 has connections to all ranks for a short time, and each rank in calls of all ranks. */
 static void allow_sockets(uint32_t size) {
     enum { OTHERS = 256 };
     struct rlimit limit;
@@ -99,20 +100,23 @@ static zero_status lead(struct meeting *m) {
     uint32_t count;
     zero_status status = find_leader(m, found, &count);
     if (status) return status;
-    m->listener = listen_as_leader(m, found, count);
-    if (m->listener < 0)
+    m->listener = listen_as_leader(m, found, count, m->r->port);
+    if (m->r->size > RENDEZVOUS_MESH && m->listener >= 0)
+        m->later_listener = listen_as_leader(m, found, count, 0);
+    if (m->listener < 0 || (m->r->size > RENDEZVOUS_MESH && m->later_listener < 0))
         return error_set(
             m->error, ZERO_E_IO,
             "rendezvous: rank 0 cannot listen on port %u: %s: set %s to a port that is free on this host",
             m->r->port, strerror(errno), m->names->port);
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
-    if (m->r->size > RENDEZVOUS_MESH) allow_sockets(m->r->size);
+    if (m->later_listener >= 0) m->places[0].port = socket_port(m->later_listener);
     status = callers_await(m, AWAIT_FIRST);
     tell_all(m, status, true);
     if (status) return status;
     begin_step(m);
     status = callers_await(m, AWAIT_ALL);
+    if (status == ZERO_OK) callers_listen_later(m);
     tell_all(m, status, false);
     return status;
 }
@@ -301,6 +305,7 @@ static zero_status pass_places(struct meeting *m) {
     for (uint32_t q = m->r->rank + 1; q < m->r->size && status == ZERO_OK; q++)
         if (rendezvous_parent(q) == m->r->rank) send_places(m, q);
     for (uint32_t q = 1; q < m->r->size; q++) correct_place(&m->places[q], &leader);
+    m->later_port = m->places[0].port;
     m->places[0] = leader;
     return status;
 }
@@ -373,6 +378,7 @@ void rendezvous_close(struct lanes *peers, uint32_t size) {
 
 /* Only neighbours stay connected. */
 static void part(struct meeting *m) {
+    m->places[0].port = m->later_port;
     for (uint32_t q = 0; q < m->r->size; q++) {
         if (!rendezvous_neighbours(m->r->size, m->r->rank, q)) close_lanes(&m->peers[q]);
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++)
@@ -391,7 +397,8 @@ zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint
     m->own = *r, m->r = &m->own;
     m->names = r->by_runtime ? &of_runtime : &of_torchrun;
     m->peers = out_peers;
-    m->listener = -1;
+    m->listener = m->later_listener = -1;
+    if (r->size > RENDEZVOUS_MESH) allow_sockets(r->size);
     m->error = error;
     m->patience = (struct patience){.interrupted = callers_look, .user = m};
     begin_step(m);
@@ -419,7 +426,11 @@ void rendezvous_end(struct meeting *m) {
 
 /* ---- later connections ---- */
 
-void rendezvous_serve(struct meeting *m) { callers_serve(m); }
+zero_status rendezvous_serve(struct meeting *m, struct zero_error *error) {
+    zero_status status = callers_serve(m);
+    if (status) *error = m->later, error->rank = (int32_t)m->r->rank;
+    return status;
+}
 
 uint32_t rendezvous_made(const struct meeting *m) { return atomic_load(&m->made); }
 
@@ -430,8 +441,9 @@ bool rendezvous_reach(struct meeting *m, uint32_t rank, struct patience patience
         if (atomic_load(&peer->made[lane])) continue;
         peer->socket[lane] = call(m, &m->places[rank], patience);
         if (peer->socket[lane] < 0) return false;
-        if (greet(m, rank, lane) != GREETED) {
-            int why = errno;
+        enum greeted greeted = greet(m, rank, lane);
+        if (greeted != GREETED) {
+            int why = greeted == GREETED_REFUSED ? EACCES : errno;
             close_lane(peer, lane);
             return errno = why, false;
         }

@@ -7,7 +7,7 @@
  *   4. Each rank connects to the neighbours below it, and waits for those above it: two neighbours have RENDEZVOUS_LANES
  *      connections, each for one purpose. Only then it makes its other connections to rank 0.
  *   5. When rank 0 has all connections, so have all ranks, and rank 0 tells them. Then it closes those to ranks that are
- *      not its neighbours.
+ *      not its neighbours. From then on it listens at a port that the kernel chooses, and no longer at MASTER_PORT.
  *
  * Among more than RENDEZVOUS_MESH ranks, two ranks that are no neighbours connect when they first need it: the higher rank
  * calls the lower one (rendezvous_reach).
@@ -84,10 +84,11 @@ zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_pe
 
 /* ---- later connections. *out_meeting: NULL where all ranks are neighbours, or where out_meeting is NULL ---- */
 
-/* Takes the connections that other ranks make. Never blocks. One thread at a time. */
-void rendezvous_serve(struct meeting *meeting);
+/* Takes the connections that other ranks make. Never blocks. One thread at a time. ZERO_E_IO: there are no more sockets. */
+zero_status rendezvous_serve(struct meeting *meeting, struct zero_error *error);
 /* Makes the connections to `rank`, if it is below this one; else it will make them. Blocks until rank `rank`, which serves,
- * answers; at most until `patience` ends. False: errno. One thread at a time, at the same time as rendezvous_serve. */
+ * answers; at most until `patience` ends. False: errno, EACCES if it has another secret. One
+ * thread at a time, at the same time as rendezvous_serve. */
 bool rendezvous_reach(struct meeting *meeting, uint32_t rank, struct patience patience);
 /* The number of connections made later: it grows after a lane's `made` is set. */
 uint32_t rendezvous_made(const struct meeting *meeting);

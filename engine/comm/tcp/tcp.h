@@ -11,7 +11,7 @@
 enum frame_kind { FRAME_READY, FRAME_DATA };
 enum phase { EXCHANGING, GATHERING, PHASES };
 
-/* Groups of more members gather small shares, broadcast and meet with few peers: tcp_slices.c. */
+/* Groups of more members agree, broadcast and meet with few peers: tcp_slices.c. */
 enum { SPREAD_MEMBERS = 32, SPREAD_BYTES = 64 << 10, SPREAD_PEERS = 64 };
 
 /* Slices that a rank may send ahead: before the receiver is ready for them. The receiver keeps them. */
@@ -101,6 +101,9 @@ struct tcp_comm {
     bool unchecked;       /* no checksums of data */
 };
 
+/* Another member may be COMM_CALLS_MAX calls ahead of this one's oldest call, and begin as many at once. */
+enum { HEARD_CALLS = 2 * COMM_CALLS_MAX };
+
 /* The state of one member's part of a call. */
 struct heard {
     struct comm_record record;       /* its sequence names the call */
@@ -115,7 +118,7 @@ struct tcp_group {
     struct comm_group base;
     struct control_group *ring;
     const void **inputs;
-    struct heard *heard;                     /* [COMM_CALLS_MAX][count] */
+    struct heard *heard;                     /* [HEARD_CALLS][count] */
     uint32_t near[SPREAD_PEERS], near_count; /* the peers of a spread call, as indices in the group */
     bool reached[2]; /* there are wires to all peers of a call that is not spread, or is */
     struct tcp_work works[COMM_CALLS_MAX];
@@ -130,7 +133,7 @@ static inline struct tcp_work *mine_of(const struct comm_work *work) {
 }
 
 static inline struct heard *heard_of(const struct comm_group *group, uint64_t sequence, uint32_t member) {
-    return &((const struct tcp_group *)group)->heard[sequence % COMM_CALLS_MAX * group->count + member];
+    return &((const struct tcp_group *)group)->heard[sequence % HEARD_CALLS * group->count + member];
 }
 
 /* The members with which this rank exchanges slices, as indices in the group. */
@@ -153,7 +156,7 @@ static inline void tcp_list(struct tcp_comm *tcp, uint32_t rank) {
 /* tcp_open.c. Makes tcp->set, places for slices that come ahead, of up to `slice_bytes`, and the wires of the connections
  * that are made; tcp->wires and tcp->peers are there. ZERO_E_MEMORY. */
 zero_status tcp_open_wires(struct tcp_comm *tcp, uint64_t slice_bytes);
-/* Makes the wires of connections that are made now. */
+/* Makes the wires of connections that are made now. ZERO_E_MEMORY: raised, if the comm is open. */
 zero_status tcp_adopt(struct tcp_comm *tcp);
 bool tcp_grow_queues(struct tcp_comm *tcp,
                      const struct comm_group *group); /* for one more group; false: no memory */

@@ -198,6 +198,11 @@ static void report_lost(struct tcp_link *link) {
     }
 }
 
+zero_status tcp_raise_no_room(struct comm *comm, uint32_t peer) {
+    return comm_raise(comm, ZERO_E_MEMORY, (int32_t)comm->rank, false,
+                      "comm tcp: rank %u: no memory for a connection to rank %u", comm->rank, peer);
+}
+
 /* Takes over the control connections that are made, and not lost. */
 static void adopt(struct tcp_link *link) {
     for (uint32_t q = 0; q < link->size; q++) {
@@ -208,14 +213,17 @@ static void adopt(struct tcp_link *link) {
         lane->out_done = HEAD_BYTES;
         lane->seals = peer->seals[LANE_CONTROL];
         link->resume_s = tcp_endure(link->comm, peer->socket[LANE_CONTROL]);
-        if (!tcp_set_add(&link->set, q, peer->socket[LANE_CONTROL]))
-            lane->lost_ns = clock_now_ns(), lane->why = errno;
+        if (tcp_set_add(&link->set, q, peer->socket[LANE_CONTROL])) continue;
+        lane->lost_ns = clock_now_ns();
+        tcp_raise_no_room(link->comm, q);
     }
 }
 
 static void look_for_new(struct tcp_link *link) {
+    struct zero_error error;
     if (!link->meeting) return;
-    rendezvous_serve(link->meeting);
+    if (rendezvous_serve(link->meeting, &error) && !comm_failure_raised(link->comm->failure))
+        comm_raise_error(link->comm, &error, false);
     uint32_t made = rendezvous_made(link->meeting);
     if (made == link->made) return;
     link->made = made;

@@ -36,6 +36,7 @@ struct tcp_set {
 
 zero_status tcp_set_open(struct tcp_set *set, uint32_t size);     /* ZERO_E_MEMORY */
 bool tcp_set_add(struct tcp_set *set, uint32_t peer, int socket); /* false: the system has no room */
+zero_status tcp_raise_no_room(struct comm *comm, uint32_t peer);  /* ZERO_E_MEMORY */
 void tcp_set_writes(struct tcp_set *set, uint32_t peer,
                     bool writes);                      /* wait also until the socket takes bytes */
 void tcp_set_drop(struct tcp_set *set, uint32_t peer); /* the connection is lost */

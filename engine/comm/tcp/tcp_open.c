@@ -20,19 +20,18 @@ static zero_status open_wire(struct tcp_comm *tcp, uint32_t rank) {
 }
 
 zero_status tcp_adopt(struct tcp_comm *tcp) {
-    zero_status status = ZERO_OK;
     if (tcp->meeting) tcp->made = rendezvous_made(tcp->meeting);
-    for (uint32_t q = 0; q < tcp->base.size && status == ZERO_OK; q++) {
+    for (uint32_t q = 0; q < tcp->base.size; q++) {
         const struct lanes *peer = &tcp->peers[q];
         if (!atomic_load(&peer->made[LANE_DATA]) || tcp->set.socket[q] >= 0 || tcp->wires[q].broken_ns)
             continue;
-        status = open_wire(tcp, q);
         tcp->wires[q].seals = peer->seals[LANE_DATA];
         tcp_endure(&tcp->base, peer->socket[LANE_DATA]);
-        if (!tcp_set_add(&tcp->set, q, peer->socket[LANE_DATA])) return ZERO_E_MEMORY;
+        if (open_wire(tcp, q) || !tcp_set_add(&tcp->set, q, peer->socket[LANE_DATA]))
+            return tcp->base.failure ? tcp_raise_no_room(&tcp->base, q) : ZERO_E_MEMORY;
         tcp_list(tcp, q);
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status tcp_open_wires(struct tcp_comm *tcp, uint64_t slice_bytes) {
@@ -77,15 +76,16 @@ static zero_status reach(struct tcp_comm *tcp, uint32_t rank) {
                                 .interrupted = gives_up,
                                 .user = comm};
     if (!tcp->meeting) return ZERO_OK;
-    if (open_wire(tcp, rank))
-        return comm_raise(comm, ZERO_E_MEMORY, (int32_t)comm->rank, false,
-                          "comm tcp: rank %u: no memory for a connection to rank %u", comm->rank, rank);
+    if (open_wire(tcp, rank)) return tcp_raise_no_room(comm, rank);
     if (tcp_link_left(&tcp->link, rank) || rendezvous_reach(tcp->meeting, rank, patience)) return ZERO_OK;
     if (comm_failure_raised(comm->failure)) return comm->failure->error.code;
-    return comm_raise(comm, ZERO_E_PEER, (int32_t)rank, true,
-                      "comm tcp: rank %u cannot connect to rank %u: %s: see whether a firewall between them "
-                      "closes ports: ranks above 0 listen at any free port",
-                      comm->rank, rank, strerror(errno));
+    int why = errno;
+    bool full = why == EMFILE || why == ENFILE;
+    return comm_raise(
+        comm, full ? ZERO_E_IO : ZERO_E_PEER, (int32_t)(full ? comm->rank : rank), !full,
+        "comm tcp: rank %u cannot connect to rank %u: %s: %s", comm->rank, rank, strerror(why),
+        full ? "two connections to each of many ranks need more open files: raise ulimit -n"
+             : "see whether a firewall between them closes ports: ranks listen at any free port");
 }
 
 zero_status tcp_reach_peers(const struct comm_work *work) {

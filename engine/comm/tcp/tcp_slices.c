@@ -15,7 +15,10 @@
  *   barrier      nothing.
  *
  * Two members have a step in common, or one for each direction. So they exchange one slice each; the slice of a member
- * that has nothing to send has 0 bytes. A slice is sent once those of shorter distances have come. */
+ * that has nothing to send has 0 bytes. A slice is sent once those of shorter distances have come.
+ *
+ * A member that does not drive its calls holds up others than its neighbours, and they look late. So the calls that a rank posts
+ * ahead are not spread. */
 
 /* From a member to the one that gets its slice; 0: none does. */
 static uint32_t distance(const struct comm_group *group, uint32_t from, uint32_t to) {
@@ -26,7 +29,7 @@ static uint32_t distance(const struct comm_group *group, uint32_t from, uint32_t
 bool tcp_spreads(const struct comm_group *group, const struct comm_call *call) {
     if (group->count <= SPREAD_MEMBERS) return false;
     if (call->kind == COMM_ALL_GATHER)
-        return !call->stride && call->count * dtype_bytes(call->dtype) <= SPREAD_BYTES;
+        return call->passes && call->count * dtype_bytes(call->dtype) <= SPREAD_BYTES;
     return call->kind == COMM_BROADCAST || call->kind == COMM_BARRIER;
 }
 
