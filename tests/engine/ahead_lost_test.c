@@ -70,7 +70,10 @@ static void train(const zero_runtime *given, void *json) {
     struct device *device = engine_running(engine)->device;
     float *memory = device->ops->allocate(device, PARAMS * COUNT * sizeof(float), DEVICE_MEMORY);
     for (int p = 0; p < PARAMS; p++) gradients[p] = memory + p * COUNT;
+    zero_slot always = {0};
     CHECK_INT(zero_unit_reads_given(unit[0]), flags == ZERO_GIVES_GRAD);
+    CHECK_INT(zero_param_addresses(zero_unit_param(unit[0], 0), &always), ZERO_OK);
+    CHECK_INT(always.grad == NULL, flags == ZERO_GIVES_GRAD);
     CHECK_INT(forward(), ZERO_OK);
     CHECK_INT(backward(gradients), ZERO_OK);
     zero_status status = forward();
