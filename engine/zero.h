@@ -431,10 +431,11 @@ zero_status zero_unit_hold(zero_unit *unit);
  * Local. */
 int zero_unit_trains(const zero_unit *unit);
 
-/* After commit: the addresses of a parameter and of its gradient (NULL: frozen, or in several spans) in every use, until
- * zero_engine_destroy or zero_engine_park. Between a use's begin and end they are those of the slot; at other times the memory holds
- * something else, or nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a
- * gradient may have a second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is parked. Local. */
+/* After commit: the addresses of a parameter and of its gradient (NULL: frozen, in several spans, or read where it is given) in every
+ * use, until zero_engine_destroy or zero_engine_park. Between a use's begin and end they are those of the slot; at other times the
+ * memory holds something else, or nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several
+ * micro-batches, a gradient may have a second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is
+ * parked. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* 1: in every use the elements of `param` begin where those of `before` end, and so do their gradients, if both are trained: the two

@@ -65,6 +65,27 @@ static zero_status agree_room(zero_engine *e, uint32_t round, zero_status before
     return blueprint_replan(&e->blueprint, room, error);
 }
 
+static zero_status fit_rooms(zero_engine *e, zero_status before, struct zero_error *error) {
+    for (uint32_t i = 0; i < blueprint_rooms(&e->config, e->run.discrete); i++)
+        before = agree_room(e, i, before, error);
+    return before;
+}
+
+/* By default updates wait if each rank has room for their gradients in memory.cpu, beside what the plan needs then. */
+static zero_status agree_waiting(zero_engine *e, zero_status before, struct zero_error *error) {
+    struct config *c = &e->config;
+    uint64_t fits = before || blueprint_bytes(&e->blueprint, TIER_CPU) <= c->budget_bytes[TIER_CPU];
+    struct zero_error unheard;
+    error_clear(&unheard);
+    if (!c->chooses_waiting || !(c->terms.waiting_share > 0) || !e->run.discrete) return before;
+    zero_status status = ranks_least(&e->ranks, &fits, 1, "room for gradients that wait", &unheard);
+    if (status && !before) return error_pass(error, &unheard);
+    if (status || fits) return before;
+    c->terms.waiting_share = 0;
+    if (!before) blueprint_free(&e->blueprint), before = make_blueprint(e, error);
+    return fit_rooms(e, before, error);
+}
+
 /* ---- spare memory ---- */
 
 /* The bytes of the device that this rank's plan leaves free. 0 if the plan will be refused: nothing is granted then,
@@ -120,8 +141,7 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     groups_mark(&e->training.groups, (enum code_format)c->weight_code, &e->model);
     if (!status) status = model_lay_out(&e->model, e->ranks.data_size, c->persistence_threshold, error);
     if (!status) status = make_blueprint(e, error);
-    for (uint32_t i = 0; i < blueprint_rooms(c, e->run.discrete); i++)
-        status = agree_room(e, i, status, error);
+    status = agree_waiting(e, fit_rooms(e, status, error), error);
     return grant_spares(e, status, error);
 }
 

@@ -260,11 +260,13 @@ static void fill_device(struct blueprint *b) {
     if (fills) b->terms.device_share = 1, b->terms.device_bytes = 0; /* blueprint_room has the bytes */
 }
 
-static bool chooses_waiting(const struct blueprint *b) {
-    return b->o.config && b->o.config->chooses_waiting && b->terms.waiting_share > 0;
-}
-
-static zero_status make(struct blueprint *b, struct zero_error *error) {
+zero_status blueprint_make(struct blueprint *b, const struct terms *terms,
+                           const struct blueprint_options *options, struct zero_error *error) {
+    *b = (struct blueprint){
+        .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
+    b->o.state_count += terms->precision.average;
+    fill_device(b);
+    if (b->o.config && b->o.config->chooses_waiting && !b->terms.discrete) b->terms.waiting_share = 0;
     zero_status status = open_policy(b, error);
     if (!status) status = check_borrowed(b, error);
     if (!status) status = check_vertical(b, error);
@@ -272,21 +274,6 @@ static zero_status make(struct blueprint *b, struct zero_error *error) {
     if (!status) status = scopes_check(b, error);
     if (!status) status = matrices_share_out(b, error);
     return status ? status : make_plan(b, error);
-}
-
-zero_status blueprint_make(struct blueprint *b, const struct terms *terms,
-                           const struct blueprint_options *options, struct zero_error *error) {
-    *b = (struct blueprint){
-        .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
-    b->o.state_count += terms->precision.average;
-    fill_device(b);
-    if (chooses_waiting(b) && !b->terms.discrete) b->terms.waiting_share = 0;
-    zero_status status = make(b, error);
-    if (status || !chooses_waiting(b) || blueprint_bytes(b, TIER_CPU) <= b->o.config->budget_bytes[TIER_CPU])
-        return status;
-    blueprint_free(b);
-    b->terms.waiting_share = 0; /* gradients that wait would have no room */
-    return make(b, error);
 }
 
 void blueprint_free(struct blueprint *b) {

@@ -115,16 +115,22 @@ static bool changes_all(const struct config *config, const struct change *change
     return true;
 }
 
-/* Plans with the configuration as it is now. */
-static bool plan_fits(const struct check *c) {
+static bool terms_fit(const struct check *c, const struct terms *terms) {
     struct blueprint trial;
     struct zero_error error;
     error_clear(&error);
-    bool fits = !blueprint_make(&trial, &c->config->terms, &c->blueprint->o, &error) &&
-                !blueprint_fit(&trial, &error);
+    bool fits = !blueprint_make(&trial, terms, &c->blueprint->o, &error) && !blueprint_fit(&trial, &error);
     for (int t = 0; t < TIERS && fits; t++) fits = blueprint_bytes(&trial, t) <= c->config->budget_bytes[t];
     blueprint_free(&trial);
     return fits;
+}
+
+/* Plans with the configuration as it is now; without updates that wait, if they are not written there. */
+static bool plan_fits(const struct check *c) {
+    struct terms terms = c->config->terms;
+    if (terms_fit(c, &terms)) return true;
+    terms.waiting_share = 0;
+    return c->config->chooses_waiting && terms_fit(c, &terms);
 }
 
 static bool would_fit(struct check *c, const struct change *change) {

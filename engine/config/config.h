@@ -209,7 +209,8 @@ struct config {
     double host_ratio; /* offload_optimizer.ratio, as written */
     /* Offloaded state first fills memory.device: it is tiered, or the budget is given and no ratio. */
     bool fills_device;
-    bool chooses_waiting; /* terms.waiting_share was not written: the blueprint has it or 0 */
+    /* terms.waiting_share was not written: commit sets it to 0 if a rank has no room for it. */
+    bool chooses_waiting;
     /* After config_resolve: the enum tier_kind of each. For the state: the tier of the part that is not on the
      * device. */
     int optimizer_tier, param_tier, grad_tier;

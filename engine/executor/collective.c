@@ -25,8 +25,15 @@ bool collective_turn(const struct executor *e, const struct item *item) {
     return true;
 }
 
-bool await_room(struct item *item, const struct comm_group *group) {
-    if (!comm_group_full(group)) return false;
+bool stream_has_room(struct executor *e, const struct operation *op) {
+    bool room = true;
+    if (posts_calls(op) && e->o.shape.terms->discrete && e->m.device)
+        device_has_room(e->m.device, op->kind == OP_GATHER ? DEVICE_GATHER : DEVICE_REDUCE, &room, &e->error);
+    return room;
+}
+
+bool await_room(struct executor *e, struct item *item, const struct comm_group *group) {
+    if (group ? !comm_group_full(group) : stream_has_room(e, &item->task->op)) return false;
     item->step--;
     item->awaits = AWAITS_ROOM;
     return true;

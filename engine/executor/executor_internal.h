@@ -46,7 +46,7 @@ enum awaits {
     AWAITS_TURN,   /* until all earlier items of its stream have posted their collective */
     AWAITS_DRIVE,  /* `transfer` */
     AWAITS_JOB,    /* `job` */
-    AWAITS_ROOM,   /* until the groups of its kind have room for a call */
+    AWAITS_ROOM,   /* until the groups of its kind have room for a call, and the device's stream for work */
     AWAITS
 };
 
@@ -70,6 +70,7 @@ struct item { /* one point of an operation, from start to retirement */
     uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */
     uint8_t step, awaits; /* the next step, and the condition before that step */
     uint64_t moved;       /* elements of each share of a lent region (lent.c) */
+    uint64_t taken; /* elements of the round's message that are copied from given gradients (reduce.c) */
     struct comm_work *work, *queued[ROUNDS_QUEUED]; /* queued: calls before `work` that no step has awaited */
     uint8_t queued_count;
     struct job *job;
@@ -245,8 +246,11 @@ bool has_posted(const struct item *item); /* its last call */
 bool collective_turn(const struct executor *e, const struct item *item);
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call);
-/* At the begin of a step that posts a call. True: the group is full; the step ends, and comes again when there is room. */
-bool await_room(struct item *item, const struct comm_group *group);
+/* The calls of many units, queued behind a call that waits for a peer, would have more tickets than the device's stream has room for. */
+bool stream_has_room(struct executor *e, const struct operation *op);
+/* In a step, before it posts a call, or queues one of any number of copies (`group` NULL). True: the group, or the device's stream, is
+ * full; the step ends, and comes again when there is room. */
+bool await_room(struct executor *e, struct item *item, const struct comm_group *group);
 /* Posts a gather or a reduction, and adds comm's counters of that call to executor_traffic. `codes`: elements per
  * share whose codes are sent; 0: elements are sent. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,

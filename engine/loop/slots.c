@@ -99,9 +99,9 @@ static void *lasting_address(const struct pass *pass, const struct model_param *
 }
 
 void slots_addresses(const struct pass *pass, const struct model_param *p, zero_slot *out) {
-    bool frozen = pass->blueprint->regions[p->region].frozen;
+    bool none = pass->blueprint->regions[p->region].frozen || grad_given(pass, p->region);
     *out = (zero_slot){.param = lasting_address(pass, p, BUFFER_PARAM_FULL),
-                       .grad = frozen ? NULL : lasting_address(pass, p, BUFFER_GRAD_FULL)};
+                       .grad = none ? NULL : lasting_address(pass, p, BUFFER_GRAD_FULL)};
 }
 
 /* The pointer may be of any type. */

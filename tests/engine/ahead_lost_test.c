@@ -1,6 +1,7 @@
 /* A peer dies while this rank runs ahead of its GPU: a gather stands still, and the program's work behind it. The rank queues more
  * than a stream and the engine's events have room for, one sum for each parameter, and hears of the death all the same. Two processes
- * with a GPU each, over TCP and the stand-in of NCCL; parameters and state rest on the GPU, then in host memory. */
+ * with a GPU each, over TCP and the stand-in of NCCL; parameters and state rest on the GPU, then in host memory. At last the reductions
+ * take the gradients from where the program has made them, with a copy for each parameter. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@ enum { RANKS = 2, UNITS = 3, PARAMS = 700, COUNT = 4, MOST_S = 100 };
 static zero_engine *engine;
 static zero_unit *unit[UNITS];
 static zero_slot slot[UNITS][PARAMS];
+static uint32_t flags;
 
 static void one(void *user, const char *name, uint64_t first, uint64_t count, float *out) {
     for (uint64_t i = 0; i < count; i++) out[i] = 1;
@@ -26,8 +28,12 @@ static zero_status declare(void) {
         status = zero_engine_add_unit(engine, name, &unit[u]);
         for (int p = 0; p < PARAMS && !status; p++) {
             snprintf(name, sizeof name, "u%d.p%d", u, p);
-            zero_param param = {
-                .struct_size = sizeof param, .name = name, .dims = 1, .shape = {COUNT}, .slot = &slot[u][p]};
+            zero_param param = {.struct_size = sizeof param,
+                                .name = name,
+                                .dims = 1,
+                                .flags = flags,
+                                .shape = {COUNT},
+                                .slot = &slot[u][p]};
             status = zero_unit_add_param(unit[u], &param);
         }
     }
@@ -64,6 +70,10 @@ static void train(const zero_runtime *given, void *json) {
     struct device *device = engine_running(engine)->device;
     float *memory = device->ops->allocate(device, PARAMS * COUNT * sizeof(float), DEVICE_MEMORY);
     for (int p = 0; p < PARAMS; p++) gradients[p] = memory + p * COUNT;
+    zero_slot always = {0};
+    CHECK_INT(zero_unit_reads_given(unit[0]), flags == ZERO_GIVES_GRAD);
+    CHECK_INT(zero_param_addresses(zero_unit_param(unit[0], 0), &always), ZERO_OK);
+    CHECK_INT(always.grad == NULL, flags == ZERO_GIVES_GRAD);
     CHECK_INT(forward(), ZERO_OK);
     CHECK_INT(backward(gradients), ZERO_OK);
     zero_status status = forward();
@@ -86,5 +96,7 @@ int main(void) {
     tcp_processes(
         RANKS, MOST_S, train,
         JSON(", \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"));
+    flags = ZERO_GIVES_GRAD;
+    tcp_processes(RANKS, MOST_S, train, JSON(""));
     return check_end();
 }

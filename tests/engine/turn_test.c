@@ -8,6 +8,7 @@
 #include "engine/blueprint/blueprint.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
 
 #define CPU "\"offload_optimizer\": {\"device\": \"cpu\"}"
@@ -188,6 +189,65 @@ static void the_fill_stays_within_the_budget(void) {
     }
 }
 
+/* ---- updates that wait ---- */
+
+struct shares {
+    uint64_t reserved[2]; /* by rank */
+    double share[2];      /* of the updates that wait */
+    uint64_t bytes;       /* of rank 0's host memory */
+    zero_status status[2];
+};
+
+static void commit_shares(zero_engine *engine, uint32_t rank, void *user) {
+    static const struct plain_param param[] = {{"a", "a", BIG, 0, NULL},
+                                               {"b", "b", BIG, 0, NULL},
+                                               {"c", "c", BIG, 0, NULL},
+                                               {"d", "d", BIG, 0, NULL}};
+    struct shares *s = user;
+    struct plain plain;
+    zero_plan plan = {.struct_size = sizeof plan};
+    zero_status status = plain_declare(&plain, engine, param, 4);
+    if (!status) status = zero_engine_reserve(engine, ZERO_CPU, s->reserved[rank], "the program's");
+    if (!status) status = zero_engine_commit(engine, &plan);
+    s->status[rank] = status;
+    s->share[rank] = status ? -1 : engine_blueprint(engine)->policy.waiting_share;
+    if (!rank) s->bytes = plan.bytes[ZERO_CPU];
+}
+
+static struct shares shares_of(const char *zero, const char *memory, uint64_t reserved) {
+    struct shares s = {.reserved = {0, reserved}};
+    char json[500];
+    snprintf(
+        json, sizeof json,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 0, \"bf16\": {\"enabled\": true}, "
+        "\"comm\": {\"timeout_s\": 20}, \"zero_optimization\": {\"stage\": 2, " CPU
+        ", \"update_in_backward\": true%s}, \"memory\": {%s}}",
+        zero, memory);
+    ranks_run_discrete(2, json, commit_shares, &s);
+    for (int r = 0; r < 2; r++) CHECK_INT(s.status[r], ZERO_OK);
+    return s;
+}
+
+/* All ranks let the same updates wait: by default a quarter, if each has room for them in memory.cpu. What the device takes frees room. */
+static void ranks_wait_alike(void) {
+    static const char quarter[] = ", \"update_in_forward\": 0.25", device[] = "\"device\": \"64MiB\"";
+    const struct row {
+        const char *memory;
+        uint64_t reserved;
+        double expected;
+    } rows[] = {{"", 0, 0.25}, {"", 4096, 0}, {device, 0, 0.25}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct shares most = shares_of(quarter, rows[i].memory, 0), got;
+        char memory[100];
+        snprintf(memory, sizeof memory, "%s%s\"cpu\": %llu", rows[i].memory, *rows[i].memory ? ", " : "",
+                 (unsigned long long)most.bytes);
+        got = shares_of("", memory, rows[i].reserved);
+        int good = CHECK_DOUBLE(got.share[0], rows[i].expected, 0);
+        good &= CHECK_DOUBLE(got.share[1], rows[i].expected, 0);
+        if (!good) fprintf(stderr, "in row %zu\n", i);
+    }
+}
+
 /* ---- threads ---- */
 
 static void threads_stay_free(void) {
@@ -207,6 +267,7 @@ int main(void) {
     agreement();
     state_fills_the_budget();
     the_fill_stays_within_the_budget();
+    ranks_wait_alike();
     threads_stay_free();
     return check_end();
 }

@@ -123,6 +123,18 @@ class Freezes(Case):
         check_freezing(3, "AdamW", frozen=(4, 5))
         self.assertEqual(len({check_freezing(stage, "RMSprop") for stage in (1, 3)}), 1)
 
+    def test_frozen_by_the_configuration(self):
+        model = made("mlp")
+        config = configuration(1, gradient_clipping=0, param_groups=[{"match": "head.*", "frozen": True}])
+        engine = zero.fully_shard(model, config)
+        self.engines.append(engine)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        engine.backward(loss_of_vectors(model, 0))
+        engine.step()
+        self.assertFalse(model.head.weight.requires_grad)
+        for name, value in engine.state_dict().items():
+            self.assertEqual(torch.equal(value, before[name]), name.startswith("head."), name)
+
     def test_frozen_from_the_start(self):
         """An optimizer beside the engine holds a parameter that was frozen before: it stays, also after a load."""
         engines = []

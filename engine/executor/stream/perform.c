@@ -40,7 +40,7 @@ static zero_status test_comm(struct executor *e, struct item *item, bool *out_do
 
 static zero_status test_room(struct executor *e, struct item *item, bool *out_done) {
     zero_status status = test_queued(e, item, out_done);
-    *out_done = true;
+    *out_done = stream_has_room(e, &item->task->op);
     for (int axes = 0; axes <= AXES_BOTH; axes++) {
         const struct comm_group *group = e->o.shape.group[axes][item->task->op.stream];
         *out_done &= !group || !comm_group_full(group);

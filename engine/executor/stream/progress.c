@@ -45,14 +45,6 @@ static bool held_back(const struct executor *e, const struct operation *op) {
 
 void executor_hold(struct executor *e, const atomic_uchar *go) { e->go = go; }
 
-/* The calls of many units, queued behind a call that waits for a peer, would have more tickets than a stream has room for. */
-static bool has_room(struct executor *e, const struct operation *op) {
-    bool room = true;
-    if (posts_calls(op) && e->o.shape.terms->discrete && e->m.device)
-        device_has_room(e->m.device, op->kind == OP_GATHER ? DEVICE_GATHER : DEVICE_REDUCE, &room, &e->error);
-    return room;
-}
-
 static void retire(struct timeline *line) {
     while (line->retired < line->started && line->item[line->retired & line->item_mask].done) {
         const struct task *task = line->item[line->retired & line->item_mask].task;
@@ -120,7 +112,7 @@ static zero_status start_ready(struct executor *e, struct timeline *line, bool *
     while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
         struct task *task = &line->task[line->tasks_started & line->task_mask];
         bool ready = can_start(e, task, line->next) && !held_back(e, &task->op) &&
-                     ahead_turn(e, line, task) && has_room(e, &task->op);
+                     ahead_turn(e, line, task) && stream_has_room(e, &task->op);
         if (!ready && !waits_in_flight(task)) break;
         struct item *item = &line->item[line->started & line->item_mask];
         *item = (struct item){.task = task, .index = line->next, .waits = !ready};

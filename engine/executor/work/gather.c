@@ -59,7 +59,7 @@ zero_status post_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     struct comm_call call = call_of(e, item);
-    if (await_room(item, group)) return ZERO_OK;
+    if (await_room(e, item, group)) return ZERO_OK;
     if (lent_region(e, op->write[0])) return lent_gather(e, item, call);
     call.source = gather_source(e, item, &call);
     call.target = gather_target(e, item, &call);

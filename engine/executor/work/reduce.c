@@ -97,16 +97,21 @@ static void run_given(void *argument) {
 static const struct kernel given_kernel = {
     .name = "given gradient", .run = run_given, .argument_bytes = sizeof(struct given_argument)};
 
-/* Elements [first, end) of the region, by the device. */
-static zero_status copy_given(struct executor *e, struct item *item, const struct given_argument *a,
-                              uint8_t *to, uint64_t first, uint64_t end) {
+/* The same by the device, piece by piece, as its stream has room. */
+static zero_status copy_given(struct executor *e, struct item *item, const struct given_argument *a) {
     zero_status status = ZERO_OK;
-    for (uint64_t at = first, n; at < end && !status; at += n, to += n * a->bytes) {
-        const void *from = lent_at(a->region, LENT_GRADS, a->bytes, at, &n);
-        n = min64(n, end - at);
+    for (uint64_t n; item->taken < a->members * a->part.count && !status; item->taken += n) {
+        uint64_t member = item->taken / a->part.count, at = item->taken % a->part.count;
+        uint8_t *to = a->message + item->taken * a->bytes;
+        if (await_room(e, item, NULL)) return ZERO_OK;
+        const void *from =
+            lent_at(a->region, LENT_GRADS, a->bytes, member * a->part.share + a->part.first + at, &n);
+        n = min64(n, a->part.count - at);
         status = from ? copy(e, item, DEVICE_REDUCE, to, from, n * a->bytes)
                       : clear_memory(e, item, DEVICE_REDUCE, to, n * a->bytes);
+        item->before = 0; /* the stream has waited for it */
     }
+    item->taken = 0;
     return status;
 }
 
@@ -117,15 +122,9 @@ static zero_status take_given(struct executor *e, struct item *item) {
                                .part = round_of(e, item),
                                .bytes = dtype_bytes(precision_of(&e->o.shape, op->region).compute),
                                .members = comm_group_size(e->o.shape.group[op->axes][op->stream])};
-    uint64_t share = a.part.count * a.bytes;
-    struct device_work work = {.writes = 1, .write = {{a.message, a.members * share}}};
-    zero_status status = ZERO_OK;
-    if (!e->o.shape.terms->discrete) return submit(e, item, &given_kernel, DEVICE_REDUCE, &a, &work);
-    for (uint32_t m = 0; m < a.members && !status; m++) {
-        uint64_t first = m * a.part.share + a.part.first;
-        status = copy_given(e, item, &a, a.message + m * share, first, first + a.part.count);
-    }
-    return status;
+    struct device_work work = {.writes = 1, .write = {{a.message, a.members * a.part.count * a.bytes}}};
+    return e->o.shape.terms->discrete ? copy_given(e, item, &a)
+                                      : submit(e, item, &given_kernel, DEVICE_REDUCE, &a, &work);
 }
 
 /* In the gradient's place, the whole message is made at once; in memory of its own, round by round. */
@@ -318,7 +317,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     struct comm_call call = element_call(&e->o.shape, op, item->index, item->moved);
-    if (await_room(item, group)) return ZERO_OK;
+    if (await_room(e, item, group)) return ZERO_OK;
     if (scatters(op) && lent_region(e, op->read[0])) return lent_reduce(e, item, call);
     uint64_t step = scatters(op) ? message_step(e, item) : call.count;
     call.add = op->add && !host_adds(e, item);
@@ -353,7 +352,7 @@ zero_status decode_sum(struct executor *e, struct item *item) {
 zero_status sum_replicas(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op, sum = sum_of_scatter(op);
     struct comm_group *group = sums_replicas(op) ? e->o.shape.group[sum.axes][sum.stream] : NULL;
-    if (!group || await_room(item, group)) return ZERO_OK;
+    if (!group || await_room(e, item, group)) return ZERO_OK;
     struct comm_call call = element_call(&e->o.shape, &sum, item->index, item->moved);
     call.count = round_of(e, item).count;
     call.target = round_target(e, item);

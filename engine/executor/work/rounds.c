@@ -105,10 +105,9 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
     if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
         return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;
-    enum dtype dtype = whole_call(o, op, 0).dtype;
-    if (reads_given(o, op) && !o->terms->discrete)
-        return piece_of(min64(ROUND_BYTES, piece_most(o)), dtype, comm_group_size(group));
-    return piece_elements(o, dtype, scatters(op) ? shares_of_piece(group) : 1);
+    bool hosts = reads_given(o, op) && !o->terms->discrete;
+    uint64_t bytes = hosts ? min64(ROUND_BYTES, piece_most(o)) : piece_most(o);
+    return piece_of(bytes, whole_call(o, op, 0).dtype, scatters(op) ? shares_of_piece(group) : 1);
 }
 
 /* The elements of a share that an operation moves: it cuts a region into as many shares as its group has members. */

@@ -39,7 +39,7 @@ bool sums_replicas(const struct operation *op);
 struct operation sum_of_scatter(const struct operation *op);
 
 /* The bytes of a round that the host copies from its program's memory, for all ranks' shares; more if one block of the norm per share
- * takes more. */
+ * takes more, and over a few nodes up to so many times as much. */
 enum { ROUND_BYTES = 4 << 20 };
 
 /* The reduction reads the gradient in memory that the program gave. */

@@ -2,13 +2,15 @@
 
 import ctypes as C
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from zero._abi import lib
+from zero import _header
+from zero._abi import ZeroError, lib
 from zero._private import guard, plain_class, storage_at, unguard
 
 _torch: Any = torch  # functions without types
@@ -55,7 +57,9 @@ class Leaf:
             new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
             new.__dict__.update(p.__dict__)
             _torch.utils.swap_tensors(p, new)
-        self.trains = slot.grad is not None
+        with suppress(ZeroError):  # a frozen parameter has no gradient
+            owned(self, _header.ZERO_GRAD)
+            self.trains = True
         if not self.trains:
             p.requires_grad_(False)
         else:
