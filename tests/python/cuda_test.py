@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import unittest
+from functools import partial
+from operator import methodcaller
 from unittest.mock import MagicMock, call, patch
 
 import torch
@@ -195,6 +197,13 @@ class Opening(unittest.TestCase):
             answers.append(_abi.interrupted(None))
             other.join()
         self.assertEqual(answers, [1, 1])
+
+    def test_interrupted_in_c(self):
+        """Ctrl-C that comes while no Python code runs is heard at the engine's next question, whoever has sys.unraisablehook."""
+        calls = C.pythonapi.PyErr_SetInterrupt, partial(_abi.interrupted, None)
+        with patch.object(sys, "unraisablehook"), patch.object(_abi, "raised", []) as raised:
+            answers = list(map(methodcaller("__call__"), calls))
+        self.assertEqual((answers[1], [type(error) for error in raised]), (1, [KeyboardInterrupt]))
 
     def test_another_stream(self):
         engine = zero.fully_shard(made("mlp"), configuration(3))
