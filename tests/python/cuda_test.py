@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import unittest
+from functools import partial
+from operator import methodcaller
 from unittest.mock import MagicMock, call, patch
 
 import torch
@@ -157,14 +159,16 @@ class Opening(unittest.TestCase):
         engine.close()
 
     def test_late(self):
-        """What CUDA reads at its start is set at import; a program that has started CUDA before gets a line."""
-        code = "import os, torch; torch.cuda.is_initialized = lambda: {}; from zero import _place; print(os.environ['NCCL_LAUNCH_RACE_FATAL'], {})"
-        for started, line in ((False, ""), (True, "CUDA has started without NCCL_LAUNCH_ORDER_IMPLICIT, NCCL_LAUNCH_RACE_FATAL: import zero")):
-            run = [sys.executable, "-c", code.format(started, "_place.gpu_faults()")]
+        """What CUDA reads at its start is set by `import zero` alone; a program that has started CUDA before gets a line."""
+        first, then = "import os, zero; print(os.environ['NCCL_LAUNCH_RACE_FATAL'])", "import torch; torch.cuda.is_initialized = lambda: True"
+        late = "CUDA has started without NCCL_LAUNCH_ORDER_IMPLICIT, NCCL_LAUNCH_RACE_FATAL: import zero"
+        for started, line in ((False, ""), (True, late)):
+            parts = (then, first) if started else (first, then)
+            run = [sys.executable, "-c", "; ".join((*parts, "from zero import _place; print(_place.gpu_faults(), {*zero.__all__} <= {*dir(zero)}, zero.data)"))]
             environment = {name: text for name, text in os.environ.items() if not name.startswith("NCCL_")} | {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
             said = subprocess.run(run, env=environment, capture_output=True, text=True).stdout
-            self.assertRegex(said, "^0 ")
-            self.assertIn(line, said)
+            self.assertRegex(said, "^0\n")
+            self.assertRegex(said, f"{line}.*True <module 'zero.data'")
             self.assertEqual("CUDA has started" in said, started)
 
     def test_one_thread(self):
@@ -193,6 +197,13 @@ class Opening(unittest.TestCase):
             answers.append(_abi.interrupted(None))
             other.join()
         self.assertEqual(answers, [1, 1])
+
+    def test_interrupted_in_c(self):
+        """Ctrl-C that comes while no Python code runs is heard at the engine's next question, whoever has sys.unraisablehook."""
+        calls = C.pythonapi.PyErr_SetInterrupt, partial(_abi.interrupted, None)
+        with patch.object(sys, "unraisablehook"), patch.object(_abi, "raised", []) as raised:
+            answers = list(map(methodcaller("__call__"), calls))
+        self.assertEqual((answers[1], [type(error) for error in raised]), (1, [KeyboardInterrupt]))
 
     def test_another_stream(self):
         engine = zero.fully_shard(made("mlp"), configuration(3))

@@ -92,6 +92,14 @@ def _():
     loss_of_vectors(model, 0).backward()
 
 
+@mistake("a loss of `engine.scaled` is scaled again")
+def _():
+    model, engine = made(fp16={"enabled": True})
+    loss = engine.scaled(loss_of_vectors(model, 0)) / 2
+    (loss + loss).backward()
+    return [lambda: engine.backward(loss), lambda: engine.scaled(loss)]
+
+
 @mistake("`clip_grad_norm_`, or another look at `.grad`")
 def _():
     model, engine = made()

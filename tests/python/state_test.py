@@ -158,9 +158,12 @@ class State(Case):
         self.assertLosses(losses, [row[0] for row in plain_losses("mlp", len(losses))], 5e-3)
         engine = self.engine(made("mlp"), fp16={"enabled": True, "initial_scale_power": 24})
         loss = loss_of_vectors(engine.model, 0)
+        broken = loss * 1
+        broken.register_hook(lambda grad: 1 / 0)
+        self.assertRaises(ZeroDivisionError, engine.scaled(broken).backward)
         with self.assertRaisesRegex(zero.ZeroError, r"lacks the loss scale of fp16: call engine.backward\(loss\)"):
             loss.backward()
-        del loss
+        del loss, broken
         engine.backward(loss_of_vectors(engine.model, 0))
         self.assertTrue(engine.step().skipped)
 

@@ -2,11 +2,13 @@
 
 import ctypes as C
 import json
+import operator
 import os
 import re
 import sys
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,32 @@ class ZeroError(RuntimeError):
 raised: list[BaseException] = []  # by Python code that the library has called: the call that has led there raises it
 
 
+def _answers() -> Generator[int, Any, None]:
+    """Python runs handlers of signals when the main thread is in Python code: at this yield, inside of the try, about every 100 ms while
+    the rank waits."""
+    while True:
+        try:
+            while True:
+                yield int(bool(raised))
+        except GeneratorExit:
+            return
+        except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt, in most cases
+            raised.append(error)
+
+
+class _Asked(threading.local):
+    """For zero_runtime.interrupted: each thread has a generator, and no bytecode runs outside of it."""
+
+    def __init__(self) -> None:
+        answers = _answers()
+        next(answers)
+        self.send = answers.send
+
+    __call__ = property(operator.attrgetter("send"))
+
+
+interrupted = C.CFUNCTYPE(C.c_int, C.c_void_p)(_Asked())
+
 _callbacks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -44,15 +72,6 @@ def _lost(lost: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
 
 
 sys.unraisablehook = _lost
-
-
-def _is_interrupted(user: Any) -> int:
-    """For zero_runtime.interrupted, on any thread. Python runs handlers of signals when the main thread comes here, about every 100 ms while
-    the rank waits."""
-    return int(bool(raised))
-
-
-interrupted = callback(C.CFUNCTYPE(C.c_int, C.c_void_p), _is_interrupted)
 
 
 def library_path() -> str:

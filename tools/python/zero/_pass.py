@@ -77,7 +77,7 @@ def copy_state(module: nn.Module, state: dict[str, Any], prefix: str, metadata: 
 class Passes(OpenPass):
     """The state of the present pass, and the hooks."""
 
-    scale: float | None = None  # of the loss in engine.backward, of any engine, while it runs
+    scale: tuple[float, int | None] | None = None  # of the loss, of any engine; in this backward (else of no effect), or while engine.backward runs
 
     def __init__(
         self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None], count: Callable[[], None]
@@ -258,11 +258,13 @@ class Passes(OpenPass):
             self.current, self.last = owner, FIRST
         else:
             scale = lib.zero_engine_loss_scale(self.handle)
-            if (Passes.scale or 1) != scale:
+            given, task = Passes.scale or (None, None)
+            given = given if task in (None, _in_autograd()) else None
+            if (given or 1) != scale:
                 raise ZeroError(
                     "zero: loss.backward() lacks the loss scale of fp16: call engine.backward(loss)"
-                    if Passes.scale is None
-                    else f"zero: this loss has the loss scale of another engine, {Passes.scale:g}, and that of this one is {scale:g}: call "
+                    if given is None
+                    else f"zero: this loss has the loss scale of another engine, {given:g}, and that of this one is {scale:g}: call "
                     "engine.backward(loss) of each engine with a loss of its own"
                 )
             self.check_not_cleared()

@@ -12,21 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from zero import _late
 from zero._abi import ZeroError, lib
 
 logger = logging.getLogger("zero")
 _torch: Any = torch  # functions without types
 
-# What CUDA and NCCL read once, when they start: as much as the engine's streams need.
-_VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_LAUNCH_ORDER_IMPLICIT": "1", "NCCL_LAUNCH_RACE_FATAL": "0"}
-late = [name for name in _VARIABLES if name not in os.environ and _torch.cuda.is_initialized()]
-for _name, _value in _VARIABLES.items():
-    os.environ.setdefault(_name, _value)
-
 
 def gpu_faults() -> list[str]:
     """What keeps a GPU that is there from being used, or from being used well."""
-    faults = [f"CUDA has started without {', '.join(late)}: import zero before anything uses the GPU"] if late else []
+    faults = [f"CUDA has started without {', '.join(_late)}: import zero before anything uses the GPU"] if _late else []
     if not torch.cuda.is_available() and Path("/dev/nvidiactl").exists():
         try:
             torch.cuda.init()  # type: ignore[no-untyped-call]

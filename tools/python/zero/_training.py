@@ -17,9 +17,30 @@ from zero._declared import Declared, StepInfo
 from zero._leaf import Leaf, owned
 from zero._open import CHANGED, UNTRAINED
 from zero._pass import Passes
-from zero._private import queue_callback
+from zero._private import current_graph_task
 
 _torch: Any = torch  # functions without types
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.zero_scale = scale
+        return loss * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        Passes.scale = ctx.zero_scale, current_graph_task()
+        return grad * ctx.zero_scale, None
+
+
+def check_plain(loss: torch.Tensor) -> None:
+    """No loss is scaled twice. This sees what the last operations have made of scaled ones."""
+    nodes: list[Any] = [loss.grad_fn]
+    for node in itertools.islice(nodes, 32):  # which grows
+        if hasattr(node, "zero_scale"):
+            raise ZeroError("zero: this loss is scaled already: call loss.backward()")
+        nodes += [before for before, _ in getattr(node, "next_functions", ())]
 
 
 class Training(Declared):
@@ -32,6 +53,7 @@ class Training(Declared):
         """loss.backward(), times the loss scale of fp16. The engine takes the mean over micro-steps and ranks."""
         if self._passes.ignores():
             raise ZeroError("zero: the engine trains nothing inside of full_parameters() or gathered(): call backward outside")
+        check_plain(loss)
         passes, inputs = self._passes, options.get("inputs")
         inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
         passes.end_broken()
@@ -39,7 +61,8 @@ class Training(Declared):
         if starts:
             passes.check_not_cleared()
         try:
-            scale = Passes.scale = lib.zero_engine_loss_scale(self._handle)
+            scale = lib.zero_engine_loss_scale(self._handle)
+            Passes.scale = scale, None
             if starts:
                 passes.start()
             with _torch.autograd.set_multithreading_enabled(False):  # Ctrl-C comes to this thread alone, between nodes
@@ -54,18 +77,9 @@ class Training(Declared):
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss times the loss scale of fp16: engine.scaled(loss).backward() is engine.backward(loss)."""
-        scale = self.loss_scale
-
-        def begin(_: torch.Tensor) -> None:
-            Passes.scale = scale
-            queue_callback(end)
-
-        def end() -> None:
-            Passes.scale = None
-
-        loss = loss * scale
-        loss.register_hook(begin)  # type: ignore[no-untyped-call]
-        return loss
+        check_plain(loss)
+        found: torch.Tensor = Scaled.apply(loss, self.loss_scale)  # type: ignore[no-untyped-call]
+        return found
 
     def step(self, *, last: bool | None = None) -> StepInfo:
         """After gradient_accumulation_steps micro-steps: clips and updates. Else nothing: a loop may call it after each micro-step. Collective.
