@@ -356,6 +356,7 @@ static void count_wait(struct comm_work *work) {
     const uint64_t AT_MOST_NS = 100000000;
     uint64_t now_ns = clock_now_ns(), passed_ns = work->tested_ns ? now_ns - work->tested_ns : 0;
     work->tested_ns = now_ns;
+    atomic_store_explicit(&work->group->comm->tested_ns, now_ns, memory_order_relaxed);
     work->waited_ns += passed_ns < AT_MOST_NS ? passed_ns : AT_MOST_NS;
 }
 

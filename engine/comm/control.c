@@ -22,6 +22,7 @@ struct calls_message {
     struct head head;
     uint64_t key, posted; /* the group's key; the number of calls posted so far */
     uint64_t left;        /* the rank posts nothing more */
+    uint64_t waits;       /* the oldest call that it drives; NONE: it drives none */
     uint64_t first;       /* sequence of records[0]; they end at first + WINDOW_RECORDS or at posted */
     struct comm_record records[WINDOW_RECORDS];
     struct comm_block block;
@@ -245,12 +246,23 @@ static uint64_t oldest(const struct control_group *group) {
     return group->posted > HISTORY_RECORDS ? group->posted - HISTORY_RECORDS : 0;
 }
 
+/* The oldest call that this rank waits for, if it tests its calls: another rank holds it up. Else NONE. */
+static uint64_t waits(const struct control_group *group) {
+    enum { TEST_NS = 500000000 };
+    const struct control *control = group->control;
+    uint64_t s = group->posted > COMM_CALLS_MAX ? group->posted - COMM_CALLS_MAX : 0;
+    if (atomic_load(&control->comm->tested_ns) + TEST_NS < control->tick_ns) return NONE;
+    while (s < group->posted && !group->waiting[s % COMM_CALLS_MAX]) s++;
+    return s < group->posted ? s : NONE;
+}
+
 static bool send_window(struct control *control, const struct control_group *group, uint64_t first) {
     struct calls_message calls = {
         .head = head_make(control, MESSAGE_CALLS),
         .key = group->key,
         .posted = group->posted,
         .left = group->left,
+        .waits = waits(group),
         .first = first,
         .block = control->block,
     };
@@ -467,7 +479,7 @@ static void forgive_stop(const struct control *control, struct control_group *gr
     }
 }
 
-/* Judges the oldest call that this rank waits for and that the rank before it has not posted. */
+/* Judges the oldest call that this rank waits for and that the rank before it has not posted, unless that one is held up itself. */
 static void judge_waits(struct control *control, struct control_group *group, uint64_t now_ns) {
     uint64_t first = group->posted > COMM_CALLS_MAX ? group->posted - COMM_CALLS_MAX : 0;
     if (first < group->theirs.posted) first = group->theirs.posted;
@@ -477,7 +489,8 @@ static void judge_waits(struct control *control, struct control_group *group, ui
         if (!group->waiting[slot]) continue;
         if (group->theirs.left)
             comm_raise_left(control->comm, group->ordinal, record, group->from);
-        else if (deadline_passed(control->comm->timeout_s, group->counts_ns[slot], now_ns))
+        else if ((!group->heard || group->theirs.waits >= s) &&
+                 deadline_passed(control->comm->timeout_s, group->counts_ns[slot], now_ns))
             comm_raise_stuck(control->comm, group->ordinal, record, group->from,
                              (double)(now_ns - group->counts_ns[slot]) * 1e-9);
         return;

@@ -54,6 +54,7 @@ struct comm {
     struct zero_error error;      /* this rank's sticky error */
     struct comm_counters counters;
     _Atomic uint64_t control_messages, control_bytes;
+    _Atomic uint64_t tested_ns; /* when a call was last tested */
     uint64_t fingerprint;
     /* A hash of the members of every group opened so far: counts groups of the same members. */
     uint64_t *opened;

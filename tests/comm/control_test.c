@@ -286,6 +286,23 @@ static void reports_who_does_not_post(bool leaves) {
     end();
 }
 
+/* Rank 3 waits in call 0, which it tests, and all others in call 1: another rank holds rank 3 up. */
+static void spares_who_is_held_up(void) {
+    start();
+    for (uint32_t i = 0; i < RANKS; i++) {
+        post(i, 0, "h.1");
+        if (i == 3) continue;
+        control_done(ranks[i].group, 0);
+        post(i, 1, "h.9");
+    }
+    atomic_store(&ranks[3].comm.tested_ns, now_ns + 21000000000u);
+    pass(21);
+    CHECK_INT(failed(ZERO_OK, ""), RANKS);
+    pass(4);
+    CHECK_INT(failed(ZERO_E_PEER, "rank 3 is alive but did not take its part in all-gather of h.9"), RANKS);
+    end();
+}
+
 /* In a patient call a rank may take any time while it is alive and has not left. */
 static void awaits_the_living(bool leaves) {
     start();
@@ -347,7 +364,7 @@ static void keeps_ranks_in_range(void) {
 /* A message of calls as it travels: control.c has the struct. */
 struct calls_record {
     uint32_t type, from;
-    uint64_t opening, key, posted, left, first;
+    uint64_t opening, key, posted, left, waits, first;
     struct comm_record records[16];
     struct comm_block block;
 };
@@ -449,6 +466,7 @@ int main(void) {
     names_the_first_difference(3, 3000);
     reports_who_does_not_post(false);
     reports_who_does_not_post(true);
+    spares_who_is_held_up();
     awaits_the_living(false);
     awaits_the_living(true);
     return check_end();

@@ -167,6 +167,7 @@ static void end_badly(struct rank *rank, struct comm_group *all) {
     if (fault == CLOSED && rank->number == last) return;
     if (fault == KILLED && rank->number == last) kill(getpid(), SIGKILL);
     if (fault == STOPPED && rank->number == last) kill(getpid(), SIGSTOP);
+    while (fault == STOPPED && rank->number == last) pause(); /* the signal may take another thread first */
     zero_status status = meet(all);
     if (fault == FAILED && rank->number == last) return;
     CHECK_INT(status, ZERO_E_PEER);
