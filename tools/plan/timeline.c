@@ -106,8 +106,10 @@ static void add_lap(struct pending *p, enum turn turn, uint64_t amount) {
 static void add_calls(struct pending *p, struct speeds_call all, uint32_t calls) {
     if (all.in_turn) {
         add_lap(p, TURN_STREAM, all.inside_ns + all.between_ns);
-        p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = {.inside_ns = all.inside_ns}};
-        p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = {.between_ns = all.between_ns}};
+        p->lap[p->laps++] =
+            (struct lap){.turn = TURN_LINK, .call = {.inside_ns = all.inside_ns, .in_turn = true}};
+        p->lap[p->laps++] =
+            (struct lap){.turn = TURN_LINK, .call = {.between_ns = all.between_ns, .in_turn = true}};
     } else if (calls) {
         all.inside_ns /= calls, all.between_ns /= calls;
         p->lap[p->laps++] = (struct lap){.turn = TURN_LINK, .call = all, .more = calls - 1};
@@ -242,13 +244,16 @@ static uint64_t transfer(struct timeline *t, bool write, uint64_t bytes) {
 
 /* When a lap that begins now ends. */
 static uint64_t begin_lap(struct timeline *t, const struct lap *lap) {
+    uint64_t finish;
     switch (lap->turn) {
     case TURN_OUT:
     case TURN_IN:
         return cross(t, lap->turn == TURN_IN ? IN : OUT, lap->amount);
     case TURN_LINK:
-        return communicate(t, lap->call);
-    case TURN_STREAM: /* ends when the stream is free; the laps behind it use it */
+        finish = communicate(t, lap->call);
+        if (lap->call.in_turn) t->stream_free = max64(t->stream_free, finish); /* links may have more to do */
+        return finish;
+    case TURN_STREAM: /* ends at once; the laps behind it use the stream */
         return take(t, &t->stream_free, lap->amount) - lap->amount;
     case TURN_SUM:
         return take(t, &t->inside_free, lap->amount);
@@ -267,11 +272,12 @@ static uint64_t begin_lap(struct timeline *t, const struct lap *lap) {
 static bool go_on(struct timeline *t, struct pending *p) {
     while (p->finish_ns <= t->now && p->begun < p->laps) {
         struct lap *lap = &p->lap[p->begun];
-        p->finish_ns = begin_lap(t, lap);
+        bool waits = lap->turn == TURN_STREAM && t->stream_free > t->now;
+        p->finish_ns = waits ? t->stream_free : begin_lap(t, lap);
         if (lap->more)
             lap->more--;
         else
-            p->begun++;
+            p->begun += !waits;
     }
     return p->finish_ns > t->now;
 }
@@ -440,14 +446,13 @@ static zero_status poll_all(struct timeline *t) {
 /* Advances the clock to the next end of an operation, or to `limit`. False: nothing ends. */
 static bool advance(struct timeline *t, uint64_t limit) {
     uint64_t next = limit;
+    uint32_t kept = 0;
     for (uint32_t i = 0; i < t->pendings; i++) next = min64(next, t->pending[i].finish_ns);
     if (next == UINT64_MAX) return false;
     t->now = max64(t->now, next);
-    for (uint32_t i = 0; i < t->pendings;)
-        if (!go_on(t, &t->pending[i]))
-            t->pending[i] = t->pending[--t->pendings];
-        else
-            i++;
+    for (uint32_t i = 0; i < t->pendings; i++) /* in their order, so that the oldest has the next turn */
+        if (go_on(t, &t->pending[i])) t->pending[kept++] = t->pending[i];
+    t->pendings = kept;
     return true;
 }
 
