@@ -147,6 +147,28 @@ class Programs(unittest.TestCase):
             for rank in ranks:
                 self.assertRaises(ProcessLookupError, os.kill, rank, 0)
 
+    def test_interrupted(self):
+        """Ranks hear one Ctrl-C, from the terminal or from the launcher, and may save."""
+        rank = """if True:
+            import signal, time
+            heard = []
+            signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+            print("up", flush=True)
+            while not heard:
+                time.sleep(0.01)
+            time.sleep(0.3)
+            print("heard", len(heard), flush=True)
+        """
+        launcher = [sys.executable, "-m", "zero.deepspeed", "--num_gpus", "2", "--no_python", "--no_local_rank", sys.executable, "-c", rank]
+        terminal = [sys.executable, "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))"]
+        for around in (terminal, []):
+            child = subprocess.Popen(around + launcher, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            child.stdout.read(len("up\n") * 2)
+            if not around:
+                child.send_signal(signal.SIGINT)
+            said, _ = child.communicate("\x03" if around else "", timeout=600)
+            self.assertEqual((said.count("heard 1"), child.returncode), (2, 0), said)
+
     def test_hosts(self):
         """A hostfile of two hosts with one rank each; `ssh` runs the command here."""
         with tempfile.TemporaryDirectory() as place:

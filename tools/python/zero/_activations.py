@@ -3,6 +3,7 @@
 import logging
 import weakref
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -61,8 +62,8 @@ def peak(
     dtype: torch.dtype,
     casts: bool,
 ) -> int:
-    """Bytes, from a forward and a backward of copies, on tensors without data; with the gradients of the largest unit, which autograd makes
-    before the engine takes them. `dtype`: of the engine's parameters, and if it `casts`, of their modules' inputs."""
+    """Bytes, from a forward and a backward of copies, on tensors without data; with the gradients of the largest two units in a
+    row, which autograd makes: the engine may still read those of the one before (zero_unit_reads_given). `dtype`: of the engine's parameters, and if it `casts`, of their modules' inputs."""
     own = {p for parameters in (*units.values(), held) for p in parameters}
     with interrupted_later(), without_modes(), same_numbers(), set_stance("force_eager"), torch.enable_grad():
         mode, fake, (copy, args, kwargs, stands_for) = fake_twin(model, args, kwargs, device, dict.fromkeys(own, dtype))
@@ -78,7 +79,7 @@ def peak(
             _torch.autograd.backward(_loss(copy(*args, **(kwargs or {}))))
     sizes: list[int] = [sum(fake[p].nbytes for p in parameters if p.requires_grad) for parameters in units.values()]
     of_held: int = sum(fake[p].nbytes for p in held if p.requires_grad)
-    return live.peak + max(sizes) + of_held
+    return live.peak + max(a + b for a, b in pairwise([0, *sizes, 0])) + of_held
 
 
 def with_margin(size: int) -> int:

@@ -228,6 +228,10 @@ class Declared:
         """Bytes of the device that the plan leaves to the program: those of the rank that needs most."""
         if self._activations != "auto":
             return int(self._activations)
+        if not torch.is_grad_enabled():
+            logger.warning(
+                "activations are planned of a forward under torch.no_grad(): call engine.commit(...) with a training batch before it"
+            )
         size, units = 0, {group.module: group.parameters.values() for group in groups}
         try:
             if not args and not kwargs:

@@ -340,7 +340,7 @@ class OpenPass:
         except ZeroError:
             self.busy = None
             raise
-        if backward and call.use.lends:
+        if backward and not self.reads and call.use.lends:
             del self.lent[:-1]
         self.open.append((call, backward))
         for leaf in call.use.leaves:

@@ -77,7 +77,8 @@ def copy_state(module: nn.Module, state: dict[str, Any], prefix: str, metadata: 
 class Passes(OpenPass):
     """The state of the present pass, and the hooks."""
 
-    scale: tuple[float, int | None] | None = None  # of the loss, of any engine; in this backward (else of no effect), or while engine.backward runs
+    # Of the loss, of any engine, and the backward in which it counts; None: while engine.backward runs.
+    scale: tuple[float, int | None] | None = None
 
     def __init__(
         self, model: nn.Module, handle: int, free: bool, prepare: Callable[[Any, Any], None], count: Callable[[], None]

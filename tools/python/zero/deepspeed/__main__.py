@@ -140,13 +140,23 @@ def _end(processes: list[subprocess.Popen[bytes]], number: int) -> None:
         process.send_signal(number)
 
 
+def _told() -> bool:
+    """Whether Ctrl-C in the terminal comes to all processes here: the launcher's group is the one in the foreground."""
+    try:
+        with open("/dev/tty") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
 def _wait(processes: list[subprocess.Popen[bytes]], ended: list[int]) -> int:
     """The first status that is not 0, or that of a signal in `ended`: then the others end. One that does not is killed after 30 s."""
     while None in (statuses := [process.poll() for process in processes]) and not any(statuses) and not ended:
         time.sleep(0.05)
     failed = next(filter(None, statuses), 0)
     if ended and not failed:
-        _end(processes, ended[0])  # SIGINT: they may take their time, to save
+        if ended[0] != signal.SIGINT or not _told():  # a second one would interrupt what they save
+            _end(processes, ended[0])
         while ended == [signal.SIGINT] and None in [process.poll() for process in processes]:
             time.sleep(0.05)
     elif failed:
