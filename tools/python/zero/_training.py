@@ -29,7 +29,7 @@ class Scaled(torch.autograd.Function):
         return loss * scale
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         Passes.scale = ctx.zero_scale, current_graph_task()
         return grad * ctx.zero_scale, None
 
@@ -78,7 +78,7 @@ class Training(Declared):
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss times the loss scale of fp16: engine.scaled(loss).backward() is engine.backward(loss)."""
         check_plain(loss)
-        found: torch.Tensor = Scaled.apply(loss, self.loss_scale)  # type: ignore[no-untyped-call]
+        found: torch.Tensor = Scaled.apply(loss, self.loss_scale)
         return found
 
     def step(self, *, last: bool | None = None) -> StepInfo:
