@@ -31,14 +31,17 @@ ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags);
 static struct line *line_to(int socket) { return &lines[1 - (socket - FIRST_SOCKET)]; }
 
 /* A rank has one connection for data, whose set is opened after that of its control channel. */
-static struct epoll_event waits[RANKS];
+static struct {
+    int set;
+    uint32_t events, number; /* of the member of union epoll_data that is set: the others' bytes are not defined */
+} waits[RANKS];
 static int sets;
 
 int __wrap_epoll_create1(int flags) { return sets++; }
 
 int __wrap_epoll_ctl(int set, int what, int socket, struct epoll_event *event) {
-    waits[socket - FIRST_SOCKET] = *event;
-    waits[socket - FIRST_SOCKET].data.u64 |= (uint64_t)set << 32;
+    int rank = socket - FIRST_SOCKET;
+    waits[rank].set = set, waits[rank].events = event->events, waits[rank].number = event->data.u32;
     return 0;
 }
 
@@ -47,8 +50,8 @@ int __wrap_epoll_wait(int set, struct epoll_event *events, int most, int at_most
     for (int i = 0; i < RANKS; i++) {
         const struct line *line = line_to(FIRST_SOCKET + i);
         uint32_t now = waits[i].events & (EPOLLOUT | (line->begin < line->there ? EPOLLIN : 0));
-        if (now && (int)(waits[i].data.u64 >> 32) == set)
-            events[ready++] = (struct epoll_event){.events = now, .data.u32 = waits[i].data.u32};
+        if (now && waits[i].set == set)
+            events[ready++] = (struct epoll_event){.events = now, .data.u32 = waits[i].number};
     }
     return ready;
 }
