@@ -469,6 +469,27 @@ class Addresses(unittest.TestCase):
         self.assertNotIn(0, addresses, "a GPU's context ends with a kernel at address 0")
 
 
+class Graphs(unittest.TestCase):
+    def test_gradients_in_the_memory_of_graphs(self):
+        """After a forward that replays a CUDA graph of torch.compile, gradients of before are overwritten, whoever holds them: the engine
+        reads copies. Without graphs it reads what autograd has made."""
+        gradients, give = [], _abi.lib.zero_unit_give_grads
+        for graphs in (False, True):
+            trees = MagicMock(get_manager=lambda index, create, graphs=graphs: (index, create) == (1, False) and graphs or None)
+            engine = zero.fully_shard(made("mlp"), configuration(3))
+            engine.commit()
+            engine._passes.device, kept, lent = GPU, [], []
+            for p in engine.model.parameters():
+                p.register_post_accumulate_grad_hook(lambda p: kept.append(p.grad.detach()))
+            gives = lambda unit, grads: lent.append({*grads} & {grad.data_ptr() for grad in kept}) or give(unit, grads)
+            with cuda(), patch.dict(sys.modules, {"torch._inductor.cudagraph_trees": trees}), patch.object(_abi.lib, "zero_unit_give_grads", gives):
+                engine.backward(loss_of_vectors(engine.model, 0))
+            self.assertEqual([bool(addresses) for addresses in lent], [not graphs] * 4)
+            gradients.append({name: engine.gradient(name) for name, _ in engine.model.named_parameters()})
+            engine.close()
+        torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
 class DefaultDevice(unittest.TestCase):
     def test_what_is_on_the_host(self):
         """torch.set_default_device("cuda") moves nothing that the engine reads and writes on the host. The meta device stands for it."""

@@ -25,7 +25,7 @@ from zero._abi import ZeroError, lib
 from zero._header import ZERO_EVAL as EVAL
 from zero._header import ZERO_TRAIN as TRAIN
 from zero._leaf import Leaf
-from zero._private import compiles_backward
+from zero._private import compiles_backward, replays_graphs
 from zero._private import current_graph_task as in_autograd
 
 CHANGED = "since the model's first forward; change a model before it, or make another engine"
@@ -370,13 +370,13 @@ class OpenPass:
         """The gradients of a unit, which autograd has made; None is zero."""
         if not use.trains:
             return
-        alive = []
+        alive, copies = [], use.lends and replays_graphs(self.device)
         for i, leaf in enumerate(use.leaves):
             grad = leaf.parameter.grad
             if grad is not None:
                 leaf.parameter.grad = None
                 leaf.given = leaf.came = True
-                grad = (grad.to_dense() if grad.is_sparse else grad).to(leaf.parameter).contiguous()
+                grad = (grad.to_dense() if grad.is_sparse else grad).to(leaf.parameter, copy=copies).contiguous()
                 alive.append(grad)
             use.gradients[i] = grad.data_ptr() if grad is not None else None
         side = self.device and self._side_stream()  # of the forward that this is the backward of

@@ -80,6 +80,12 @@ def compiles_backward() -> bool:
     return bool(getattr(by_with, "compiled_autograd_enabled", False) or getattr(by_config, "compiled_autograd", False))
 
 
+def replays_graphs(device: torch.device | None) -> bool:
+    """Whether torch.compile has made CUDA graphs: the next forward's may write to the memory of their outputs, whoever holds these."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees") if device else None
+    return bool(trees and trees.get_manager(device and device.index, False))
+
+
 def outer_hooks() -> Any:
     """The pair of hooks on saved tensors that the program has; None: it has none; (): it has some, and PyTorch does not tell which."""
     if _top:
