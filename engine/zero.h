@@ -412,7 +412,7 @@ zero_status zero_engine_free_order(zero_engine *engine);
  * and changes nothing.
  *
  * - The plan has room for the parameters, and for the whole gradients, of as many of the largest units, and for parameters that
- * several units share. Each parameter and gradient keeps its one address. (On a GPU there is room for all of them.) - Units that
+ * several units share. Each parameter and gradient keeps its one address. (On a GPU whose driver has no virtual memory there is room for all of them.) - Units that
  * are not in use stay gathered while there is room: a larger bound saves gathers. With one more than the program needs, a gradient
  * is reduced while the next unit computes. - A gradient is reduced after its unit's last backward: when each forward before the
  * pass's first backward has had its own backward. If the unit has a later backward, or must make room earlier, its gradient is

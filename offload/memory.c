@@ -11,7 +11,7 @@ struct memory {
     struct device *device;
     enum device_memory kind;
     void *address;
-    uint64_t space_bytes, space_used_bytes;
+    uint64_t space_used_bytes;
 };
 
 static void memory_close(struct tier *tier) {
@@ -19,7 +19,7 @@ static void memory_close(struct tier *tier) {
     if (memory->address)
         memory->device->ops->release(memory->device, memory->address, tier->bytes, memory->kind);
     if (tier->space)
-        memory->device->ops->unreserve(memory->device, tier->space, memory->space_bytes,
+        memory->device->ops->unreserve(memory->device, tier->space, tier->space_bytes,
                                        memory->space_used_bytes);
     free(memory);
 }
@@ -38,11 +38,11 @@ static zero_status memory_open(const struct tier_ops *ops, const struct tier_opt
     struct memory *memory = calloc(1, sizeof *memory);
     if (!memory) return error_set(error, ZERO_E_MEMORY, "tier %s: no memory for its handle", ops->name);
     struct device *device = options->device;
-    *memory = (struct memory){.base = {.ops = ops, .bytes = options->bytes, .alignment = 1},
-                              .device = device,
-                              .kind = kind,
-                              .space_bytes = options->space_bytes,
-                              .space_used_bytes = options->space_used_bytes};
+    *memory = (struct memory){
+        .base = {.ops = ops, .bytes = options->bytes, .alignment = 1, .space_bytes = options->space_bytes},
+        .device = device,
+        .kind = kind,
+        .space_used_bytes = options->space_used_bytes};
     uint64_t before = device ? device->allocated[kind] : 0; /* a tier of no bytes needs none */
     if (options->bytes) memory->address = device->ops->allocate(device, options->bytes, kind);
     const char *pinned = " that the GPU's driver pins (look at ulimit -l, and at a container's limits)";

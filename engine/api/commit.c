@@ -46,6 +46,8 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
                                         .device_room = device_memory_room(&e->host.device, gpu_sharers(e)),
                                         .group = (struct comm_group *const(*)[STREAMS])e->group};
     e->config.terms.discrete = e->run.discrete;
+    e->config.terms.page_bytes = /* of a GPU that is only planned for, in the place of the host's */
+        e->run.discrete == e->run.device->discrete ? e->run.device->page_bytes : DEVICE_PART_BYTES;
     return blueprint_make(&e->blueprint, &e->config.terms, &options, error);
 }
 
@@ -223,7 +225,7 @@ static void log_bound(const zero_engine *e) {
              "free order: at most %" PRIu32 " units in use at once: gathered parameters and whole gradients "
              "take %.1f MiB; those of all units have %.1f MiB%s",
              e->model.bound, (double)p->row_bytes[MEMORY_GATHERED] * mib, (double)all * mib,
-             p->terms->discrete ? ", and this device keeps room for all of them" : "");
+             p->space_bytes ? "" : ", and this device keeps room for all of them");
 }
 
 static const char *mark(const zero_engine *e, const char *key) {

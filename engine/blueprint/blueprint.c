@@ -85,7 +85,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .waiting_share = t->waiting_share,
                                 .free_order = b->o.model->free_order,
                                 .bound = b->o.model->bound,
-                                .roomy = t->discrete,
+                                .roomy = !t->page_bytes,
                                 .depth = (uint32_t)t->depth,
                                 .backward_depth = (uint32_t)t->backward_depth,
                                 .live_max = t->live_max,

@@ -35,6 +35,8 @@ struct terms {
     /* Set by the caller: the host cannot touch the device's memory. All data that the host reads and writes is in the cpu
      * tier. */
     bool discrete;
+    /* Set by the caller: the page of the device's address space (device.h). 0: it has none. */
+    uint32_t page_bytes;
     enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */
     /* For reduced shards. TIER_DEVICE: where they are updated. TIER_NVME: on the drive, if the state is there, too. */
     enum tier_kind grad_tier;

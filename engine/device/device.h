@@ -34,7 +34,7 @@ enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 256 };
  * the executor has begun (some tens). */
 enum { DEVICE_QUEUE_MAX = 256 };
 
-/* The parts of reserved address space begin at multiples of this: a huge page. Their memory comes in pages. */
+/* The parts of reserved address space begin at multiples of this: a huge page, and a GPU's page. The host's memory comes in its own. */
 enum { DEVICE_PART_BYTES = 2 << 20, DEVICE_PAGE_BYTES = 4096 };
 
 enum device_memory { DEVICE_MEMORY, DEVICE_PINNED };
@@ -132,12 +132,13 @@ struct device_ops {
     /* Bytes of device memory that are free, and all; NULL: the device has no memory of its own. */
     zero_status (*memory)(struct device *device, uint64_t *out_available, uint64_t *out_total,
                           struct zero_error *error);
-    /* Address space in parts. A part has memory from its first touch until it is emptied, and keeps its address. NULL: the device
-     * lacks these functions; only a discrete device may lack them. reserve: `space` bytes, of which the caller uses at most `bytes`
-     * at once; these count as allocated. NULL when the system refuses. empty: also once for each part before it is used. The
-     * content of an emptied part is lost. */
+    /* Address space in parts, of a device with page_bytes. A part keeps its address, and has memory while it is used: from fill to
+     * empty, in whole pages. reserve: `space` bytes, of which the caller uses at most `bytes` at once; these count as allocated. NULL
+     * when the system refuses. fill: NULL: memory comes at the first touch. empty: once all work on the part is done, and also once
+     * for each part before it is used. The content of an emptied part is lost. */
     void *(*reserve)(struct device *device, uint64_t space, uint64_t bytes);
     void (*unreserve)(struct device *device, void *memory, uint64_t space, uint64_t bytes);
+    zero_status (*fill)(struct device *device, void *part, uint64_t bytes, struct zero_error *error);
     void (*empty)(struct device *device, void *part, uint64_t bytes);
     /* Loads a kernel before its first work; NULL: the device need not load kernels. Without it, the first work would
      * load the kernel's code, and the driver may then wait until the GPU is idle. This wait never ends if the GPU waits
@@ -165,6 +166,7 @@ struct device { /* the head of every implementation's own struct */
     const struct device_ops *ops;
     bool discrete;         /* the host must not touch DEVICE_MEMORY */
     bool runs_at_once;     /* a kernel that runs on the host is done when `submit` returns */
+    uint32_t page_bytes;   /* of reserved address space; 0: a discrete device lacks it */
     bool pinned_by_driver; /* DEVICE_PINNED memory is the driver's own: io_uring must not register it */
     int node;              /* the host's memory node (NUMA) nearest to the device; below 0: unknown */
     int64_t index;         /* cuda: the GPU's number; else -1 */

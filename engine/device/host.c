@@ -10,7 +10,8 @@ static zero_status host_open(const struct device_options *options, struct device
                              struct zero_error *error) {
     struct device *device = malloc(sizeof *device);
     if (!device) return error_set(error, ZERO_E_MEMORY, "device host: no memory for its handle");
-    *device = (struct device){.ops = &device_host, .runs_at_once = true, .node = -1, .index = -1};
+    *device = (struct device){
+        .ops = &device_host, .runs_at_once = true, .page_bytes = DEVICE_PAGE_BYTES, .node = -1, .index = -1};
     *out_device = device;
     return ZERO_OK;
 }

@@ -48,6 +48,7 @@ static zero_status sim_open(const struct device_options *options, struct device 
     sim->base.ops = &device_sim;
     sim->base.discrete = options->guard != NULL;
     sim->base.index = sim->base.node = -1;
+    sim->base.page_bytes = DEVICE_PAGE_BYTES;
     sim->random = options->seed * 2 + 1;
     sim->probability = options->probability;
     sim->pace = options->pace;
@@ -95,6 +96,33 @@ static void sim_release(struct device *device, void *memory, uint64_t bytes, enu
     }
     ((struct sim *)device)->guard->release(memory, bytes);
     device->allocated[kind] -= page_bytes(bytes);
+}
+
+static void *sim_reserve(struct device *device, uint64_t space, uint64_t bytes) {
+    if (!device->discrete) return host_reserve(device, space, bytes);
+    void *memory = ((struct sim *)device)->guard->allocate(space);
+    if (memory) device->allocated[DEVICE_MEMORY] += page_bytes(bytes);
+    return memory;
+}
+
+static void sim_unreserve(struct device *device, void *memory, uint64_t space, uint64_t bytes) {
+    if (!device->discrete) {
+        host_unreserve(device, memory, space, bytes);
+        return;
+    }
+    ((struct sim *)device)->guard->release(memory, space);
+    device->allocated[DEVICE_MEMORY] -= page_bytes(bytes);
+}
+
+/* Work that is not done finds that its memory has changed. */
+static void sim_empty(struct device *device, void *part, uint64_t bytes) {
+    if (!device->discrete) {
+        host_empty(device, part, bytes);
+        return;
+    }
+    enter((struct sim *)device);
+    memset(part, 0xff, bytes);
+    leave((struct sim *)device);
 }
 
 /* ---- work ---- */
@@ -321,9 +349,9 @@ const struct device_ops device_sim = {
     .close = sim_close,
     .allocate = sim_allocate,
     .release = sim_release,
-    .reserve = host_reserve, /* unless the device is discrete */
-    .unreserve = host_unreserve,
-    .empty = host_empty,
+    .reserve = sim_reserve,
+    .unreserve = sim_unreserve,
+    .empty = sim_empty,
     .submit = sim_submit,
     .copy = sim_copy,
     .clear = sim_clear,

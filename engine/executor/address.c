@@ -61,7 +61,7 @@ bool crosses(const struct executor *e, const void *address) {
 }
 
 uint64_t part_bytes(const struct executor *e, uint32_t buffer) {
-    return round_up(e->o.plan->buffer[buffer].bytes, DEVICE_PAGE_BYTES);
+    return round_up(e->o.plan->buffer[buffer].bytes, e->o.plan->terms->page_bytes);
 }
 
 void *executor_address(const struct executor *e, struct buffer_ref ref) {

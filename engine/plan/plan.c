@@ -38,20 +38,55 @@ const char *memory_row_name(enum memory_row row) {
     return names[row];
 }
 
-/* Gives each interval a place of its own. Returns the bytes that are in use at most. */
-static uint64_t lay_out_apart(struct plan *plan, struct intervals *intervals) {
-    const uint64_t unit = plan->terms->discrete ? ALIGN_BYTES : DEVICE_PART_BYTES;
-    uint64_t end = 0, sums[ROOMS] = {0}, most = 0;
-    for (uint32_t i = 0; i < intervals->count; i++) {
-        struct interval *v = &intervals->item[i];
-        v->offset = end;
-        end += round_up(v->bytes, unit);
-        sums[v->ref.kind == BUFFER_GRAD_FULL] += round_up(v->bytes, DEVICE_PAGE_BYTES);
+/* What a buffer takes of the policy's room, and of the device's memory: in pages of the host. */
+struct apart {
+    uint64_t room, pages;
+};
+
+static int compare_waste(const void *a, const void *b) {
+    const struct apart *x = a, *y = b;
+    double p = (double)x->pages / (double)x->room, q = (double)y->pages / (double)y->room;
+    return (p < q) - (p > q);
+}
+
+/* The most memory that buffers take which have room at once: those that waste most, and a part of the last one. */
+static uint64_t most_at_once(struct apart *apart, uint32_t count, uint64_t room) {
+    uint64_t pages = 0;
+    qsort(apart, count, sizeof *apart, compare_waste);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t part = apart[i].room < room ? apart[i].room : room;
+        pages += apart[i].pages * part / apart[i].room;
+        room -= part;
     }
-    for (int object = 0; object < ROOMS; object++)
-        most += sums[object] < plan->policy->room[object] ? sums[object] : plan->policy->room[object];
-    plan->space_bytes = plan->terms->discrete ? 0 : end;
-    return plan->terms->discrete ? end : most;
+    return pages;
+}
+
+/* Gives each interval a place of its own. *out_bytes: in use at most. */
+static zero_status lay_out_apart(struct plan *plan, struct intervals *intervals, uint64_t *out_bytes,
+                                 struct zero_error *error) {
+    const uint64_t page = plan->terms->page_bytes, unit = page ? DEVICE_PART_BYTES : ALIGN_BYTES;
+    struct apart *apart = malloc((intervals->count + 1) * sizeof *apart);
+    uint64_t end = 0;
+    if (!apart) return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
+    for (uint32_t i = 0; i < intervals->count; i++) {
+        intervals->item[i].offset = end;
+        end += round_up(intervals->item[i].bytes, unit);
+    }
+    *out_bytes = page ? 0 : end;
+    plan->space_bytes = page ? end : 0;
+    for (int object = 0; object < ROOMS && page; object++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < intervals->count; i++) {
+            const struct interval *v = &intervals->item[i];
+            if (v->bytes && (v->ref.kind == BUFFER_GRAD_FULL) == (object == OBJECT_GRAD))
+                apart[count++] = (struct apart){round_up(v->bytes, DEVICE_PAGE_BYTES) / DEVICE_PAGE_BYTES,
+                                                round_up(v->bytes, page) / DEVICE_PAGE_BYTES};
+        }
+        uint64_t pages = most_at_once(apart, count, plan->policy->room[object] / DEVICE_PAGE_BYTES);
+        *out_bytes += round_up(pages * DEVICE_PAGE_BYTES, page);
+    }
+    free(apart);
+    return ZERO_OK;
 }
 
 static int compare(const void *a, const void *b) {
@@ -88,9 +123,13 @@ static zero_status cut_parts(struct plan *plan, uint32_t first, struct zero_erro
 /* Makes each interval a buffer of the row of gathered units. */
 static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     uint32_t first = plan->buffers;
-    plan->row_bytes[MEMORY_GATHERED] = plan->policy->bound
-                                           ? lay_out_apart(plan, intervals)
-                                           : intervals_lay_out(intervals, &plan->lasting_bytes);
+    uint64_t *bytes = &plan->row_bytes[MEMORY_GATHERED];
+    zero_status status = ZERO_OK;
+    if (plan->policy->bound)
+        status = lay_out_apart(plan, intervals, bytes, error);
+    else
+        *bytes = intervals_lay_out(intervals, &plan->lasting_bytes);
+    if (status) return status;
     for (uint32_t i = 0; i < intervals->count; i++)
         plan->buffer[plan->buffers++] = (struct plan_buffer){
             .offset = intervals->item[i].offset, .bytes = intervals->item[i].bytes, .row = MEMORY_GATHERED};

@@ -4,8 +4,9 @@
 
 bool device_has(const struct running *run, const void *address) {
     struct tier *tier = run->tier[TIER_DEVICE];
-    const uint8_t *extent = tier->ops->address(tier), *at = address;
-    return run->discrete && extent && at >= extent && at < extent + tier->bytes;
+    const uint8_t *extent = tier->ops->address(tier), *space = tier->space, *at = address;
+    return run->discrete && ((extent && at >= extent && at < extent + tier->bytes) ||
+                             (space && at >= space && at < space + tier->space_bytes));
 }
 
 /* Waits without the lock: a save in the background may wait while the host and its progress thread work. */

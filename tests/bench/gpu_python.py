@@ -5,6 +5,7 @@ what needs no GPU; --small: sizes for a CPU. --json: appends what the row measur
 
 import argparse
 import contextlib
+import ctypes as C
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import time
 import warnings
+from itertools import pairwise
 
 for _given in sys.argv[1:]:  # CUDA reads its variables when it starts
     if "=" in _given:
@@ -294,6 +296,40 @@ def two():
     check([process.returncode for process in started] == [0, 0] and len(hashes) == 1, "both ranks end with one hash")
 
 
+def unmap_times(work):
+    """Milliseconds that a map and an unmap of 64 pages take while the GPU does this work, and that the work goes on after them."""
+    page, pages = 2 << 20, 64
+    driver, first, piece = C.CDLL("libcuda.so.1"), C.c_uint64(), (C.c_uint64 * pages)()
+    here = (C.c_int * 2)(1, torch.cuda.current_device())  # a device's memory
+    asked = C.create_string_buffer(bytes((C.c_int * 2)(1, 0)) + bytes(here), 32)  # pinned, for no other process
+
+    def call(name, *args):
+        if code := getattr(driver, name)(*args):
+            check(False, f"{name}: {code}")
+
+    def each(name, *args):
+        for i in range(pages):
+            call(name, C.c_uint64(first.value + i * page), C.c_size_t(page), *(args and (C.c_size_t(0), C.c_uint64(piece[i]), C.c_uint64(0))))
+
+    call("cuMemAddressReserve", C.byref(first), C.c_size_t(pages * page), C.c_size_t(page), C.c_uint64(0), C.c_uint64(0))
+    for i in range(pages):
+        call("cuMemCreate", C.byref(piece, 8 * i), C.c_size_t(page), asked, C.c_uint64(0))
+    times = [time.perf_counter()]
+    work()
+    for step in (
+        lambda: each("cuMemMap", True),
+        lambda: call("cuMemSetAccess", first, C.c_size_t(pages * page), bytes(here) + bytes(C.c_int(3)), C.c_size_t(1)),
+        lambda: each("cuMemUnmap"),
+        torch.cuda.synchronize,
+    ):
+        step()
+        times.append(time.perf_counter())
+    for i in range(pages):
+        call("cuMemRelease", C.c_uint64(piece[i]))
+    call("cuMemAddressFree", first, C.c_size_t(pages * page))
+    return [1000 * (b - a) for a, b in pairwise(times)]
+
+
 @row
 def memory():
     """A full cache, parking, free order, and the model that is on the card already."""
@@ -319,7 +355,15 @@ def memory():
         engine = engine_of(llama(4), options_of={"free_order": free_order})
         check(train(engine) == expected, f"free_order={free_order}")
         say(*(line for line in engine.memory() if line[0] == "device"), sep="\n")
+        began = time.perf_counter()
+        train(engine)
+        say(f"free_order={free_order}: {1000 * (time.perf_counter() - began) / 3:.1f} ms a step")
         engine.close()
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+        times = unmap_times(lambda: torch.cuda._sleep(10**9))  # half a second
+        say("64 pages under work of the GPU: map {:.2f} ms, access {:.2f} ms, unmap {:.2f} ms; the work ends {:.0f} ms later".format(*times))
+        check(times[3] > 100, "to map and to unmap waits for no work")
 
 
 @row

@@ -80,6 +80,18 @@ static void pinned(const char *node, const char *registers, bool by_driver, int 
     unsetenv("FAKE_CUDA_NODE"), unsetenv("FAKE_CUDA_REGISTERS");
 }
 
+/* Where the driver has no virtual memory, nothing is reserved. */
+static void pages(const char *virtual_memory, uint32_t bytes) {
+    struct device *device = NULL;
+    struct zero_error error;
+    error_clear(&error);
+    setenv("FAKE_CUDA_VIRTUAL", virtual_memory, 1);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
+    CHECK_INT(device->page_bytes, bytes);
+    device->ops->close(device);
+    unsetenv("FAKE_CUDA_VIRTUAL");
+}
+
 /* A GPU that has failed gives nothing, and takes back what it gave. */
 static void released_after_a_failure(void) {
     struct device *device = NULL;
@@ -158,6 +170,8 @@ int main(void) {
     pinned("0", "1", false, MPOL_PREFERRED);
     pinned("-1", "1", false, MPOL_DEFAULT);
     pinned("0", "0", true, MPOL_DEFAULT);
+    pages("1", DEVICE_PART_BYTES);
+    pages("0", 0);
     released_after_a_failure();
     captured_beside();
     return check_end();

@@ -196,6 +196,8 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     *value = values[attribute];
     if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         *value = (int)number_from("FAKE_CUDA_CAPABILITY", (uint64_t)*value);
+    if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+        *value = (int)number_from("FAKE_CUDA_VIRTUAL", 1);
     if (attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) *value = (int)number_from("FAKE_CUDA_NODE", 0);
     return CUDA_SUCCESS;
 }

@@ -5,14 +5,14 @@
  * only streams and events; a host that does not wait reads or overwrites memory too early. Copies from pageable memory
  * are late, too; the real driver's are not. Device memory is accessible only while the stand-in works on it: a host
  * that touches it crashes. Allocated memory holds 0xff, and a write after an allocation's end ends the test with a
- * message. Contexts are per thread, as in the real driver, and are destroyed after their last release; the default
+ * message; so does an unmap under queued work. Contexts are per thread, as in the real driver, and are destroyed after their last release; the default
  * stream is refused. A stream holds 1000 operations; a call that enqueues one more waits, as the real driver's. Calls
  * that free memory wait for all work on the context's streams. Kernels may not get an address of pageable memory. A
  * call that the real driver forbids during a capture ends the capture.
  *
  * cuInit reads the environment: FAKE_CUDA_SEED (default 1), FAKE_CUDA_MEMORY (bytes of a device, default 1 GiB),
  * FAKE_CUDA_DEVICES (default 1; 0: no device), FAKE_CUDA_INIT (its result, default 0), FAKE_CUDA_VERSION (of the driver; default the header's),
- * FAKE_CUDA_CAPABILITY (the devices' major one, default 9), FAKE_CUDA_NODE (the host's memory node beside the
+ * FAKE_CUDA_CAPABILITY (the devices' major one, default 9), FAKE_CUDA_VIRTUAL (default 1; 0: no virtual memory), FAKE_CUDA_NODE (the host's memory node beside the
  * devices, default 0; -1: unknown), and these, which may change later: FAKE_CUDA_CAPTURES
  * (default 1; 0: captures are refused; 2: they begin, and each call in them fails), FAKE_CUDA_GRAPHS (the most graphs at
  * once that there is memory for), FAKE_CUDA_REGISTERS (default 1; 0: the host's memory cannot be registered),

@@ -44,6 +44,9 @@ uint64_t number_from(const char *name, uint64_t otherwise); /* of the environmen
 void memory_open(uint64_t capacity);
 CUresult memory_allocate(uint64_t *out_address, size_t bytes);
 CUresult memory_free(uint64_t address);
+CUresult memory_reserve(uint64_t *out_address, size_t bytes, uint64_t align); /* addresses, without memory */
+bool memory_take(size_t bytes);                                               /* memory, without addresses */
+void memory_give(size_t bytes);
 uint64_t memory_capacity(void);
 uint64_t memory_available(void);
 bool memory_has(uint64_t address, size_t bytes); /* inside one allocation */
@@ -55,6 +58,9 @@ void memory_check(void); /* checks the bytes after each allocation */
 CUresult pinned_add(const void *memory, size_t bytes, bool drivers);
 CUresult pinned_remove(const void *memory, bool drivers);
 bool pinned_has(uint64_t address, size_t bytes);
+
+/* fake_space.c: all pages of reserved addresses have memory */
+bool space_has(uint64_t address, size_t bytes);
 
 /* fake_stream.c */
 struct graph;
@@ -114,6 +120,7 @@ bool event_done(const struct event *event); /* or never recorded */
 bool streams_step(void);                    /* runs one operation; false: none is ready */
 void streams_advance(void);                 /* runs some, perhaps none */
 bool streams_idle(const struct CUctx_st *context);
+bool streams_name(uint64_t first, size_t bytes); /* queued work has an address in this memory */
 uint64_t *streams_random(void);
 
 struct mark *mark_create(void);

@@ -16,6 +16,7 @@ static uint64_t whole_pages(uint64_t bytes) { return (bytes + PAGE_BYTES - 1) / 
 struct allocation {
     struct allocation *next;     /* by address */
     uint64_t first, bytes, held; /* held: with the guard */
+    bool space;                  /* addresses alone: fake_space.c */
 };
 
 static struct {
@@ -27,7 +28,8 @@ static struct {
 
 void memory_open(uint64_t capacity) {
     uint64_t range = whole_pages(capacity + capacity / 4 + (1 << 20)); /* guards do not count */
-    void *at = mmap(NULL, range + 2 * PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at =
+        mmap(NULL, range + 2 * PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) fake_fail("cannot reserve %llu bytes of addresses", (unsigned long long)range);
     memory.first = whole_pages((uint64_t)(uintptr_t)at);
     /* An address with low bits of 0 would pass for an enumerator in a kernel's argument (check_pointers). */
@@ -67,19 +69,25 @@ static uint64_t find_gap(uint64_t held, struct allocation ***out_link) {
     return at;
 }
 
-CUresult memory_allocate(uint64_t *out_address, size_t bytes) {
-    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+bool memory_take(size_t bytes) {
+    if (bytes > memory.capacity - memory.used) return false;
+    memory.used += bytes;
+    return true;
+}
+
+void memory_give(size_t bytes) { memory.used -= bytes; }
+
+CUresult memory_reserve(uint64_t *out_address, size_t bytes, uint64_t align) {
     uint64_t held = (bytes + GUARD_BYTES + ALIGN - 1) / ALIGN * ALIGN;
-    if (bytes > memory.capacity - memory.used) return CUDA_ERROR_OUT_OF_MEMORY;
     struct allocation **link, *a = malloc(sizeof *a);
-    uint64_t at = find_gap(held, &link);
+    uint64_t at = (find_gap(held + align - ALIGN, &link) + align - 1) / align * align;
     if (!a || at + held > memory.first + memory.range) {
         free(a);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *a = (struct allocation){.next = *link, .first = at, .bytes = bytes, .held = held};
+    *a =
+        (struct allocation){.next = *link, .first = at, .bytes = bytes, .held = held, .space = align > ALIGN};
     *link = a;
-    memory.used += bytes;
     memory_lock();
     if (at + held > memory.end) memory.end = at + held;
     memory_unlock();
@@ -87,6 +95,14 @@ CUresult memory_allocate(uint64_t *out_address, size_t bytes) {
     memset(pointer(at + bytes), GUARD, held - bytes);
     *out_address = at;
     return CUDA_SUCCESS;
+}
+
+CUresult memory_allocate(uint64_t *out_address, size_t bytes) {
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (!memory_take(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = memory_reserve(out_address, bytes, ALIGN);
+    if (result) memory_give(bytes);
+    return result;
 }
 
 static void check_one(const struct allocation *a) {
@@ -112,7 +128,7 @@ CUresult memory_free(uint64_t address) {
     check_one(a);
     memset(pointer(a->first), FRESH, a->held);
     *link = a->next;
-    memory.used -= a->bytes;
+    if (!a->space) memory_give(a->bytes);
     free(a);
     lower_end();
     return CUDA_SUCCESS;
@@ -132,7 +148,8 @@ bool memory_is_device(uint64_t address) {
 
 bool memory_has(uint64_t address, size_t bytes) {
     for (const struct allocation *a = memory.allocations; a; a = a->next)
-        if (address >= a->first && address + bytes <= a->first + a->bytes) return true;
+        if (address >= a->first && address + bytes <= a->first + a->bytes)
+            return !a->space || space_has(address, bytes);
     return false;
 }
 

@@ -14,7 +14,7 @@
 enum { EVENT_LISTS = 1024, OPERATIONS_MAX = 1000 };
 
 static struct stream *streams;
-static struct event *events[EVENT_LISTS]; /* by address */
+static struct event *events[EVENT_LISTS];             /* by address */
 static uint64_t random_state, draw_every, least_rank; /* least_rank: of a stream for which no call waits */
 
 void streams_open(uint64_t seed) {
@@ -75,6 +75,22 @@ bool streams_idle(const struct CUctx_st *context) {
     for (const struct stream *s = streams; s; s = s->next)
         if (s->context == context && s->queue.head) return false;
     return true;
+}
+
+static bool names(const struct operation *o, uint64_t first, size_t bytes) {
+    for (size_t at = 0; at + sizeof first <= o->bytes; at += sizeof first) {
+        uint64_t word;
+        memcpy(&word, o->argument + at, sizeof word);
+        if (word >= first && word < first + bytes) return true;
+    }
+    return false;
+}
+
+bool streams_name(uint64_t first, size_t bytes) {
+    for (const struct stream *s = streams; s; s = s->next)
+        for (const struct operation *o = s->queue.head; o; o = o->next)
+            if (names(o, first, bytes)) return true;
+    return false;
 }
 
 void stream_destroy(struct stream *stream) {

@@ -76,24 +76,38 @@ static void move(struct device *device, void *target, const void *source, uint64
     CHECK_INT(finish(device, ticket, &error), ZERO_OK);
 }
 
-/* Two parts, of one page more than a huge page: what one of them takes counts, whichever it is. */
-static void space(struct device *device) {
-    const uint64_t bytes = DEVICE_PART_BYTES + DEVICE_PAGE_BYTES, all = 4 * (uint64_t)DEVICE_PART_BYTES;
+/* What the host's part takes counts, whichever it is. */
+static void check_resident(const uint8_t *memory, uint64_t all, uint64_t bytes) {
     static unsigned char resident[4 * DEVICE_PART_BYTES / DEVICE_PAGE_BYTES];
+    uint64_t pages = 0;
+    CHECK_INT(mincore((void *)(uintptr_t)memory, all, resident), 0);
+    for (size_t i = 0; i < sizeof resident; i++) pages += resident[i] & 1;
+    CHECK_INT(pages * DEVICE_PAGE_BYTES, bytes);
+}
+
+/* Two parts, of one page more than a huge page. */
+static void space(struct device *device) {
+    static uint8_t given[2 * DEVICE_PART_BYTES], seen[2 * DEVICE_PART_BYTES];
+    const uint64_t bytes = DEVICE_PART_BYTES + device->page_bytes, all = 4 * (uint64_t)DEVICE_PART_BYTES;
     uint64_t before = device->allocated[DEVICE_MEMORY];
     uint8_t *memory = device->ops->reserve(device, all, bytes);
+    struct zero_error error;
     if (!CHECK(memory)) return;
-    CHECK_INT((uintptr_t)memory % DEVICE_PART_BYTES, 0);
+    error_clear(&error);
     CHECK_INT(device->allocated[DEVICE_MEMORY] - before, bytes);
+    for (int i = 0; i < 2; i++) device->ops->empty(device, memory + i * 2 * DEVICE_PART_BYTES, bytes);
     for (int round = 0; round < 4; round++) {
         uint8_t *part = memory + round % 2 * 2 * DEVICE_PART_BYTES;
-        device->ops->empty(device, part, bytes);
-        CHECK_INT(part[0] + part[bytes - 1], 0);
-        memset(part, 0xa5, bytes);
-        uint64_t pages = 0;
-        CHECK_INT(mincore(memory, all, resident), 0);
-        for (size_t i = 0; i < sizeof resident; i++) pages += resident[i] & 1;
-        CHECK_INT(pages * DEVICE_PAGE_BYTES, bytes);
+        if (device->ops->fill) CHECK_INT(device->ops->fill(device, part, bytes, &error), ZERO_OK);
+        if (!device->discrete) CHECK_INT(part[0] + part[bytes - 1], 0);
+        memset(given, 0xa5 + round, bytes);
+        move(device, part, given, bytes);
+        move(device, seen, part, bytes);
+        CHECK_BYTES(seen, given, bytes);
+        if (!device->discrete) {
+            CHECK_INT((uintptr_t)memory % DEVICE_PART_BYTES, 0);
+            check_resident(memory, all, bytes);
+        }
         device->ops->empty(device, part, bytes);
     }
     device->ops->unreserve(device, memory, all, bytes);
@@ -123,7 +137,7 @@ static void memory(struct device *device) {
             CHECK_INT(device->allocated[kind], before);
         }
     CHECK(!device->ops->allocate(device, UINT64_C(1) << 60, DEVICE_MEMORY)); /* refused, not fatal */
-    if (device->ops->reserve && !device->discrete) space(device);
+    if (CHECK(device->page_bytes)) space(device);
     CHECK_INT(device->allocated[DEVICE_MEMORY], 0);
     CHECK_INT(device->allocated[DEVICE_PINNED], 0);
 }

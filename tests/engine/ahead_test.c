@@ -34,6 +34,8 @@ struct run {
     bool narrow;  /* bf16 */
     bool away;    /* all rests in host memory */
     bool cancels; /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
+    bool
+        bound; /* free order: one unit in use at once, so that the host waits for the device to be done with memory */
     void (*open)(struct run *, uint32_t rank, zero_runtime *);
     void (*stop)(zero_engine *, bool still); /* NULL: nothing stands still */
     zero_local *local;
@@ -94,7 +96,7 @@ static void one_pass(struct rank *r, uint32_t first, uint32_t step) {
     }
     for (uint32_t u = UNITS; u-- > first;) {
         must(zero_backward_begin(r->unit[u]), "zero_backward_begin");
-        CHECK(!r->slot[u].add);
+        CHECK_INT(r->slot[u].add != 0, r->run->bound);
         enqueue_backward(r, u, step);
         must(zero_backward_end(r->unit[u]), "zero_backward_end");
     }
@@ -119,6 +121,7 @@ static void train(struct rank *r) {
     zero_step_info info = {.struct_size = sizeof info};
     char hash[33];
     declare(r);
+    if (run->bound) must(zero_engine_free_order_within(r->engine, 1), "zero_engine_free_order_within");
     must(zero_engine_commit(r->engine, NULL), "zero_engine_commit");
     must(zero_engine_fill(r->engine, toy_fill, NULL), "zero_engine_fill");
     for (uint32_t step = 0; step < STEPS; step++) {
@@ -182,7 +185,11 @@ static uint64_t done_at(void *user, const struct device_work *work) { return 1; 
 
 static void open_sim(struct run *run, uint32_t rank, zero_runtime *runtime) {
     static const struct device_pace pace = {NULL, &now_ns, done_at};
-    struct device_options options = {.seed = 1, .index = -1, .pace = &pace, .guard = &discrete_guard};
+    struct device_options options = {.seed = 1,
+                                     .index = -1,
+                                     .pace = run->stop ? &pace : NULL,
+                                     .probability = 0.1,
+                                     .guard = &discrete_guard};
     struct device *device = NULL;
     struct zero_error error;
     error_clear(&error);
@@ -275,17 +282,22 @@ static void other_gpu(void) {
 int main(int argc, char **argv) {
     const char *on = argc > 1 ? argv[1] : "";
     alarm(HANGS_AFTER_S); /* a call that waits for the device never returns */
-    for (int away = 0; away < 2 && !strcmp(on, "sim"); away++)
+    for (int away = 0; away < 2 && !strcmp(on, "sim"); away++) {
         compare((struct run){.ranks = 1, .away = away, .open = open_sim, .stop = stop_sim});
+        compare((struct run){.ranks = 1, .away = away, .open = open_sim, .bound = true});
+    }
     if (!strcmp(on, "cuda")) {
         compare((struct run){.ranks = 1, .open = open_cuda, .stop = stop_stream});
         compare((struct run){.ranks = 1, .open = open_default, .stop = stop_stream, .away = true});
+        compare((struct run){.ranks = 1, .open = open_cuda, .bound = true});
         refused();
     }
     if (!strcmp(on, "nccl")) {
         setenv("FAKE_CUDA_DEVICES", "2", 1);
         other_gpu();
         compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream});
+        for (int away = 0; away < 2; away++)
+            compare((struct run){.ranks = 2, .away = away, .open = open_cuda, .bound = true});
         compare(
             (struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true, .away = true});
     }

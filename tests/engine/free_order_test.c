@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/api/inside.h"
 #include "engine/base/race.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
@@ -262,11 +263,13 @@ static void above_the_bound(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
 }
 
-/* A GPU keeps all units: only its operations are those of the bound. */
+/* A GPU without address space in parts keeps all units: only its operations are those of the bound. */
 static void room_of_a_device(zero_engine *engine, uint32_t rank, void *user) {
     struct host h = {0};
+    bool parts = *(bool *)user;
+    if (!parts) engine_running(engine)->device->page_bytes = 0;
     declare(&h, engine, 2);
-    CHECK_INT(h.plan.gathered_bytes, 2 * 36 * MIB);
+    CHECK_INT(h.plan.gathered_bytes, (parts ? 2 * 15 : 2 * 36) * MIB);
     plan_equals_rows(&h);
 }
 
@@ -387,7 +390,8 @@ int main(void) {
     for (uint32_t bound = 0; bound <= UNITS + 1; bound += 1 + 2 * bound) ranks_run(2, config, room, &bound);
     for (int ranks = 1; ranks <= 2; ranks++) ranks_run((uint32_t)ranks, config, above_the_bound, NULL);
     for (int ranks = 1; ranks <= 2; ranks++) ranks_run((uint32_t)ranks, on_drive, room_from_a_drive, NULL);
-    ranks_run_discrete(2, config, room_of_a_device, NULL);
+    for (int parts = 0; parts < 2; parts++)
+        ranks_run_discrete(2, config, room_of_a_device, &(bool){parts != 0});
     backwards_inside_others();
     return check_end();
 }

@@ -1,5 +1,5 @@
 /* A GPU, through the driver's table. There is one stream per purpose. A ticket is an event that is recorded behind its
- * work. A kernel's module is loaded when the kernel is prepared, or at its first launch. Pinned memory: pinned.h.
+ * work. A kernel's module is loaded when the kernel is prepared, or at its first launch. Pinned memory: pinned.h. Address space: space.h.
  *
  * Threads: any thread, one at a time: each call makes the GPU's primary context current in the calling thread. A
  * failure is kept, and every later call returns it. */
@@ -9,6 +9,7 @@
 
 #include "engine/base/system/thread.h"
 #include "engine/device/cuda/pinned.h"
+#include "engine/device/cuda/space.h"
 
 enum {
     EVENTS = 2 * DEVICE_QUEUE_MAX, /* tickets of a stream that may be in flight; an older one is done */
@@ -46,6 +47,7 @@ struct cuda {
     struct file file[FILES_MAX];
     struct extent extent[EXTENTS_MAX];
     struct pinned pinned;
+    struct space space;
     uint32_t functions, files;
     struct zero_error error;
 };
@@ -97,6 +99,7 @@ static zero_status check_device(struct cuda *c, struct zero_error *error) {
     if (c->driver.cuDeviceGetAttribute(&c->base.node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, c->device) !=
         CUDA_SUCCESS)
         c->base.node = -1;
+    c->base.page_bytes = space_possible(&c->driver, c->device) ? DEVICE_PART_BYTES : 0;
     if (major < CAPABILITY_MIN)
         return error_set(error, ZERO_E_CONFIG,
                          "device cuda: GPU %" PRId64 " is of compute capability %d.%d, and this build has "
@@ -250,10 +253,14 @@ static void *allocate(struct device *device, uint64_t bytes, enum device_memory 
     return memory;
 }
 
+static void wait_for_all(struct cuda *c) {
+    for (int s = 0; s < DEVICE_STREAMS; s++) c->driver.cuStreamSynchronize(c->stream[s]);
+}
+
 static void release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind) {
     struct cuda *c = (struct cuda *)device;
     enter(c, NULL);
-    for (int s = 0; s < DEVICE_STREAMS; s++) c->driver.cuStreamSynchronize(c->stream[s]);
+    wait_for_all(c);
     if (kind == DEVICE_PINNED) {
         pinned_release(&c->pinned, &c->driver, device, memory, bytes);
         return;
@@ -264,6 +271,36 @@ static void release(struct device *device, void *memory, uint64_t bytes, enum de
             *e = (struct extent){0};
         }
     device->allocated[kind] -= page_bytes(bytes);
+}
+
+static void *reserve(struct device *device, uint64_t space, uint64_t bytes) {
+    struct cuda *c = (struct cuda *)device;
+    void *memory = enter(c, NULL) ? NULL : space_reserve(&c->space, &c->driver, c->device, space, bytes);
+    if (memory) device->allocated[DEVICE_MEMORY] += page_bytes(bytes);
+    return memory;
+}
+
+static void unreserve(struct device *device, void *memory, uint64_t space, uint64_t bytes) {
+    struct cuda *c = (struct cuda *)device;
+    enter(c, NULL);
+    wait_for_all(c);
+    space_unreserve(&c->space, &c->driver);
+    device->allocated[DEVICE_MEMORY] -= page_bytes(bytes);
+}
+
+static zero_status fill(struct device *device, void *part, uint64_t bytes, struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    cuda_check(&c->driver, space_fill(&c->space, &c->driver, part, bytes), &c->error,
+               "device cuda: mapping memory to %" PRIu64 " bytes of address space", bytes);
+    return told(c, error);
+}
+
+static void empty(struct device *device, void *part, uint64_t bytes) {
+    struct cuda *c = (struct cuda *)device;
+    if (enter(c, NULL)) return;
+    cuda_check(&c->driver, space_empty(&c->space, &c->driver, part, bytes), &c->error,
+               "device cuda: taking memory from %" PRIu64 " bytes of address space", bytes);
 }
 
 static zero_status memory(struct device *device, uint64_t *out_available, uint64_t *out_total,
@@ -427,6 +464,10 @@ const struct device_ops device_cuda = {
     .close = close_cuda,
     .allocate = allocate,
     .release = release,
+    .reserve = reserve,
+    .unreserve = unreserve,
+    .fill = fill,
+    .empty = empty,
     .memory = memory,
     .prepare = prepare,
     .submit = submit,

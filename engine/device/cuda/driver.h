@@ -31,6 +31,14 @@
     X(cuMemAlloc)                                                                                            \
     X(cuMemFree)                                                                                             \
     X(cuMemGetInfo)                                                                                          \
+    X(cuMemGetAllocationGranularity)                                                                         \
+    X(cuMemAddressReserve)                                                                                   \
+    X(cuMemAddressFree)                                                                                      \
+    X(cuMemCreate)                                                                                           \
+    X(cuMemRelease)                                                                                          \
+    X(cuMemMap)                                                                                              \
+    X(cuMemSetAccess)                                                                                        \
+    X(cuMemUnmap)                                                                                            \
     X(cuMemHostAlloc)                                                                                        \
     X(cuMemFreeHost)                                                                                         \
     X(cuMemHostRegister)                                                                                     \

@@ -16,7 +16,8 @@
  * done, and those that need it wait for it. So a gather runs ahead except where the host has still to update the parameters. */
 #include "engine/executor/stream/stream.h"
 
-/* The stream on which the first steps of an operation are queued. A release has no work: it passes the order on. */
+/* The stream on which the first steps of an operation are queued. A release has no work: it passes the order on. That of a part of the
+ * address space is queued once the part is empty, when all work on it is done. */
 static uint8_t stream_of(const struct operation *op) {
     static const uint8_t streams[OP_KINDS] = {[OP_COMPUTE] = 1u << DEVICE_COMPUTE,
                                               [OP_COPY] = 1u << DEVICE_COMPUTE,
@@ -82,7 +83,8 @@ bool ahead_possible(const struct executor *e) {
 bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task) {
     uint64_t ticket;
     if (!task->ahead || task->op.stream == STREAM_COMPUTE || line->started == line->retired) return true;
-    return perform_queued(e, &line->item[(line->started - 1) & line->item_mask], &ticket);
+    const struct item *before = &line->item[(line->started - 1) & line->item_mask];
+    return (before->task->op.kind == OP_RELEASE && !before->waits) || perform_queued(e, before, &ticket);
 }
 
 bool ahead_reached(const struct executor *e, const struct task *task, int stream) {
@@ -110,8 +112,9 @@ static zero_status wait_for_line(struct executor *e, const struct task *task, in
 
 /* The item passes the order on, also if it turns out to have no work of its own. */
 static zero_status record(struct executor *e, struct item *item) {
+    uint8_t streams = item->task->ahead ? item->task->ahead : stream_of(&item->task->op);
     int stream = DEVICE_COMPUTE;
-    while (!(item->task->ahead & 1u << stream)) stream++;
+    while (!(streams & 1u << stream)) stream++;
     return e->m.device->ops->record(e->m.device, (enum device_stream)stream, &item->before, &e->error);
 }
 
@@ -122,5 +125,6 @@ zero_status ahead_start(struct executor *e, struct item *item) {
     for (int s = 0; s < STREAMS && task->ahead && !status; s++)
         if (s != STREAM_COMPUTE || task->op.stream != STREAM_COMPUTE) /* there they are in order */
             status = wait_for_line(e, task, s, &waits);
+    waits |= task->op.kind == OP_RELEASE && e->m.space && plan_in_space(e->o.plan, task->write[0]);
     return status || !waits || task->op.kind == OP_COMPUTE ? status : record(e, item);
 }

@@ -142,7 +142,14 @@ static zero_status copy_second(struct executor *e, struct item *item) {
 
 /* ---- memory ---- */
 
-/* A part of the address space gives its memory back. */
+/* A part of the address space gives its memory back. Operations that wait for the memory wait until a device is done with it. */
+static zero_status await_users(struct executor *e, struct item *item) {
+    if (!plan_in_space(e->o.plan, item->task->write[0])) return ZERO_OK;
+    item->awaits = AWAITS_DEVICE;
+    item->ticket = item->before;
+    return ZERO_OK;
+}
+
 static zero_status empty_part(struct executor *e, struct item *item) {
     uint32_t buffer = item->task->write[0];
     if (!plan_in_space(e->o.plan, buffer)) return ZERO_OK;
@@ -161,7 +168,7 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     /* all but the first: once per round */
     [OP_REDUCE] = {await_turn, bring_shard, make_message, encode_message, post_reduce, decode_sum,
                    sum_replicas, norm_shard, leave_shard, add_left, end_round},
-    [OP_RELEASE] = {empty_part},
+    [OP_RELEASE] = {await_users, empty_part},
     [OP_UPDATE] = {bring_for_update, await_order, update, take_updated},
     [OP_MATRIX] = {change_matrices},
     [OP_COPY] = {copy_second},

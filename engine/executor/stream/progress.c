@@ -61,14 +61,22 @@ static void watch(const struct executor *e, watcher watcher, const struct item *
     if (watcher) watcher(e->m.watch->user, &task->op, item->index, task->read, task->write);
 }
 
-/* Counts the parts of the address space that an operation begins to use. They never exceed the plan, because the policy makes the
+/* The parts of the address space that an operation begins to use get memory. They never exceed the plan, because the policy makes the
  * operation wait until other parts have been emptied. */
 static zero_status take_parts(struct executor *e, const struct item *item) {
     const struct task *task = item->task;
-    for (uint8_t i = 0; i < task->op.writes && e->m.space && !item->index; i++)
-        if (task->op.acquires & 1u << i && plan_in_space(e->o.plan, task->write[i]))
-            e->parts_bytes += part_bytes(e, task->write[i]);
-    if (e->parts_bytes <= e->o.plan->row_bytes[MEMORY_GATHERED]) return ZERO_OK;
+    const struct device_ops *ops = e->m.space && !item->index ? e->m.device->ops : NULL;
+    zero_status status = ZERO_OK;
+    for (uint8_t i = 0; i < task->op.writes && ops && !status; i++) {
+        uint32_t part = task->write[i];
+        if (!(task->op.acquires & 1u << i) || !plan_in_space(e->o.plan, part)) continue;
+        e->parts_bytes += part_bytes(e, part);
+        if (e->parts_bytes > e->o.plan->row_bytes[MEMORY_GATHERED]) break;
+        if (ops->fill)
+            status =
+                ops->fill(e->m.device, buffer_address(e, part), e->o.plan->buffer[part].bytes, &e->error);
+    }
+    if (status || e->parts_bytes <= e->o.plan->row_bytes[MEMORY_GATHERED]) return status;
     return error_set(
         &e->error, ZERO_E_INTERNAL,
         "rank %u: %s of \"%s\" would take more memory than is planned for gathered units: a fault of the "

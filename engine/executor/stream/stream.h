@@ -20,7 +20,8 @@ uint8_t ahead_streams(const struct executor *e, const struct task *task);
 bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task);
 /* True if the operations of `stream` that the task waits for are queued or done. */
 bool ahead_reached(const struct executor *e, const struct task *task, int stream);
-/* Starts the item: its streams wait for operations that are queued and not done. */
+/* Starts the item: its streams wait for operations that are queued and not done. item->before: the ticket of their work, where the
+ * item waits for it. */
 zero_status ahead_start(struct executor *e, struct item *item);
 
 #endif
