@@ -91,8 +91,8 @@ struct tier { /* the head of every implementation's own struct */
     uint64_t allocated; /* bytes that extent and space take, as their allocator counted them */
     void *space;        /* NULL: none was asked for */
     uint64_t space_bytes;
-    uint32_t alignment; /* alignment of a request's offset, bytes and memory */
-    bool found;         /* the whole extent existed already, in kept files */
+    uint32_t alignment;                 /* alignment of a request's offset, bytes and memory */
+    bool found;                         /* the whole extent existed already, in kept files */
     uint64_t read_bytes, written_bytes; /* counts of requests that were done without failure */
 };
 
