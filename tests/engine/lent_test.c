@@ -14,7 +14,7 @@
 
 /* ---- a model whose regions have many blocks, gaps and pieces ---- */
 
-enum { UNITS = 3, PARAMS = 8, STEPS = 3, SPANS = 6, LARGE = 120 };
+enum { UNITS = 3, PARAMS = 8, STEPS = 3, SPANS = 6, LARGE = 120, STAGING_MOST = 20 << 20 };
 
 static const struct layer {
     uint32_t unit;
@@ -47,7 +47,7 @@ struct outcome {
     double norm[STEPS];
     uint64_t gradient; /* hash */
     zero_plan plan;
-    uint64_t planned, measured;
+    uint64_t planned, measured, staging;
 };
 
 struct host {
@@ -227,8 +227,10 @@ static void run(zero_engine *engine, uint32_t rank, void *user) {
     if (!status) status = zero_engine_hash(engine, h->out.hash);
     if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
     zero_memory_row row = {.struct_size = sizeof row};
-    for (uint32_t i = 0; !zero_engine_memory(engine, i, &row); i++)
+    for (uint32_t i = 0; !zero_engine_memory(engine, i, &row); i++) {
         h->out.planned += row.planned, h->out.measured += row.measured;
+        h->out.staging += strcmp(row.name, "reduction staging") ? 0 : row.planned;
+    }
     if (rank == 0) cell->out = h->out;
     host_destroy(h);
 }
@@ -272,6 +274,7 @@ static void compare(const struct setup *s, const struct outcome *expected) {
     static struct cell got;
     trained(s, &got);
     check_plan(s, &got.out);
+    CHECK(got.out.staging <= STAGING_MOST);
     if (!(CHECK_STRING(got.out.hash, expected->hash) &
           CHECK_BYTES(got.out.norm, expected->norm, sizeof got.out.norm) &
           CHECK_INT(got.out.gradient, expected->gradient)))

@@ -33,15 +33,6 @@ uint64_t executor_lent_staging_bytes(const struct executor_shape *o) {
     return most;
 }
 
-/* The staging of a reduction holds the members' parts, then the sum of this rank's part, then the transport's
- * scratch. */
-uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call) {
-    uint64_t members = comm_group_size(group);
-    if (members == 1) return 0;
-    call.count = lent_elements(call.count, members, dtype_bytes(call.dtype));
-    return (members + 1) * call.count * dtype_bytes(call.dtype) + comm_staging_bytes(group, &call);
-}
-
 /* The next round of an item. Its staging buffer has the members' parts, one after another. */
 struct round {
     const struct model_region *region;
@@ -116,39 +107,6 @@ zero_status lent_take_gathered(struct executor *e, struct item *item, step_fn po
     for (uint32_t m = 0; m < r.members; m++)
         lent_write(r.region, r.array, r.bytes, m * r.share + r.first, r.count,
                    r.staging + m * r.count * r.bytes);
-    next_round(item, &r, post);
-    return ZERO_OK;
-}
-
-/* ---- a reduction: from the host's arrays ---- */
-
-/* The place of a round's sum: in staging, before it goes to the host's array; or in the shard. */
-static uint8_t *sum_of(const struct executor *e, const struct item *item, const struct round *r) {
-    if (lent_region(e, item->task->op.write[0])) return r->staging + r->members * r->most * r->bytes;
-    return (uint8_t *)buffer_address(e, item->task->write[0]) + r->first * r->bytes;
-}
-
-zero_status lent_reduce(struct executor *e, struct item *item, struct comm_call call) {
-    const struct operation *op = &item->task->op;
-    if (alone(e, item)) return lent_sum(e, op->region), post_alone(item, &e->traffic.reduce_calls);
-    struct round r = lent_round(e, item);
-    for (uint32_t m = 0; m < r.members; m++)
-        lent_read(r.region, r.array, r.bytes, m * r.share + r.first, r.count,
-                  r.staging + m * r.count * r.bytes);
-    call.source = r.staging, call.target = sum_of(e, item, &r);
-    call.staging = r.staging + (r.members + 1) * r.most * r.bytes;
-    call.written = op->final ? norm_of_written(call.target_dtype) : NULL;
-    call.written_user = &e->norm[op->region];
-    if (!r.first) e->norm[op->region] = 0;
-    e->normed[op->region] = op->final;
-    return post_round(e, item, &r, &call);
-}
-
-zero_status lent_take_sum(struct executor *e, struct item *item, step_fn post) {
-    if (alone(e, item)) return ZERO_OK;
-    struct round r = lent_round(e, item);
-    if (lent_region(e, item->task->op.write[0]))
-        lent_write(r.region, r.array, r.bytes, r.me * r.share + r.first, r.count, sum_of(e, item, &r));
     next_round(item, &r, post);
     return ZERO_OK;
 }

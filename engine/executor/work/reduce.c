@@ -78,7 +78,7 @@ static zero_status cast_message(struct executor *e, struct item *item, void *tar
     return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
 
-/* The round's part of the message, from memory that the host gave. */
+/* The round's part of the message, from memory that the host gave, or from its arrays. */
 struct given_argument {
     const struct model_region *region;
     uint8_t *message;
@@ -170,7 +170,7 @@ static uint8_t *round_target(const struct executor *e, const struct item *item) 
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
-    if (!rest_of_shard(e, item)) return round_rest(e, item);
+    if (!rest_of_shard(e, item) && !lent_region(e, op->write[0])) return round_rest(e, item);
     if (stages_shard(&e->o.shape, op)) return staging_end(e, item, shard_on_staging(e, item));
     return (uint8_t *)own_part_address(e, op->read[0], item->task->read[0], cut, reduced) +
            round_of(e, item).first * dtype_bytes(reduced);
@@ -203,8 +203,20 @@ static void *round_staging(const struct executor *e, const struct item *item) {
     return executor_address(e, (struct buffer_ref){BUFFER_ROUND_STAGING, index});
 }
 
+/* The sum of a round goes to the host's arrays. */
+static zero_status leave_lent(struct executor *e, struct item *item, const struct model_region *lent) {
+    const struct operation *op = &item->task->op;
+    struct part part = round_of(e, item);
+    uint32_t me = comm_group_index(e->o.shape.group[op->axes][op->stream]);
+    lent_write(lent, LENT_GRADS, dtype_bytes(precision_of(&e->o.shape, op->region).reduced),
+               me * part.share + part.first, part.count, round_target(e, item));
+    return ZERO_OK;
+}
+
 /* Copies the reduced shard to the host's memory, while the program computes later units. */
 zero_status leave_shard(struct executor *e, struct item *item) {
+    const struct model_region *lent = lent_region(e, item->task->op.write[0]);
+    if (lent) return reads_given(&e->o.shape, &item->task->op) ? leave_lent(e, item, lent) : ZERO_OK;
     if (!rest_of_shard(e, item)) return ZERO_OK;
     void *target = host_adds(e, item) ? round_staging(e, item) : round_rest(e, item);
     struct part whole = item_part(&e->o.shape, &item->task->op, item->index);
@@ -318,7 +330,9 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     struct comm_call call = element_call(&e->o.shape, op, item->index, item->moved);
     if (await_room(e, item, group)) return ZERO_OK;
-    if (scatters(op) && lent_region(e, op->read[0])) return lent_reduce(e, item, call);
+    bool alone = scatters(op) && lent_region(e, op->read[0]) && !reads_given(&e->o.shape, op);
+    e->traffic.reduce_calls += alone;
+    if (alone) return lent_sum(e, op->region), item->posted = true, ZERO_OK;
     uint64_t step = scatters(op) ? message_step(e, item) : call.count;
     call.add = op->add && !host_adds(e, item);
     call.target = round_target(e, item);
@@ -342,7 +356,6 @@ zero_status post_reduce(struct executor *e, struct item *item) {
 
 zero_status decode_sum(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    if (scatters(op) && lent_region(e, op->read[0])) return lent_take_sum(e, item, post_reduce);
     if (!codes_reduce(&e->o.shape, &item->task->op)) return ZERO_OK;
     return decode_reduce(e, item, round_target(e, item), round_of(e, item).count,
                          op->add && !host_adds(e, item));

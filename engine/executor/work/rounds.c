@@ -17,7 +17,9 @@ bool sums_replicas(const struct operation *op) { return op->summed && buffer_is_
 /* ---- what a reduction does with its memory ---- */
 
 bool reads_given(const struct executor_shape *o, const struct operation *op) {
-    return scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_given;
+    const struct region *r = &o->policy->region[op->region];
+    if (!scatters(op) || op->object != OBJECT_GRAD) return false;
+    return r->grad_given || (r->grad_lent && comm_group_size(o->group[op->axes][op->stream]) > 1);
 }
 
 /* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory, and so does one that comes from
@@ -47,6 +49,7 @@ bool stages_shard(const struct executor_shape *o, const struct operation *op) {
     bool leaves = o->host_updates && op->object == OBJECT_GRAD && !r->grad_turns &&
                   !placement_is(r->grad_step, REPLICATE, REPLICATE);
     struct precision p = precision_of(o, op->region);
+    if (reads_given(o, op) && r->grad_in_place) return true; /* the sum goes to the host's arrays */
     return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute) ||
                       reads_given(o, op));
 }
@@ -67,7 +70,8 @@ static bool needs_scratch(const struct executor_shape *o, const struct operation
 /* True if the sum goes into the gradient's memory in a narrower type. It then overwrites elements of other shares, so the whole
  * message is made first. */
 static bool narrows_in_place(const struct executor_shape *o, const struct operation *op) {
-    return scatters(op) && stages_message(o, op) && o->policy->region[op->region].grad_in_place;
+    return scatters(op) && stages_message(o, op) && !reads_given(o, op) &&
+           o->policy->region[op->region].grad_in_place;
 }
 
 /* ---- rounds ---- */
@@ -94,7 +98,7 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
 }
 
 /* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
- * native sum may depend on its size, so it is not cut. The host's arrays have rounds of their own (lent.c). */
+ * native sum may depend on its size, so it is not cut. */
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
     const struct comm_group *group = o->group[op->axes][op->stream];
     if (op->kind == OP_GATHER)
@@ -102,8 +106,6 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
                    ? piece_elements(o, precision_of(o, op->region).compute, comm_group_size(group))
                    : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->terms->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
-    if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
-        return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;
     bool hosts = reads_given(o, op) && !o->terms->discrete;
     uint64_t bytes = hosts ? min64(ROUND_BYTES, piece_most(o)) : piece_most(o);

@@ -86,10 +86,6 @@ zero_status decode_reduce(struct executor *e, struct item *item, void *target, u
  * call. ---- */
 zero_status lent_gather(struct executor *e, struct item *item, struct comm_call call);
 zero_status lent_take_gathered(struct executor *e, struct item *item, step_fn post);
-zero_status lent_reduce(struct executor *e, struct item *item, struct comm_call call);
-zero_status lent_take_sum(struct executor *e, struct item *item, step_fn post);
-/* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
-uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
 /* ---- norms.c: gradient norms, and the steps of an agreement ---- */
 zero_status complete_norms(struct executor *e, struct item *item);
