@@ -4,6 +4,7 @@
 #include "engine/comm/local/part.h"
 #include "engine/comm/nccl/nccl.h"
 #include "engine/comm/staged.h"
+#include "kernels/device_work.h"
 #include "kernels/ordered_sum.h"
 
 static const ncclDataType_t types[DTYPES] = {[DTYPE_F32] = ncclFloat32,
@@ -122,11 +123,14 @@ static zero_status exchange(struct comm_work *work) {
                            share_of(work));
 }
 
-/* Level 1: each member of the node gets the shares of the owners that have its index in their nodes. */
+/* Level 1: each member of the node gets the shares of the owners that have its index in their nodes. Elements come member by member,
+ * codes share by share. */
 static zero_status exchange_inside(struct comm_work *work) {
     const struct comm_group *group = work->group;
     uint32_t members = comm_group_node_members(group);
-    uint64_t share = share_of(work), step = shares_step(work);
+    bool coded = work->call.code;
+    uint64_t share = coded ? shape_share_bytes(&work->call, group->count) : share_of(work),
+             step = coded ? share : shares_step(work);
     return exchange_along(work, &(struct route){.first = group->index / members * members,
                                                 .step = 1,
                                                 .peers = members,
@@ -137,8 +141,8 @@ static zero_status exchange_inside(struct comm_work *work) {
                                                 .target = staged_received(work),
                                                 .from_peer = step,
                                                 .from_share = members * step,
-                                                .to_peer = group->nodes * share,
-                                                .to_share = share});
+                                                .to_peer = coded ? share : group->nodes * share,
+                                                .to_share = coded ? members * share : share});
 }
 
 /* Level 2: the owners get the sums of all nodes. */
@@ -204,8 +208,36 @@ static zero_status add_up(struct comm_work *work, const struct sum *s) {
     return status ? comm_raise_error(work->group->comm, &error, false) : ZERO_OK;
 }
 
+static zero_status sum_codes(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    const struct comm_group *group = work->group;
+    uint32_t members = comm_group_node_members(group);
+    struct dequantize_sum_argument sum = {.target = staged_partial(work),
+                                          .codes = staged_received(work),
+                                          .count = call->count,
+                                          .members = members,
+                                          .rows = group->nodes,
+                                          .dtype = DTYPE_F32,
+                                          .format = call->code};
+    struct device_work device_work = {
+        .kernel = &kernel_dequantize_sum,
+        .stream = (uint8_t)stream_of(call),
+        .reads = 1,
+        .writes = 1,
+        .read = {{staged_received(work), group->count * shape_share_bytes(call, group->count)}},
+        .write = {{staged_partial(work), group->nodes * call->count * sizeof(float)}}};
+    uint64_t ticket;
+    struct zero_error error;
+    error_clear(&error);
+    memcpy(device_work.argument, &sum, sizeof sum);
+    return group->comm->device->ops->submit(group->comm->device, &device_work, &ticket, &error)
+               ? comm_raise_error(group->comm, &error, false)
+               : ZERO_OK;
+}
+
 /* The node's sums: those of all shares that have come are made at once. */
 static zero_status sum_inside(struct comm_work *work) {
+    if (work->call.code) return sum_codes(work);
     return add_up(work, &(struct sum){.input = staged_received(work),
                                       .inputs = comm_group_node_members(work->group),
                                       .dtype = work->call.dtype,

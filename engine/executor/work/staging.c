@@ -29,8 +29,7 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
                      (scatters(op) ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD]),
              round = round_elements(o, op);
     struct comm_call call = whole_call(o, op, share < round ? share : round);
-    uint64_t bytes = codes_reduce(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
-                                         : call_staging_bytes(group, call);
+    uint64_t bytes = codes_reduce(o, op) ? reduce_code_bytes(o, op, call) : call_staging_bytes(group, call);
     if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
         bytes = lent_reduce_bytes(group, call);
     return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);

@@ -74,7 +74,7 @@ void coded_gather_call(const struct executor *e, const struct item *item, struct
 zero_status decode_gather(struct executor *e, struct item *item, struct part part);
 /* A scatter of a gradient sends codes: not of parameters that stay fp32 for their accuracy. */
 bool codes_reduce(const struct executor_shape *o, const struct operation *op);
-uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members);
+uint64_t reduce_code_bytes(const struct executor_shape *o, const struct operation *op, struct comm_call call);
 /* `step`: elements from one share of the source to the next. */
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call);
