@@ -57,12 +57,14 @@ static void run_cast(void *argument) {
     const struct cast_scaled_argument *a = argument;
     enum dtype to = (enum dtype)a->target_dtype, from = (enum dtype)a->source_dtype;
     float step[STEP_ELEMENTS];
+    uint64_t target_step = a->target_step ? a->target_step : a->count;
     for (uint32_t row = 0; row < rows_of(a->rows); row++)
         for (uint64_t i = 0; i < a->count; i += STEP_ELEMENTS) {
             uint64_t n = min64(a->count - i, STEP_ELEMENTS);
             cast_step(step, to, (const uint8_t *)a->source + (row * a->step + i) * dtype_bytes(from), from,
                       a->factor, n);
-            memcpy((uint8_t *)a->target + (row * a->count + i) * dtype_bytes(to), step, n * dtype_bytes(to));
+            memcpy((uint8_t *)a->target + (row * target_step + i) * dtype_bytes(to), step,
+                   n * dtype_bytes(to));
         }
 }
 

@@ -12,11 +12,11 @@ struct kernel;
 
 /* target[i] = source[i] * factor, in fp32, rounded to the target's type. factor 0: only the cast. Target and source
  * may begin at the same address if their types are equally wide; on the host also if the target is narrower. Several `rows` of
- * `count` elements begin `step` elements apart in the source, and follow one another in the target. */
+ * `count` elements begin `step` elements apart in the source, and `target_step` in the target. */
 struct cast_scaled_argument {
     void *target;
     const void *source;
-    uint64_t count, step;
+    uint64_t count, step, target_step; /* target_step 0: count */
     float factor;
     uint32_t target_dtype, source_dtype;
     uint32_t rows; /* 0: one */

@@ -291,13 +291,13 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
 struct comm_sent comm_call_sent(const struct comm_group *group, const struct comm_call *call) {
     struct comm_sent sent = {0};
     uint64_t share = shape_share(call, group->count), bytes = shape_share_bytes(call, group->count);
-    bool ordered = shape_reduces(call) && !call->native, gathers = call->kind == COMM_ALL_GATHER;
+    bool ordered = shape_reduces(call) && !call->native;
     if (call->kind == COMM_BARRIER) return sent;
     sent.elements = (group->count - 1) * share;
     if (ordered && group_levels(group)) {
         sent.inside = (group->count - group->nodes) * bytes;
         sent.between = (group->nodes - 1) * share * sizeof(float);
-    } else if (ordered || call->kind == COMM_ALL_TO_ALL || (gathers && call->stride && group->comm->levels)) {
+    } else if (ordered || call->kind == COMM_ALL_TO_ALL) {
         sent.straight = (group->count - 1) * bytes;
     } else {
         sent.ring = (group->count - 1) * bytes;

@@ -143,8 +143,8 @@ bool comm_native_fp32(const struct comm_ops *transport);
 
 /* The kinds of calls for which transport nccl connects ranks when a group opens. */
 enum comm_first {
-    COMM_FIRST_GATHERS = 1,   /* all-gathers without a stride */
-    COMM_FIRST_EXCHANGES = 2, /* all-to-alls, ordered reductions, gathers with a stride: each rank with every other one */
+    COMM_FIRST_GATHERS = 1,   /* all-gathers */
+    COMM_FIRST_EXCHANGES = 2, /* all-to-alls, ordered reductions: each rank with every other one */
     COMM_FIRST_SUMS = 4,      /* native reductions */
     COMM_FIRST_BROADCASTS = 8
 };

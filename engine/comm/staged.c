@@ -11,6 +11,8 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALI
 
 struct staged staged_layout(const struct comm_group *group, const struct comm_call *call) {
     struct staged staged = {0};
+    if (call->kind == COMM_ALL_GATHER && call->stride && group->comm->levels)
+        staged.received = aligned(group->count * shape_share_bytes(call, group->count));
     if (!shape_reduces(call)) return staged;
     uint64_t share = shape_share(call, group->count), bytes = shape_share_bytes(call, group->count),
              partial = !call->native && group_levels(group) ? group->nodes * share * sizeof(float) : 0;

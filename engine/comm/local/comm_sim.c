@@ -181,8 +181,7 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {}
 
 /* As much as transports mpi and nccl need, so that tests with sim also test the plan of the staging. */
 static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
-    if (!shape_reduces(call) || world_of(group->comm)->without_staging) return 0;
-    return staged_bytes(group, call);
+    return world_of(group->comm)->without_staging ? 0 : staged_bytes(group, call);
 }
 
 static struct sim_call *call_create(const struct comm_group *group, uint64_t sequence) {

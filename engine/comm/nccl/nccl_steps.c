@@ -84,8 +84,44 @@ static zero_status all_to_all(struct comm_work *work) {
 /* NCCL's own gather knows no stride. */
 static zero_status gather(struct comm_work *work) {
     const struct comm_call *call = &work->call;
-    return call->stride ? exchange_shares(work, call->source, 0, call->target, call->stride, call->count)
-                        : gather_shares(work, call->source, call->target, call->count, call->dtype);
+    void *target = call->stride ? staged_received(work) : call->target;
+    return gather_shares(work, call->source, target, call->count, call->dtype);
+}
+
+static zero_status submit(struct comm_work *work, struct device_work *device_work, const void *argument,
+                          size_t bytes) {
+    struct device *device = work->group->comm->device;
+    struct zero_error error;
+    uint64_t ticket;
+    error_clear(&error);
+    device_work->stream = (uint8_t)stream_of(&work->call);
+    memcpy(device_work->argument, argument, bytes);
+    return device->ops->submit(device, device_work, &ticket, &error)
+               ? comm_raise_error(work->group->comm, &error, false)
+               : ZERO_OK;
+}
+
+static zero_status spread(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    uint64_t each = dtype_bytes(call->dtype), bytes = call->count * each;
+    if (!call->stride) return ZERO_OK;
+    struct cast_scaled_argument copy = {.target = call->target,
+                                        .source = staged_received(work),
+                                        .count = call->count,
+                                        .step = call->count,
+                                        .target_step = call->stride,
+                                        .target_dtype = call->dtype,
+                                        .source_dtype = call->dtype,
+                                        .rows = work->group->count};
+    struct device_work device_work = {.kernel = &kernel_cast_scaled,
+                                      .reads = 1,
+                                      .writes = 1,
+                                      .read = {{staged_received(work), bytes}},
+                                      .write = {{call->target, bytes}},
+                                      .rows = copy.rows,
+                                      .read_step = bytes,
+                                      .write_step = call->stride * each};
+    return submit(work, &device_work, &copy, sizeof copy);
 }
 
 /* The shares to exchange: the source, or its padded copy with shares of equal size. */
@@ -221,18 +257,11 @@ static zero_status sum_codes(struct comm_work *work) {
                                           .format = call->code};
     struct device_work device_work = {
         .kernel = &kernel_dequantize_sum,
-        .stream = (uint8_t)stream_of(call),
         .reads = 1,
         .writes = 1,
         .read = {{staged_received(work), group->count * shape_share_bytes(call, group->count)}},
         .write = {{staged_partial(work), group->nodes * call->count * sizeof(float)}}};
-    uint64_t ticket;
-    struct zero_error error;
-    error_clear(&error);
-    memcpy(device_work.argument, &sum, sizeof sum);
-    return group->comm->device->ops->submit(group->comm->device, &device_work, &ticket, &error)
-               ? comm_raise_error(group->comm, &error, false)
-               : ZERO_OK;
+    return submit(work, &device_work, &sum, sizeof sum);
 }
 
 /* The node's sums: those of all shares that have come are made at once. */
@@ -299,7 +328,7 @@ enum { ORDERED, NATIVE, LEVELS, WAYS };
 
 static const step_fn nothing[] = {NULL};
 static const step_fn steps[COMM_KINDS][WAYS][STEPS_MAX + 1] = {
-    [COMM_ALL_GATHER] = {{gather}},
+    [COMM_ALL_GATHER] = {{gather, spread}},
     [COMM_REDUCE_SCATTER] = {{exchange, sum_target},
                              {reduce_native, sum_target},
                              {exchange_inside, sum_inside, exchange_between, sum_target}},

@@ -23,8 +23,12 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
-bool codes_gather(const struct operation *op) {
+bool stages_gather(const struct operation *op) {
     return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
+}
+
+bool codes_gather(const struct executor_shape *o, const struct operation *op) {
+    return stages_gather(op) && region_code(&o->model->region[op->region]) != CODE_NONE;
 }
 
 bool codes_reduce(const struct executor_shape *o, const struct operation *op) {
@@ -49,7 +53,7 @@ static bool codes_by_levels(const struct executor_shape *o, const struct operati
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
-    enum code_format format = gathers               ? (codes_gather(op) ? gather_code(o, op) : CODE_NONE)
+    enum code_format format = gathers               ? (codes_gather(o, op) ? gather_code(o, op) : CODE_NONE)
                               : codes_reduce(o, op) ? o->terms->gradient_code
                                                     : CODE_NONE;
     if (!format) return call;

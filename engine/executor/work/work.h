@@ -67,7 +67,8 @@ struct comm_call element_call(const struct executor_shape *o, const struct opera
 /* The shape of the call that replaces a call of elements; the same call where nothing is coded. */
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call);
-bool codes_gather(const struct operation *op);
+bool stages_gather(const struct operation *op);
+bool codes_gather(const struct executor_shape *o, const struct operation *op);
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call);
 void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call);
