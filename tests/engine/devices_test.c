@@ -754,7 +754,7 @@ static void unregistered(void) {
 static void nccl(void) {
     static const char transport[] = ", \"transport\": \"nccl\"";
     static struct toy_result got;
-    setenv("FAKE_CUDA_DEVICES", "8", 1);
+    setenv("FAKE_CUDA_DEVICES", "8", 1), setenv("FAKE_NCCL_VERSION", "22809", 1);
     two_threads(leave_early);
     for (uint32_t stage = 0; stage < 4; stage++) {
         struct toy_setup s = setup(stage, 2);
