@@ -27,7 +27,8 @@ KERNEL(cast_scaled, 256, struct cast_scaled_argument, a) {
     uint32_t count = four_count(at.first, a.count);
     const char *source =
         static_cast<const char *>(a.source) + at.row * a.step * dtype_bytes((enum dtype)a.source_dtype);
-    char *target = static_cast<char *>(a.target) + at.row * a.count * dtype_bytes((enum dtype)a.target_dtype);
+    char *target = static_cast<char *>(a.target) + at.row * (a.target_step ? a.target_step : a.count) *
+                                                       dtype_bytes((enum dtype)a.target_dtype);
     if (!count) return;
     if (a.factor == 0 && a.target_dtype == a.source_dtype) {
         copy_four(target, source, dtype_bytes((enum dtype)a.target_dtype), at.first, count);

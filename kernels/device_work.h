@@ -12,11 +12,11 @@ struct kernel;
 
 /* target[i] = source[i] * factor, in fp32, rounded to the target's type. factor 0: only the cast. Target and source
  * may begin at the same address if their types are equally wide; on the host also if the target is narrower. Several `rows` of
- * `count` elements begin `step` elements apart in the source, and follow one another in the target. */
+ * `count` elements begin `step` elements apart in the source, and `target_step` in the target. */
 struct cast_scaled_argument {
     void *target;
     const void *source;
-    uint64_t count, step;
+    uint64_t count, step, target_step; /* target_step 0: count */
     float factor;
     uint32_t target_dtype, source_dtype;
     uint32_t rows; /* 0: one */
@@ -56,13 +56,15 @@ struct dequantize_codes_argument {
     uint32_t rows;
 };
 /* Adds the decoded elements of the members of each node in order, then those of the nodes, in fp32, and rounds once. Each member's
- * code has `count` elements. `add`: adds to the target's content, too. */
+ * code has `count` elements. `add`: adds to the target's content, too. Several `rows` have such codes, and sums, one after another; rows
+ * 0: one. */
 struct dequantize_sum_argument {
     void *target;
-    const void *codes; /* the members' codes, one after another */
+    const void *codes; /* the members' codes of the first row, those of the next row, ... */
     uint64_t count;
     uint32_t members, dtype, format, add;
     uint32_t node_members; /* adjacent ones of each node; 0: all are of one node */
+    uint32_t rows;
 };
 extern const struct kernel kernel_quantize_codes, kernel_dequantize_codes, kernel_dequantize_sum;
 

@@ -8,7 +8,7 @@ static void gather(struct policy *p, uint16_t region, struct placement from, enu
     op->axes = steps[0].axes;
     emit_reads(op, source, region);
     emit_writes(op, BUFFER_PARAM_FULL, region);
-    if (p->gather_stagings && source == BUFFER_PARAM_SHARD && !p->region[region].exact)
+    if (p->gather_stagings && source == BUFFER_PARAM_SHARD && p->region[region].staged)
         emit_writes(op, BUFFER_GATHER_STAGING, p->gathers++ % p->gather_stagings);
 }
 

@@ -60,7 +60,7 @@ struct use {
 struct region {
     bool frozen;     /* no gradient, no state */
     bool persistent; /* parameters rest replicated at every stage */
-    bool exact;      /* its gathers are never coded */
+    bool staged; /* gathers from its shards at rest take staging memory: for codes, or for parts of shares */
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
     enum optimizer_scope scope; /* of its optimizer */

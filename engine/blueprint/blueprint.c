@@ -63,7 +63,6 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     for (uint32_t i = 0; i < m->regions; i++) {
         b->regions[i].frozen = region_frozen(&m->region[i]);
         b->regions[i].persistent = region_persistent(&m->region[i]);
-        b->regions[i].exact = !region_code(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
         if (!b->regions[i].frozen) b->regions[i].scope = blueprint_optimizer(b, i)->scope;
         if (update_makes(b->regions[i].scope, BUFFER_DIRECTION)) directions = DIRECTIONS;
@@ -239,6 +238,8 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .lent_staging_bytes = executor_lent_staging_bytes(&shape),
                                    .message_bytes = blueprint_messages(b).bytes};
     b->policy.stagings = options.staging_bytes ? REDUCE_STAGINGS : 0;
+    for (uint32_t i = 0; i < b->o.model->regions; i++)
+        b->regions[i].staged = executor_gather_staging(&shape, i) > 0;
     b->policy.gather_stagings = options.gather_staging_bytes ? GATHER_STAGINGS : 0;
     b->policy.lent_stagings = options.lent_staging_bytes ? GATHER_STAGINGS : 0;
     return plan_make(&b->plan, &options, error);

@@ -214,6 +214,7 @@ uint32_t comm_group_size(const struct comm_group *group) { return group->count; 
 uint32_t comm_group_index(const struct comm_group *group) { return group->index; }
 const uint32_t *comm_group_ranks(const struct comm_group *group) { return group->ranks; }
 uint32_t comm_group_node_members(const struct comm_group *group) { return group->count / group->nodes; }
+bool comm_group_levels(const struct comm_group *group) { return group_levels(group); }
 
 void comm_group_place(struct comm_group *group, uint32_t node_ranks, uint32_t step) {
     uint32_t members = step && node_ranks % step == 0 ? node_ranks / step : 1;
@@ -263,8 +264,11 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
     if (call->stride && call->kind != COMM_ALL_GATHER && (call->kind != COMM_REDUCE_SCATTER || call->native))
         return "only an all-gather and an ordered reduce-scatter take a stride";
     if (shape_reduces(call)) {
-        if (call->dtype == DTYPE_U8) return "u8 cannot be summed: reduce fp32, bf16 or fp16";
-        if (call->target_dtype != DTYPE_F32 && call->target_dtype != call->dtype)
+        bool coded = call->code;
+        if (coded && (call->kind != COMM_REDUCE_SCATTER || call->stride || !group_levels(group)))
+            return "codes are summed by reduce-scatters by levels, without a stride";
+        if ((call->dtype == DTYPE_U8) != coded) return "u8 cannot be summed: reduce fp32, bf16 or fp16";
+        if (call->target_dtype != DTYPE_F32 && call->target_dtype != call->dtype && !coded)
             return "target_dtype must be dtype or fp32";
         if (call->add && call->kind == COMM_ALL_REDUCE && call->target_dtype != DTYPE_F32)
             return "an all-reduce with add needs an fp32 target";
@@ -286,17 +290,17 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
 /* The formulas are in comm.h (struct comm_counters). */
 struct comm_sent comm_call_sent(const struct comm_group *group, const struct comm_call *call) {
     struct comm_sent sent = {0};
-    uint64_t share = shape_share(call, group->count), bytes = dtype_bytes(call->dtype);
-    bool ordered = shape_reduces(call) && !call->native, gathers = call->kind == COMM_ALL_GATHER;
+    uint64_t share = shape_share(call, group->count), bytes = shape_share_bytes(call, group->count);
+    bool ordered = shape_reduces(call) && !call->native;
     if (call->kind == COMM_BARRIER) return sent;
     sent.elements = (group->count - 1) * share;
     if (ordered && group_levels(group)) {
-        sent.inside = (group->count - group->nodes) * share * bytes;
+        sent.inside = (group->count - group->nodes) * bytes;
         sent.between = (group->nodes - 1) * share * sizeof(float);
-    } else if (ordered || call->kind == COMM_ALL_TO_ALL || (gathers && call->stride && group->comm->levels)) {
-        sent.straight = sent.elements * bytes;
+    } else if (ordered || call->kind == COMM_ALL_TO_ALL) {
+        sent.straight = (group->count - 1) * bytes;
     } else {
-        sent.ring = sent.elements * bytes;
+        sent.ring = (group->count - 1) * bytes;
     }
     if (call->kind == COMM_ALL_REDUCE) {
         sent.ring += sent.elements * dtype_bytes(call->target_dtype);

@@ -8,7 +8,7 @@
  * Reductions are `ordered` by default: the members of each node are summed in rank order, then the nodes in their order, all in
  * fp32, and the sum is rounded once. An ordered reduction gives the same bits on every transport, for the same nodes
  * (comm_group_place). Transport nccl sums by levels: each member sums the shares of the owners with its own index in their nodes, over
- * its node, and sends these partial sums in fp32 to the owners. The other transports exchange all shares. A `native`
+ * its node, and sends these partial sums in fp32 to the owners; what goes over the node may be codes. The other transports exchange all shares. A `native`
  * reduction is the transport's own reduce-scatter.
  *
  * Threads: one thread at a time per comm (the executor's lock), but for comm_perform. Transports mpi and tcp run one
@@ -76,6 +76,9 @@ struct comm_call {
     void *staging; /* comm_staging_bytes() bytes; NULL where comm_staging_bytes() is 0 */
     /* Reductions: the transport's own order of additions; the same on all members; mpi: fp32 only. */
     bool native;
+    /* A reduce-scatter of a group that sends by levels (comm_group_levels): the source has the codes of the members' shares, one after
+     * another (enum code_format, kernels/quantize.h), dtype is u8, and target_dtype the type of the sums. 0: elements. */
+    uint8_t code;
     /* Reductions: add the sum to the target's content, in fp32, and round once. An all-reduce needs an fp32 target for it. */
     bool add;
     /* The wait lasts as long as the other ranks are alive: what a rank does before this call may take any time. Not part of
@@ -140,8 +143,8 @@ bool comm_native_fp32(const struct comm_ops *transport);
 
 /* The kinds of calls for which transport nccl connects ranks when a group opens. */
 enum comm_first {
-    COMM_FIRST_GATHERS = 1,   /* all-gathers without a stride */
-    COMM_FIRST_EXCHANGES = 2, /* all-to-alls, ordered reductions, gathers with a stride: each rank with every other one */
+    COMM_FIRST_GATHERS = 1,   /* all-gathers */
+    COMM_FIRST_EXCHANGES = 2, /* all-to-alls, ordered reductions: each rank with every other one */
     COMM_FIRST_SUMS = 4,      /* native reductions */
     COMM_FIRST_BROADCASTS = 8
 };
@@ -206,6 +209,7 @@ uint32_t comm_group_index(const struct comm_group *group);        /* this rank's
 const uint32_t *comm_group_ranks(const struct comm_group *group); /* world ranks of the members, ascending */
 /* The members of a node, which are adjacent. */
 uint32_t comm_group_node_members(const struct comm_group *group);
+bool comm_group_levels(const struct comm_group *group); /* its ordered reductions send by levels */
 
 /* ---- calls ---- */
 

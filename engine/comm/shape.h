@@ -3,6 +3,7 @@
 #define ZERO_ENGINE_COMM_SHAPE_H
 
 #include "engine/comm/comm.h"
+#include "kernels/quantize.h"
 
 static inline bool shape_reduces(const struct comm_call *call) {
     return call->kind == COMM_REDUCE_SCATTER || call->kind == COMM_ALL_REDUCE;
@@ -18,6 +19,16 @@ static inline uint64_t shape_reach(const struct comm_call *call, uint32_t member
     return call->count ? (members - 1) * shape_stride(call) + call->count : 0;
 }
 
+/* An all-reduce is cut into shares as a reduce-scatter is; its last shares may be short or empty. */
+static inline uint64_t shape_share(const struct comm_call *call, uint32_t members) {
+    return call->kind == COMM_ALL_REDUCE ? call->count / members + (call->count % members != 0) : call->count;
+}
+
+static inline uint64_t shape_share_bytes(const struct comm_call *call, uint32_t members) {
+    return call->code ? quantize_bytes(call->count, (enum code_format)call->code)
+                      : shape_share(call, members) * dtype_bytes(call->dtype);
+}
+
 /* The bytes from a buffer's begin to its end. */
 static inline uint64_t shape_source_bytes(const struct comm_call *call, uint32_t members) {
     switch (call->kind) {
@@ -25,7 +36,8 @@ static inline uint64_t shape_source_bytes(const struct comm_call *call, uint32_t
     case COMM_ALL_REDUCE:
         return call->count * dtype_bytes(call->dtype);
     case COMM_REDUCE_SCATTER:
-        return shape_reach(call, members) * dtype_bytes(call->dtype);
+        return call->code ? members * shape_share_bytes(call, members)
+                          : shape_reach(call, members) * dtype_bytes(call->dtype);
     case COMM_ALL_TO_ALL:
         return members * call->count * dtype_bytes(call->dtype);
     default:
@@ -47,11 +59,6 @@ static inline uint64_t shape_target_bytes(const struct comm_call *call, uint32_t
     default:
         return 0;
     }
-}
-
-/* An all-reduce is cut into shares as a reduce-scatter is; its last shares may be short or empty. */
-static inline uint64_t shape_share(const struct comm_call *call, uint32_t members) {
-    return call->kind == COMM_ALL_REDUCE ? call->count / members + (call->count % members != 0) : call->count;
 }
 
 static inline uint64_t shape_first(const struct comm_call *call, uint32_t members, uint32_t member) {

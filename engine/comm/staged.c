@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/integer.h"
 #include "engine/base/limits.h"
 #include "engine/comm/ordered.h"
 #include "engine/comm/shape.h"
@@ -10,12 +11,15 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALI
 
 struct staged staged_layout(const struct comm_group *group, const struct comm_call *call) {
     struct staged staged = {0};
+    if (call->kind == COMM_ALL_GATHER && call->stride && group->comm->levels)
+        staged.received = aligned(group->count * shape_share_bytes(call, group->count));
     if (!shape_reduces(call)) return staged;
-    uint64_t share = shape_share(call, group->count), bytes = share * dtype_bytes(call->dtype);
+    uint64_t share = shape_share(call, group->count), bytes = shape_share_bytes(call, group->count),
+             partial = !call->native && group_levels(group) ? group->nodes * share * sizeof(float) : 0;
     bool whole = call->kind == COMM_ALL_REDUCE, uneven = whole && call->count % group->count;
     if (uneven) staged.padded = aligned(group->count * bytes);
-    staged.received = aligned(call->native ? bytes : group->count * bytes);
-    if (!call->native && group_levels(group)) staged.partial = aligned(group->nodes * share * sizeof(float));
+    staged.received = aligned(call->native ? bytes : max64(group->count * bytes, partial));
+    staged.partial = aligned(partial);
     if (whole && (uneven || call->add))
         staged.sums = aligned(group->count * share * dtype_bytes(call->target_dtype));
     return staged;

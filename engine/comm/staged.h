@@ -1,11 +1,12 @@
 /* clang-format off */
-/* Reductions of the transports that send messages: an exchange of shares, the sum of the received shares, and for an
+/* Calls of the transports that send messages. A gather with a stride, of transport nccl: a gather without one, from whose target the
+ * shares are copied. Reductions: an exchange of shares, the sum of the received shares, and for an
  * all-reduce a gather of the sums. This file lays out a call's staging and computes the sums on the host.
  *
  * The parts of the staging lie one after another, each aligned to ALIGN_BYTES:
  *
  *   padded     for an all-reduce whose count the members do not divide: the source, padded to shares of equal size
- *   received   the members' contributions to this rank's share; `native`: their sum. By levels: those of the node's members to the
+ *   received   the members' contributions to this rank's share; `native`: their sum; a gather: the members' shares. By levels: those of the node's members to the
  *              shares of the owners with this rank's index in their nodes, member by member; later the nodes' sums of its own share
  *   partial    by levels: the node's sums of these shares, in fp32
  *   sums       for an all-reduce that cannot gather in its target (`add`, or a count that the members do not divide):

@@ -63,9 +63,10 @@ struct comm {
     struct control *control;   /* set by watch_start; NULL: there is none */
     uint32_t queued;           /* works on the device: their end wakes no thread, so waits must poll */
     bool one_order;            /* see comm_one_order; set by the transport's open */
-    bool levels;               /* reductions send by levels (comm.h); set by the transport's open */
-    bool blocked;              /* this rank has told others what it waits for (comm_stand) */
-    bool without_data;         /* calls have no buffers (simulations of many ranks) */
+    bool
+        levels; /* as NCCL: reductions send by levels (comm.h), and gathers with a stride go through staging */
+    bool blocked;      /* this rank has told others what it waits for (comm_stand) */
+    bool without_data; /* calls have no buffers (simulations of many ranks) */
 };
 
 struct comm_work {

@@ -124,6 +124,8 @@ bool executor_norm_apart(const struct executor_shape *shape, const struct operat
 uint64_t executor_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_round_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_gather_staging_bytes(const struct executor_shape *shape);
+/* The same of one region; 0: its gathers need none. */
+uint64_t executor_gather_staging(const struct executor_shape *shape, uint32_t region);
 uint64_t executor_lent_staging_bytes(const struct executor_shape *shape);
 
 /* The shapes of the collectives that an item of a gather or a reduction posts, one after another: kind, types and count,

@@ -73,13 +73,9 @@ static zero_status check_summands(const struct joining *j, struct zero_error *er
         most, (int)ORDERED_INPUTS_MAX);
 }
 
-/* The calls of the executor. Pieces of parameters and gradients, which other memory than the GPU's holds, are gathered with a
- * stride. */
+/* The calls of the executor. */
 static uint32_t first_calls(const struct terms *t) {
-    bool pieces = t->param_tier != TIER_DEVICE || t->grad_tier != TIER_DEVICE || t->state_tier != TIER_DEVICE;
-    bool exchanges = !t->native_reduction || t->gradient_code != CODE_NONE || pieces;
-    return COMM_FIRST_GATHERS | (exchanges ? COMM_FIRST_EXCHANGES : 0) |
-           (t->native_reduction ? COMM_FIRST_SUMS : 0);
+    return COMM_FIRST_GATHERS | (t->native_reduction ? COMM_FIRST_SUMS : COMM_FIRST_EXCHANGES);
 }
 
 /* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for the messages between

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "engine/comm/transport.h"
+#include "kernels/quantize.h"
 #include "tests/check.h"
 #include "tests/comm/reference.h"
 #include "tests/comm/ring.h"
@@ -232,6 +233,45 @@ static void reductions(struct conformance *c, struct ring *ring, uint64_t count)
             }
 }
 
+/* A reduce-scatter of codes, by levels: each share is coded by its rank, and decoded before the sum. */
+static void codes_by_levels(struct conformance *c, struct ring *ring, uint64_t count, enum code_format format,
+                            bool add) {
+    uint32_t of_node = comm_group_node_members(ring->group);
+    uint64_t each = quantize_bytes(count, format);
+    uint8_t *codes = malloc(ring->members * each + 1);
+    float *share = malloc(count * sizeof *share), *target = malloc(count * sizeof *target),
+          *expected = calloc(count, sizeof *expected), *node = malloc(count * sizeof *node);
+    for (uint32_t m = 0; m < ring->members; m++) {
+        reference_fill(share, DTYPE_F32, ring->ranks[m], ring->me * count, count);
+        quantize(codes, share, DTYPE_F32, count, format);
+        dequantize(share, DTYPE_F32, codes, count, format);
+        for (uint64_t i = 0; i < count; i++) {
+            volatile float sum = m % of_node ? node[i] + share[i] : share[i], all = expected[i] + sum;
+            node[i] = sum;
+            if (m % of_node == of_node - 1) expected[i] = m < of_node ? sum : all;
+        }
+    }
+    reference_fill(target, DTYPE_F32, comm_rank(c->comm) + 1000, 0, count);
+    for (uint64_t i = 0; i < count && add; i++) expected[i] += target[i];
+    for (uint32_t m = 0; m < ring->members; m++) {
+        reference_fill(share, DTYPE_F32, comm_rank(c->comm), m * count, count);
+        quantize(codes + m * each, share, DTYPE_F32, count, format);
+    }
+    ring_run(c, ring->group,
+             (struct comm_call){.kind = COMM_REDUCE_SCATTER,
+                                .dtype = DTYPE_U8,
+                                .target_dtype = DTYPE_F32,
+                                .count = count,
+                                .what = "codes",
+                                .source = codes,
+                                .target = target,
+                                .code = (uint8_t)format,
+                                .add = add});
+    if (!CHECK_BYTES(target, expected, count * sizeof *target))
+        fprintf(stderr, "in codes of rank %u, %s\n", comm_rank(c->comm), code_format_name(format));
+    free(codes), free(share), free(target), free(expected), free(node);
+}
+
 /* Sums over nodes of two: the same bits, whichever way the elements take. */
 static void node_by_node(struct conformance *c, struct ring *ring) {
     comm_group_place(ring->group, 2, 1);
@@ -239,6 +279,9 @@ static void node_by_node(struct conformance *c, struct ring *ring) {
     for (int i = 1; i < COUNTS; i += c->light ? 3 : 1) {
         reductions(c, ring, counts[i]);
         if (counts[i] > 2) reduce_scatter_parts(c, ring, DTYPE_BF16, DTYPE_F32, counts[i]);
+        for (enum code_format format = CODE_INT4; format < CODE_FORMATS && comm_group_levels(ring->group);
+             format++)
+            codes_by_levels(c, ring, counts[i], format, format == CODE_INT8);
     }
 }
 

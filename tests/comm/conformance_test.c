@@ -172,7 +172,8 @@ static void run_threads(int transport, uint32_t count, int fault, double timeout
     struct local_world *local = transport == LOCAL ? local_world_create(count) : NULL;
     struct sim_world *sim = NULL;
     if (transport == SIM)
-        sim = sim_world_create(&(struct sim_options){.ranks = count, .seed = 5, .completion = 0.3});
+        sim = sim_world_create(
+            &(struct sim_options){.ranks = count, .seed = 5, .completion = 0.3, .levels = true});
     for (uint32_t r = 0; r < count; r++) {
         ranks[r] = (struct rank){
             .transport = transport,

@@ -6,7 +6,9 @@
  *   closed    a rank closes before a call that the others make
  *   killed    a process is killed
  *   stopped   a process stands still
- *   files     none: the processes may at first have fewer files than connections to all ranks */
+ *   files     none: the processes may at first have fewer files than connections to all ranks
+ *   full      none: a process may have no more files, until it has said that it cannot take a connection */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,8 +24,9 @@
 #include "tests/check.h"
 
 enum { RANKS_MAX = 512, NODE = 8, WORD = 3, FILES_MORE = 24, STACK_BYTES = 256 << 10 };
-enum fault { NONE, FAILED, CLOSED, KILLED, STOPPED, FILES, FAULTS };
-static const char *const fault_names[FAULTS] = {"none", "failed", "closed", "killed", "stopped", "files"};
+enum fault { NONE, FAILED, CLOSED, KILLED, STOPPED, FILES, FULL, FAULTS };
+static const char *const fault_names[FAULTS] = {"none",    "failed", "closed", "killed",
+                                                "stopped", "files",  "full"};
 
 static uint32_t size, processes, port;
 static enum fault fault;
@@ -148,6 +151,36 @@ static void gather_without_last(struct rank *rank, struct comm_group *group) {
     free(rows);
 }
 
+/* ---- rank 1's process may have no more files, until it has said that it cannot take a connection ---- */
+
+enum { FULL_RANK = 1 };
+static atomic_bool told;
+
+static void hear(void *user, zero_log_level level, const char *line) {
+    if (strstr(line, "no more sockets")) atomic_store(&told, true);
+}
+
+static void *allow_files(void *user) {
+    enum { LOOKS = 30000 };
+    for (int i = 0; i < LOOKS && !atomic_load(&told); i++) usleep(1000);
+    CHECK(atomic_load(&told));
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, user), 0);
+    return NULL;
+}
+
+static void reduce_without_files(struct comm_group *group) {
+    struct rlimit before, full;
+    pthread_t thread;
+    int next = open("/dev/null", O_RDONLY);
+    getrlimit(RLIMIT_NOFILE, &before);
+    full = before, full.rlim_cur = (rlim_t)next;
+    close(next);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &full), 0);
+    pthread_create(&thread, NULL, allow_files, &before);
+    reduce(group);
+    pthread_join(thread, NULL);
+}
+
 /* Two connections to each neighbour, and to the ranks of the own node. */
 static void check_connections(const struct rank *rank) {
     const struct tcp_comm *tcp = (const struct tcp_comm *)rank->comm;
@@ -191,7 +224,8 @@ static void *run_rank(void *user) {
                                    .size = size,
                                    .timeout_s = fault == STOPPED ? 4 : 300,
                                    .master = "127.0.0.1",
-                                   .master_port = port};
+                                   .master_port = port,
+                                   .log = {.write = fault == FULL ? hear : NULL}};
     uint32_t node = rank->number / NODE * NODE;
     error_clear(&error);
     if (!CHECK_INT(comm_open(&comm_tcp_ops, &options, &rank->comm, &error), ZERO_OK)) {
@@ -211,9 +245,13 @@ static void *run_rank(void *user) {
     CHECK_INT(meet(all), ZERO_OK);
     reduce(own);
     check_connections(rank);
-    if (size <= 64) reduce(all);
+    if (fault == FULL) CHECK_INT(meet(all), ZERO_OK);
+    if (fault == FULL && rank->number == FULL_RANK)
+        reduce_without_files(all);
+    else if (size <= 64)
+        reduce(all);
     if (size <= 64 && !fault) gather_without_last(rank, all);
-    if (fault) end_badly(rank, all);
+    if (fault && fault != FULL) end_badly(rank, all);
     comm_group_close(across), comm_group_close(own), comm_group_close(all);
     comm_close(rank->comm);
     return NULL;

@@ -20,6 +20,7 @@ static void compare_cast(enum dtype to, enum dtype from, float factor, uint64_t 
                                          .source = at(&source, (enum side)side),
                                          .count = rows ? count / 3 : count,
                                          .step = count / 3 + 1,
+                                         .target_step = count / 3 + 2,
                                          .rows = rows,
                                          .factor = factor,
                                          .target_dtype = to,
@@ -65,6 +66,7 @@ int main(void) {
                 compare_gradient(dtypes[t], skip % 2, counts[c], skip / 2);
             }
     compare_cast(DTYPE_U8, DTYPE_U8, 0, 77, 1, false, 0);
+    compare_cast(DTYPE_U8, DTYPE_U8, 0, 77, 1, false, 2);
     gpu_close();
     return check_end();
 }

@@ -19,7 +19,8 @@
  *
  * The engine's communicators do not block. Each call on them may return ncclInProgress, for a drawn time; then nothing is on the stream until
  * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
- * Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
+ * A communicator is split into one of the same members, which is there once the split is no longer in progress; refused while a call is
+ * under way on it. Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -109,6 +110,8 @@ struct ncclComm {
     uint64_t until_ns;
     uint32_t connected; /* by kind: there was a call of it */
     bool finalised;
+    int splits;
+    struct ncclComm **child; /* of the split in progress: where it goes; or NULL */
     _Atomic bool aborted;
     CUcontext context;
     bool holds; /* `held` is taken, but not yet on the stream */
@@ -525,6 +528,31 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
     return result;
 }
 
+static bool calls_end(const struct ncclComm *comm) {
+    uint64_t last = comm->sequence - 1;
+    return !comm->sequence || comm->table->rank[comm->rank].taken[last % PLACES] == comm->sequence;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    *out = NULL;
+    if (color || key != comm->rank || config->blocking || config->maxCTAs == NCCL_CONFIG_UNDEF_INT)
+        return fail(ncclInvalidArgument, "this stand-in splits into the same ranks, that do not block");
+    pthread_mutex_lock(&mutex);
+    bool idle = !comm->delay && !comm->holds && calls_end(comm);
+    if (idle) comm->child = out, comm->delay = 1 + draw() % 3;
+    pthread_mutex_unlock(&mutex);
+    return idle ? ncclInProgress : fail(ncclInvalidUsage, "a call is under way on the communicator");
+}
+
+/* The communicator's split ends. */
+static ncclResult_t bear(struct ncclComm *comm) {
+    uint64_t id = comm->id ^ (uint64_t)++comm->splits << 56;
+    ncclResult_t joined = join(comm->child, comm->count, id, comm->rank, comm->context);
+    comm->child = NULL;
+    counts.splits++;
+    return joined == ncclInProgress ? ncclSuccess : joined;
+}
+
 static bool share_a_gpu(const struct ncclComm *comm) {
     for (int a = 0; a < comm->count; a++)
         for (int b = 0; b < a; b++)
@@ -543,6 +571,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     }
     if (all && comm->delay && clock_now_ns() >= comm->until_ns) comm->delay--;
     if (all && !comm->delay) *state = ncclSuccess;
+    if (*state == ncclSuccess && comm->child) *state = bear(comm);
     if (*state == ncclSuccess && comm->holds) return *state = put_on_stream(comm), ncclSuccess;
     pthread_mutex_unlock(&mutex);
     return ncclSuccess;

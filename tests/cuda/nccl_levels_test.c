@@ -5,23 +5,28 @@
 
 #include "engine/comm/comm.h"
 #include "engine/device/device.h"
+#include "kernels/quantize.h"
 #include "tests/check.h"
 #include "tests/cuda/counts.h"
 
-enum { RANKS = 4, COUNT = 1000, BYTES = 64 << 10 };
+enum { RANKS = 4, COUNT = 1000, BYTES = 64 << 10, CODES = 1024 /* bytes: 4 scales, COUNT codes, zeros */ };
 
 static const struct row {
     uint32_t node_ranks; /* 0: no nodes */
     enum comm_kind kind;
     enum dtype dtype;
     uint64_t inside, between; /* by hand: of one rank, without a gather's ring */
+    enum code_format code;
+    uint64_t stride;
 } rows[] = {
-    {0, COMM_REDUCE_SCATTER, DTYPE_BF16, 0, 3 * COUNT * 2},
-    {1, COMM_REDUCE_SCATTER, DTYPE_BF16, 0, 3 * COUNT * 2},
-    {2, COMM_REDUCE_SCATTER, DTYPE_BF16, 2 * COUNT * 2, COUNT * 4},
-    {2, COMM_REDUCE_SCATTER, DTYPE_F32, 2 * COUNT * 4, COUNT * 4},
-    {2, COMM_ALL_REDUCE, DTYPE_BF16, 2 * COUNT / 4 * 2, COUNT / 4 * 4},
-    {2, COMM_ALL_TO_ALL, DTYPE_BF16, COUNT * 2, 2 * COUNT * 2},
+    {0, COMM_REDUCE_SCATTER, DTYPE_BF16, 0, 3 * COUNT * 2, CODE_NONE, 0},
+    {1, COMM_REDUCE_SCATTER, DTYPE_BF16, 0, 3 * COUNT * 2, CODE_NONE, 0},
+    {2, COMM_REDUCE_SCATTER, DTYPE_BF16, 2 * COUNT * 2, COUNT * 4, CODE_NONE, 0},
+    {2, COMM_REDUCE_SCATTER, DTYPE_F32, 2 * COUNT * 4, COUNT * 4, CODE_NONE, 0},
+    {2, COMM_ALL_REDUCE, DTYPE_BF16, 2 * COUNT / 4 * 2, COUNT / 4 * 4, CODE_NONE, 0},
+    {2, COMM_REDUCE_SCATTER, DTYPE_U8, 2 * CODES, COUNT * 4, CODE_INT8, 0},
+    {2, COMM_ALL_TO_ALL, DTYPE_BF16, COUNT * 2, 2 * COUNT * 2, CODE_NONE, 0},
+    {2, COMM_ALL_GATHER, DTYPE_BF16, 0, 0, CODE_NONE, 2 * COUNT},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
@@ -52,8 +57,10 @@ static void run_row(const struct rank *rank, struct comm *comm, const struct row
     if (row->node_ranks) comm_group_place(group, row->node_ranks, 1);
     struct comm_call call = {.kind = row->kind,
                              .dtype = row->dtype,
-                             .target_dtype = row->dtype,
+                             .target_dtype = row->code ? DTYPE_F32 : row->dtype,
+                             .code = (uint8_t)row->code,
                              .count = COUNT,
+                             .stride = row->stride,
                              .source = memory,
                              .target = memory + BYTES,
                              .staging = memory + 2 * BYTES};

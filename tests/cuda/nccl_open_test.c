@@ -1,4 +1,4 @@
-/* What opens a group of transport nccl: the first calls are those that its comm makes; and two processes of one GPU are ranks of
+/* What opens a group of transport nccl: from 2.26.2 on, a second group of the same ranks splits the first one's communicator; the first calls are those that its comm makes; and two processes of one GPU are ranks of
  * one communicator only if NCCL_HOSTID says that they are on two hosts, as tools/gpu-check has them. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -60,7 +60,12 @@ static void *run_rank(void *user) {
     CHECK_STRING(error.message, "");
     rank->opened = comm_group_open(comm, ranks, RANKS, &group);
     snprintf(rank->message, sizeof rank->message, "%.255s", comm_error(comm)->message);
+    struct comm_group *second = NULL, *third = NULL;
+    if (!rank->opened) CHECK_INT(comm_group_open(comm, ranks, RANKS, &second), ZERO_OK);
     if (!rank->opened) make_calls(rank, group, device);
+    if (second) make_calls(rank, second, device);
+    if (second) CHECK_INT(comm_group_open(comm, ranks, RANKS, &third), ZERO_OK); /* the others are at work */
+    comm_group_close(third), comm_group_close(second);
     if (!rank->opened) comm_group_close(group);
     comm_close(comm);
     comm_close(beside);
@@ -68,9 +73,9 @@ static void *run_rank(void *user) {
     return NULL;
 }
 
-static void run_threads(uint32_t first_calls, bool exchanges) {
+static void run_threads(uint32_t first_calls, bool exchanges, uint32_t splits) {
     struct rank ranks[RANKS];
-    static unsigned long long before;
+    static struct fake_nccl_counts before;
     struct fake_nccl_counts after;
     struct local_world *local = local_world_create(RANKS);
     setenv("FAKE_CUDA_DEVICES", "2", 1);
@@ -83,8 +88,10 @@ static void run_threads(uint32_t first_calls, bool exchanges) {
         if (!CHECK_INT(ranks[r].opened, ZERO_OK)) fprintf(stderr, "%s\n", ranks[r].message);
     }
     CHECK(counts_read_nccl(&after));
-    CHECK_INT(after.exchanges > before, exchanges);
-    before = after.exchanges;
+    CHECK_INT(after.exchanges > before.exchanges, exchanges);
+    CHECK_INT(after.communicators - before.communicators, 3 * RANKS);
+    CHECK_INT(after.splits - before.splits, splits * RANKS);
+    before = after;
     local_world_destroy(local);
 }
 
@@ -118,7 +125,9 @@ static void run_processes(bool one_host) {
 int main(void) {
     run_processes(false);
     run_processes(true);
-    run_threads(COMM_FIRST_GATHERS | COMM_FIRST_SUMS, false);
-    run_threads(COMM_FIRST_GATHERS | COMM_FIRST_EXCHANGES, true);
+    setenv("FAKE_NCCL_VERSION", "22601", 1);
+    run_threads(COMM_FIRST_GATHERS | COMM_FIRST_SUMS, false, 0);
+    setenv("FAKE_NCCL_VERSION", "22602", 1);
+    run_threads(COMM_FIRST_GATHERS | COMM_FIRST_EXCHANGES, true, 1);
     return check_end();
 }

@@ -754,7 +754,7 @@ static void unregistered(void) {
 static void nccl(void) {
     static const char transport[] = ", \"transport\": \"nccl\"";
     static struct toy_result got;
-    setenv("FAKE_CUDA_DEVICES", "4", 1);
+    setenv("FAKE_CUDA_DEVICES", "8", 1), setenv("FAKE_NCCL_VERSION", "22809", 1);
     two_threads(leave_early);
     for (uint32_t stage = 0; stage < 4; stage++) {
         struct toy_setup s = setup(stage, 2);
@@ -774,6 +774,12 @@ static void nccl(void) {
         s.after = is_nccl, s.compute = ZERO_BF16;
         run_always("nccl, two nodes", s);
     }
+    s = setup(2, 8);
+    s.tiers = "\"zero_quantized_gradients\": true";
+    s.comm = ", \"node_ranks\": 4, \"quantized_gradient_bits\": 8";
+    s.device_comm = ", \"transport\": \"nccl\", \"node_ranks\": 4, \"quantized_gradient_bits\": 8";
+    s.after = is_nccl, s.compute = ZERO_BF16;
+    run_always("nccl, two nodes, codes", s);
     for (uint32_t stage = 0; stage < 4; stage += 3) {
         s = setup(stage, 3);
         s.device_comm = transport, s.after = is_nccl, s.muon = 1, s.tiers = stage ? CPU : NULL;

@@ -100,7 +100,7 @@ static void choose_faults(struct sim_setup *s, struct dice *d) {
     s->faults = pick(d, 2) ? pick(d, 1u << SIM_FAULT_KINDS) : 0;
     if (!drive) s->faults &= ~(1u << SIM_DRIVE);
     /* leaves these out in half of the cases, so that enough runs reach their end */
-    if (pick(d, 2)) s->faults &= ~(1u << SIM_DRIVE | 1u << SIM_LOST | 1u << SIM_STUCK);
+    if (pick(d, 2)) s->faults &= ~(uint32_t)SIM_FAULTS_END;
 }
 
 /* A shadow keeps all state on the drive. */
@@ -373,15 +373,12 @@ static void tell(const struct sim_case *c, const struct zero_error *error, FILE 
 }
 
 static void add(struct sim_tally *t, const struct sim_case *c, const struct sim_result *r) {
-    const bool came[SIM_FAULT_KINDS] = {
-        [SIM_LOST] = r->lost, [SIM_DRIVE] = r->refused, [SIM_STUCK] = r->stuck};
-    const uint32_t ends = 1u << SIM_LOST | 1u << SIM_DRIVE | 1u << SIM_STUCK;
+    uint32_t came = r->faulted | (c->setup.faults & ~(uint32_t)SIM_FAULTS_END);
     t->runs++;
     t->with_data += c->with_data;
     t->recomputed += c->setup.segments.blocks > 0;
     t->chaotic += c->setup.chaos_ns > 0;
-    for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
-        t->fault[f] += ends >> f & 1 ? came[f] : c->setup.faults >> f & 1;
+    for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++) t->fault[f] += came >> f & 1;
 }
 
 uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out,

@@ -77,7 +77,7 @@ static zero_status hold(struct drive *d, struct tier_work *work, struct zero_err
 
 static bool must_fail(const struct drive *d, uint64_t which) {
     const struct sim_faults *f = &d->rank->run->faults;
-    return sim_fault_on(f, SIM_DRIVE) && d->rank->index == f->drive && which == f->drive_request;
+    return sim_fault_on(f, SIM_DRIVE) && d->rank->index == f->rank[SIM_DRIVE] && which == f->drive_request;
 }
 
 static zero_status drive_post(struct tier *tier, const struct tier_request *r, struct tier_work **out_work,
@@ -103,7 +103,7 @@ static zero_status drive_post(struct tier *tier, const struct tier_request *r, s
 
 static zero_status refuse(struct drive *d, const struct tier_request *r, struct zero_error *error) {
     struct run *run = d->rank->run;
-    run->faulted[SIM_DRIVE] = true;
+    run->faulted |= 1u << SIM_DRIVE;
     run->fault_ns = run->clock.now_ns;
     return error_set(error, ZERO_E_IO,
                      "tier nvme: %s of %" PRIu64 " bytes at offset %" PRIu64

@@ -26,7 +26,7 @@ zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_
         if (fault == SIM_FAULT_KINDS)
             return error_set(error, ZERO_E_ARGUMENT,
                              "there is no fault \"%.*s\"; there are straggler, lost, slow, delay, reorder, "
-                             "drive and stuck",
+                             "drive, stuck and node",
                              (int)length, at);
         *out_mask |= 1u << fault;
         at += length;
@@ -36,33 +36,17 @@ zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_
 
 struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
                                   uint32_t uses) {
-    enum {
-        STRAGGLER,
-        LOST,
-        SLOW,
-        DRIVE,
-        HOW_SLOW,
-        HOW_LATE,
-        WHICH_STEP,
-        WHICH_USE,
-        WHICH_REQUEST,
-        STUCK,
-        STUCK_STEP,
-        STUCK_USE
-    };
+    enum { RANK, STEP, USE, DRAWS, PERCENT = DRAWS * SIM_FAULT_KINDS, REQUEST };
 #define DRAW(what, end) (uint32_t) random_below(random_draw(seed, RANDOM_FAULTS, what, 0), end)
-    return (struct sim_faults){.mask = mask,
-                               .straggler = DRAW(STRAGGLER, ranks),
-                               .lost = DRAW(LOST, ranks),
-                               .slow = DRAW(SLOW, ranks),
-                               .drive = DRAW(DRIVE, ranks),
-                               .straggler_percent = 200 + DRAW(HOW_LATE, 301),
-                               .slow_percent = 200 + DRAW(HOW_SLOW, 801),
-                               .lost_step = DRAW(WHICH_STEP, steps),
-                               .lost_use = DRAW(WHICH_USE, uses),
-                               .stuck = DRAW(STUCK, ranks),
-                               .stuck_step = DRAW(STUCK_STEP, steps),
-                               .stuck_use = DRAW(STUCK_USE, uses),
-                               .drive_request = DRAW(WHICH_REQUEST, 2 * steps)};
+    struct sim_faults faults = {.mask = mask,
+                                .straggler_percent = 200 + DRAW(PERCENT, 301),
+                                .slow_percent = 200 + DRAW(PERCENT, 801),
+                                .drive_request = DRAW(REQUEST, 2 * steps)};
+    for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++) {
+        faults.rank[f] = DRAW(DRAWS * f + RANK, ranks);
+        faults.step[f] = DRAW(DRAWS * f + STEP, steps);
+        faults.use[f] = DRAW(DRAWS * f + USE, uses);
+    }
 #undef DRAW
+    return faults;
 }

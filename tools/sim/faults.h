@@ -14,7 +14,8 @@
     X(DELAY, "delay", "one in eight completions comes up to twice as late")                                  \
     X(REORDER, "reorder", "completions come in another order on each rank")                                  \
     X(DRIVE, "drive", "a drive refuses a request")                                                           \
-    X(STUCK, "stuck", "a rank beats, but does not go on, from the middle of a step")
+    X(STUCK, "stuck", "a rank beats, but does not go on, from the middle of a step")                         \
+    X(NODE, "node", "all ranks of a node stop, in the middle of a step of one of them")
 
 enum sim_fault {
 #define FAULT_ENUM(name, word, text) SIM_##name,
@@ -23,23 +24,19 @@ enum sim_fault {
         SIM_FAULT_KINDS
 };
 
+/* Those that end ranks with errors. */
+enum { SIM_FAULTS_END = 1 << SIM_LOST | 1 << SIM_DRIVE | 1 << SIM_STUCK | 1 << SIM_NODE };
+
 struct sim_faults {
-    uint32_t mask;                                /* bit f: enum sim_fault f happens */
-    uint32_t straggler, lost, slow, drive, stuck; /* ranks */
-    uint32_t straggler_percent, slow_percent;     /* of the time that other ranks take */
-    uint32_t lost_step, lost_use;                 /* where the lost rank's host stops */
-    uint32_t stuck_step, stuck_use;
-    uint32_t drive_request; /* the number of the rank's request that fails */
+    uint32_t mask;                                        /* bit f: enum sim_fault f happens */
+    uint32_t rank[SIM_FAULT_KINDS];                       /* that it hits; NODE: one of the ranks */
+    uint32_t step[SIM_FAULT_KINDS], use[SIM_FAULT_KINDS]; /* where its host stops */
+    uint32_t straggler_percent, slow_percent;             /* of the time that other ranks take */
+    uint32_t drive_request;                               /* the number of the rank's request that fails */
 };
 
 static inline bool sim_fault_on(const struct sim_faults *faults, enum sim_fault fault) {
     return faults->mask >> fault & 1;
-}
-
-/* True if these faults end ranks with errors. */
-static inline bool sim_faults_end(const struct sim_faults *faults) {
-    return sim_fault_on(faults, SIM_LOST) || sim_fault_on(faults, SIM_DRIVE) ||
-           sim_fault_on(faults, SIM_STUCK);
 }
 
 const char *sim_fault_word(enum sim_fault fault); /* "straggler" */

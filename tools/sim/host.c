@@ -23,7 +23,7 @@ static uint64_t compute_ns(const struct rank *r) {
     const struct run *run = r->run;
     if (run->setup->chaos_ns) return run_chaos_ns(run, RANDOM_HOST, r->index, r->turns);
     uint64_t ns = loop_use(&r->loop)->compute_ns;
-    bool late = sim_fault_on(&run->faults, SIM_STRAGGLER) && r->index == run->faults.straggler;
+    bool late = sim_fault_on(&run->faults, SIM_STRAGGLER) && r->index == run->faults.rank[SIM_STRAGGLER];
     return late ? ns * run->faults.straggler_percent / 100 : ns;
 }
 
@@ -39,25 +39,42 @@ static bool dawdles(struct rank *r) {
 /* ---- faults ---- */
 
 /* The rank is lost or stuck: its host and its executor stop. */
-static bool stop(struct rank *r, enum sim_fault fault, enum clock_event_kind found, uint64_t after_ns) {
-    struct run *run = r->run;
+static void stop(struct rank *r) {
+    if (r->lost || r->ended) return;
     r->lost = true;
-    run->live--;
-    run->faulted[fault] = true;
-    run->fault_ns = run->clock.now_ns;
-    clock_add(&run->clock, run->clock.now_ns + after_ns, found, r->index);
-    return true;
+    r->run->live--;
+}
+
+static void stop_node(struct rank *r) {
+    struct run *run = r->run;
+    uint32_t each = run->setup->speeds.node_ranks ? run->setup->speeds.node_ranks : 1,
+             first = r->index / each * each;
+    for (uint32_t k = first; k < first + each && k < run->ranks; k++) stop(&run->rank[k]);
 }
 
 static bool gets_lost(struct rank *r) {
-    const struct sim_faults *f = &r->run->faults;
-    const struct loop *l = &r->loop;
-    uint64_t timeout_ns = r->run->setup->timeout_ns;
-    bool lost = r->index == f->lost && l->step == f->lost_step && l->use >= f->lost_use;
-    bool stuck = r->index == f->stuck && l->step == f->stuck_step && l->use >= f->stuck_use;
-    if (sim_fault_on(f, SIM_LOST) && lost) return stop(r, SIM_LOST, EVENT_DEADLINE, timeout_ns);
-    return sim_fault_on(f, SIM_STUCK) && stuck &&
-           stop(r, SIM_STUCK, EVENT_STUCK, SIM_STUCK_TIMEOUTS * timeout_ns);
+    static const struct {
+        enum sim_fault fault;
+        void (*stop)(struct rank *r);
+        enum clock_event_kind found;
+        uint64_t timeouts;
+    } rows[] = {{SIM_LOST, stop, EVENT_DEADLINE, 1},
+                {SIM_NODE, stop_node, EVENT_DEADLINE, 1},
+                {SIM_STUCK, stop, EVENT_STUCK, SIM_STUCK_TIMEOUTS}};
+    struct run *run = r->run;
+    const struct sim_faults *f = &run->faults;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !r->lost; i++) {
+        enum sim_fault fault = rows[i].fault;
+        bool here =
+            r->index == f->rank[fault] && r->loop.step == f->step[fault] && r->loop.use >= f->use[fault];
+        if (!here || !sim_fault_on(f, fault)) continue;
+        rows[i].stop(r);
+        run->faulted |= 1u << fault;
+        run->fault_ns = run->clock.now_ns;
+        clock_add(&run->clock, run->clock.now_ns + rows[i].timeouts * run->setup->timeout_ns, rows[i].found,
+                  r->index);
+    }
+    return r->lost;
 }
 
 /* ---- the host's work in each move; true: the event follows at once, false: the host is busy or lost ---- */
@@ -249,7 +266,7 @@ static void fail(struct rank *r) {
     size_t length = (size_t)snprintf(name, sizeof name, "rank %" PRIu32 ": ", r->index);
     const char *said = r->error.message;
     if (strncmp(said, name, length) == 0) said += length;
-    if (broke || !sim_faults_end(&run->faults)) run_violated(run, r->index, r->error.code, "%s", said);
+    if (broke || !(run->faults.mask & SIM_FAULTS_END)) run_violated(run, r->index, r->error.code, "%s", said);
 }
 
 static void stop_waiting(struct rank *r) {

@@ -14,8 +14,8 @@ struct sim_param { /* in the order of units */
     const char *tied_to;  /* a parameter of an earlier unit, or NULL */
     uint32_t unit, flags; /* ZERO_FROZEN, ZERO_NO_DECAY */
     uint64_t count;
-    uint64_t columns; /* of a matrix; 0: it has one dimension */
-    bool other;       /* sim_setup.other updates it */
+    uint64_t columns;      /* of a matrix; 0: it has one dimension */
+    bool other;            /* sim_setup.other updates it */
     enum code_format code; /* struct model_param */
 };
 

@@ -15,7 +15,8 @@ static struct speeds_call call_of(const struct run *run, const struct sim_meetin
                                              host && !m->reduces ? m->source_bytes : 0, m->reduces);
     if (run->blueprint.plan.terms->discrete) c.inside_ns += speeds_ns(m->own_bytes, s->device_bytes_per_s);
     uint32_t percent = run->faults.slow_percent;
-    if (!sim_fault_on(&run->faults, SIM_SLOW) || m->members == 1 || !has_member(m, run->faults.slow))
+    if (!sim_fault_on(&run->faults, SIM_SLOW) || m->members == 1 ||
+        !has_member(m, run->faults.rank[SIM_SLOW]))
         return c;
     c.inside_ns = c.inside_ns * percent / 100, c.between_ns = c.between_ns * percent / 100;
     return c;

@@ -313,7 +313,7 @@ zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, s
     with.host = &numbers.host;
     with.terms.discrete = false; /* a computing host queues nothing on a device */
     status = sim_run(&with, out, error);
-    if (!status && !out->status && !out->lost && !out->refused && !out->stuck) {
+    if (!status && !out->status && !out->faulted) {
         error_clear(&out->error);
         out->status = check_numbers(&numbers, &out->error);
     }

@@ -55,24 +55,29 @@ static void print_bytes(const struct sim_result *r, FILE *out) {
 }
 
 static void print_faults(const struct sim_result *r, FILE *out) {
+    static const struct {
+        enum sim_fault fault;
+        const char *what, *verb;
+    } stops[] = {{SIM_LOST, "rank", "was lost in"},
+                 {SIM_NODE, "the node of rank", "was lost in"},
+                 {SIM_STUCK, "rank", "did not go on from"}};
     const struct sim_faults *f = &r->faults;
     if (sim_fault_on(f, SIM_STRAGGLER))
-        fprintf(out, "fault: rank %" PRIu32 " computes in %" PRIu32 " %% of the others' time\n", f->straggler,
-                f->straggler_percent);
+        fprintf(out, "fault: rank %" PRIu32 " computes in %" PRIu32 " %% of the others' time\n",
+                f->rank[SIM_STRAGGLER], f->straggler_percent);
     if (sim_fault_on(f, SIM_SLOW))
         fprintf(out, "fault: the link of rank %" PRIu32 " takes %" PRIu32 " %% of the others' time\n",
-                f->slow, f->slow_percent);
+                f->rank[SIM_SLOW], f->slow_percent);
     if (sim_fault_on(f, SIM_DELAY)) fprintf(out, "fault: %s\n", sim_fault_text(SIM_DELAY));
     if (sim_fault_on(f, SIM_REORDER)) fprintf(out, "fault: %s\n", sim_fault_text(SIM_REORDER));
-    if (!r->lost && !r->refused && !r->stuck) return;
-    if (r->lost)
-        fprintf(out, "fault: rank %" PRIu32 " was lost in step %" PRIu32 ", at %s\n", f->lost,
-                f->lost_step + 1, seconds(r->fault_ns).chars);
-    if (r->stuck)
-        fprintf(out, "fault: rank %" PRIu32 " did not go on from step %" PRIu32 ", at %s\n", f->stuck,
-                f->stuck_step + 1, seconds(r->fault_ns).chars);
-    if (r->refused)
-        fprintf(out, "fault: the drive of rank %" PRIu32 " refused request %" PRIu32 "\n", f->drive,
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        enum sim_fault fault = stops[i].fault;
+        if (r->faulted >> fault & 1)
+            fprintf(out, "fault: %s %" PRIu32 " %s step %" PRIu32 ", at %s\n", stops[i].what, f->rank[fault],
+                    stops[i].verb, f->step[fault] + 1, seconds(r->fault_ns).chars);
+    }
+    if (r->faulted >> SIM_DRIVE & 1)
+        fprintf(out, "fault: the drive of rank %" PRIu32 " refused request %" PRIu32 "\n", f->rank[SIM_DRIVE],
                 f->drive_request + 1);
     if (!r->ended) return;
     fprintf(out, "%" PRIu32 " ranks ended, the last one %s after it: %s\n", r->ended,
@@ -82,7 +87,7 @@ static void print_faults(const struct sim_result *r, FILE *out) {
 void report_print(const struct job *job, const struct job_ranks *ranks, const struct sim_result *r,
                   FILE *out) {
     print_job(job, ranks, out);
-    bool whole = !r->status && !r->lost && !r->refused && !r->stuck;
+    bool whole = !r->status && !r->faulted;
     if (whole) print_steps(ranks, r, out);
     if (whole) print_bytes(r, out);
     print_faults(r, out);

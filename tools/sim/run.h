@@ -81,9 +81,9 @@ struct run {
     uint32_t ranks;
     uint32_t live; /* ranks that have not ended */
     struct sim_faults faults;
-    bool faulted[SIM_FAULT_KINDS]; /* faults that end ranks: which have happened, */
-    uint64_t fault_ns;             /* and when the last one happened */
-    bool failing;                  /* some rank ended with an error */
+    uint32_t faulted;  /* a mask of the faults that end ranks: which have happened, */
+    uint64_t fault_ns; /* and when the last one happened */
+    bool failing;      /* some rank ended with an error */
     struct zero_error violation;
     uint64_t schedule;
     struct agreement *agreed; /* per step: the contribution of the first rank that got there */

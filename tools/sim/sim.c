@@ -257,21 +257,19 @@ static bool names_rank(const char *message, uint32_t rank) {
 }
 
 static bool names_cause(const struct run *run, const char *message) {
-    return (run->faulted[SIM_LOST] && names_rank(message, run->faults.lost)) ||
-           (run->faulted[SIM_DRIVE] && names_rank(message, run->faults.drive)) ||
-           (run->faulted[SIM_STUCK] && names_rank(message, run->faults.stuck));
-}
-
-static bool faulted(const struct run *run) {
-    return run->faulted[SIM_LOST] || run->faulted[SIM_DRIVE] || run->faulted[SIM_STUCK];
+    for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
+        if (run->faulted >> f & 1 && names_rank(message, run->faults.rank[f])) return true;
+    return false;
 }
 
 /* After a fault that ends ranks, every live rank must have ended in time: with its work done, or with an error that
  * names the cause. */
 static void check_ending(struct run *run) {
-    uint64_t timeouts = run->faulted[SIM_STUCK] ? SIM_STUCK_TIMEOUTS : run->faulted[SIM_LOST];
+    uint64_t timeouts = run->faulted >> SIM_STUCK & 1                    ? SIM_STUCK_TIMEOUTS
+                        : run->faulted & (1 << SIM_LOST | 1 << SIM_NODE) ? 1
+                                                                         : 0;
     uint64_t deadline = run->fault_ns + timeouts * run->setup->timeout_ns + grace_ns(run);
-    for (uint32_t k = 0; k < run->ranks && faulted(run); k++) {
+    for (uint32_t k = 0; k < run->ranks && run->faulted; k++) {
         const struct rank *r = &run->rank[k];
         if (r->lost) continue;
         if (r->error.code && !names_cause(run, r->error.message))
@@ -317,8 +315,8 @@ static void loop(struct run *run) {
     if (run->clock.failed) run_violated(run, 0, ZERO_E_MEMORY, "no memory for what is to happen");
     if (!run->violation.code && run->live) check_deadlock(run);
     if (!run->violation.code) check_ending(run);
-    if (!run->violation.code && !faulted(run)) check_updates(run);
-    if (!run->violation.code && !faulted(run) && run->setup->host) data_collect(run);
+    if (!run->violation.code && !run->faulted) check_updates(run);
+    if (!run->violation.code && !run->faulted && run->setup->host) data_collect(run);
 }
 
 /* ---- results ---- */
@@ -361,8 +359,7 @@ static void measure_ranks(const struct run *run, struct sim_result *out) {
 }
 
 static void measure_ending(const struct run *run, struct sim_result *out) {
-    out->lost = run->faulted[SIM_LOST], out->refused = run->faulted[SIM_DRIVE];
-    out->stuck = run->faulted[SIM_STUCK];
+    out->faulted = run->faulted;
     out->fault_ns = run->fault_ns;
     for (uint32_t k = 0; k < run->ranks; k++) {
         const struct rank *r = &run->rank[k];

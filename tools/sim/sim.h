@@ -111,9 +111,8 @@ struct sim_result {
 
     uint64_t untraced; /* operations for which the timeline had no room */
     struct sim_faults faults;
-    /* a rank was lost, a drive refused a request, a rank got stuck: the fault ended ranks */
-    bool lost, refused, stuck;
-    uint64_t fault_ns; /* the time of the fault, */
+    uint32_t faulted;  /* a mask of the faults that came and end ranks, */
+    uint64_t fault_ns; /* the time of the last one, */
     uint64_t ended_ns; /* and the time when the last live rank ended */
     uint32_t ended;    /* ranks that ended with an error */
     char ending[1024]; /* the error message of one of them */

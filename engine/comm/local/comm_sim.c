@@ -13,6 +13,7 @@
 #include "engine/comm/shape.h"
 #include "engine/comm/staged.h"
 #include "engine/comm/transport.h"
+#include "kernels/device_work.h"
 
 /* A posted buffer and a copy of its content at the time of the post. */
 struct held {
@@ -180,8 +181,7 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {}
 
 /* As much as transports mpi and nccl need, so that tests with sim also test the plan of the staging. */
 static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
-    if (!shape_reduces(call) || world_of(group->comm)->without_staging) return 0;
-    return staged_bytes(group, call);
+    return world_of(group->comm)->without_staging ? 0 : staged_bytes(group, call);
 }
 
 static struct sim_call *call_create(const struct comm_group *group, uint64_t sequence) {
@@ -378,10 +378,33 @@ static void forget(struct sim_world *world, struct sim_call *call) {
     call_destroy(call);
 }
 
+/* The members' codes, one after another, take the place of the staging. */
+static zero_status complete_codes(struct comm_work *work, struct sim_call *call) {
+    uint64_t bytes = shape_share_bytes(&work->call, call->count);
+    struct comm_group *group = work->group;
+    char *codes = malloc(call->count * bytes);
+    if (!codes)
+        return comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
+                          "comm sim: no memory for a call's codes");
+    for (uint32_t m = 0; m < call->count; m++)
+        memcpy(codes + m * bytes, (const char *)call->sources[m] + group->index * bytes, bytes);
+    kernel_dequantize_sum.run(&(struct dequantize_sum_argument){.target = work->call.target,
+                                                                .codes = codes,
+                                                                .count = work->call.count,
+                                                                .members = call->count,
+                                                                .node_members = call->count / group->nodes,
+                                                                .dtype = work->call.target_dtype,
+                                                                .format = work->call.code,
+                                                                .add = work->call.add});
+    free(codes);
+    return ZERO_OK;
+}
+
 static zero_status complete(struct comm_work *work, struct sim_call *call) {
     zero_status status = check_untouched(work, &call->entries[work->group->index]);
     if (status != ZERO_OK) return status;
     for (uint32_t m = 0; m < call->count; m++) call->sources[m] = source_of(&call->entries[m], &work->call);
+    if (work->call.code) return complete_codes(work, call);
     return part_complete(work, call->count, call->sources, call->pointers);
 }
 

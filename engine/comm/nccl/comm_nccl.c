@@ -3,7 +3,8 @@
  *
  * The transport works beside a comm of another transport over the same ranks (comm_options.beside: mpi, tcp, local),
  * and shares its failure. The other comm finds dead ranks, compares the calls, and tells failures; it also carries
- * NCCL's unique ids and the barriers. Each group of several ranks has its own NCCL communicator, made in non-blocking mode.
+ * NCCL's unique ids and the barriers. Each group of several ranks has its own NCCL communicator, made in non-blocking mode; a second
+ * group of the same ranks splits the first one's, which needs no id.
  * Therefore every wait has a deadline, and a failure on another rank ends the wait.
  *
  * A call is a list of steps on one stream of the device. A step is an NCCL call or work of the device. All members
@@ -195,13 +196,13 @@ static zero_status share_id(struct nccl_group *group) {
     return comm_run(group->companion, &call);
 }
 
-/* Waits until NCCL has connected all members, a member has failed, or the deadline has passed. */
-static zero_status await_members(struct nccl_group *group) {
+/* Waits until NCCL has done what it does with the communicator, a member has failed, or the deadline has passed. */
+static zero_status await_members(struct nccl_group *group, ncclComm_t data) {
     struct comm *comm = group->base.comm;
     const struct nccl_library *nccl = &comm_of(&group->base)->library;
     ncclResult_t state = ncclInProgress;
     for (uint64_t begin_ns = clock_now_ns(); state == ncclInProgress; sleep_ns(100000)) {
-        ncclResult_t asked = nccl->ncclCommGetAsyncError(group->data, &state);
+        ncclResult_t asked = nccl->ncclCommGetAsyncError(data, &state);
         if (asked != ncclSuccess) state = asked;
         comm_ask_interrupted(comm);
         if (comm_failure_raised(comm->failure)) return comm->failure->error.code;
@@ -214,6 +215,26 @@ static zero_status await_members(struct nccl_group *group) {
     return state == ncclSuccess ? ZERO_OK : raise_opening(group, state);
 }
 
+/* A group of the same members that has made no call: nothing is under way on its communicator. The same on all members, which open
+ * groups and post calls in one order. NULL: there is none. */
+static struct nccl_group *twin_of(const struct nccl_group *group) {
+    size_t bytes = group->base.count * sizeof *group->base.ranks;
+    for (struct comm_group *g = group->base.comm->groups; g; g = g->next)
+        if (g->count == group->base.count && !g->sequence && !memcmp(g->ranks, group->base.ranks, bytes))
+            return (struct nccl_group *)g;
+    return NULL;
+}
+
+/* NCCL sets group->data before the twin is no longer in progress. Once the twin is aborted, NCCL does not set it any more. */
+static zero_status split(struct nccl_group *twin, struct nccl_group *group, ncclConfig_t *config) {
+    ncclResult_t result =
+        comm_of(&group->base)
+            ->library.ncclCommSplit(twin->data, 0, (int)group->base.index, &group->data, config);
+    zero_status status = nccl_good(result) ? await_members(group, twin->data) : raise_opening(group, result);
+    if (status) nccl_abort(twin);
+    return status ? status : await_members(group, group->data);
+}
+
 static zero_status connect_members(struct nccl_group *group) {
     struct comm *comm = group->base.comm;
     struct zero_error error;
@@ -223,13 +244,15 @@ static zero_status connect_members(struct nccl_group *group) {
     error_clear(&error);
     zero_status status = make_current(comm->device, &error);
     if (status) return comm_raise_error(comm, &error, false);
+    struct nccl_comm *mine = comm_of(&group->base);
+    struct nccl_group *twin = mine->library.ncclCommSplit ? twin_of(group) : NULL;
+    if (twin) return split(twin, group, &config);
     status = share_id(group);
     if (status) return status;
-    struct nccl_comm *mine = comm_of(&group->base);
     ncclResult_t result = mine->library.ncclCommInitRankConfig(&group->data, (int)group->base.count, mine->id,
                                                                (int)group->base.index, &config);
     if (!nccl_good(result)) return raise_opening(group, result);
-    return await_members(group);
+    return await_members(group, group->data);
 }
 
 static void *abort_one(void *user) {

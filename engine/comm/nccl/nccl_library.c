@@ -11,6 +11,9 @@ static const char library_name[] = "libnccl.so.2";
  * in progress. */
 enum { VERSION_MIN = NCCL_VERSION_CODE };
 
+/* Before 2.26.2 there was a race if a communicator that does not block was made after a call of another one (its release notes). */
+enum { SPLIT_MIN = NCCL_VERSION(2, 26, 2) };
+
 static zero_status look_up(struct nccl_library *library, void *handle, struct zero_error *error) {
     const char *missing = NULL;
     void *function;
@@ -49,6 +52,8 @@ zero_status nccl_library_open(struct nccl_library *out_library, struct zero_erro
                            "comm nccl: %s says that its version is %d; from %d on communicators need not "
                            "block: install NCCL %d.%d or later",
                            library_name, library.version, (int)VERSION_MIN, NCCL_MAJOR, NCCL_MINOR);
+    if (!status && library.version >= SPLIT_MIN)
+        library.ncclCommSplit = (__typeof__(library.ncclCommSplit))dlsym(handle, "ncclCommSplit");
     dlclose(handle);
     if (!status) *out_library = library;
     return status;

@@ -27,6 +27,7 @@
 struct nccl_library {
 #define NCCL_FIELD(name) __typeof__(name) *name;
     NCCL_FUNCTIONS(NCCL_FIELD)
+    NCCL_FIELD(ncclCommSplit) /* NULL: not to be used */
 #undef NCCL_FIELD
     int version;
 };

@@ -4,6 +4,7 @@
 #include "engine/comm/local/part.h"
 #include "engine/comm/nccl/nccl.h"
 #include "engine/comm/staged.h"
+#include "kernels/device_work.h"
 #include "kernels/ordered_sum.h"
 
 static const ncclDataType_t types[DTYPES] = {[DTYPE_F32] = ncclFloat32,
@@ -83,8 +84,44 @@ static zero_status all_to_all(struct comm_work *work) {
 /* NCCL's own gather knows no stride. */
 static zero_status gather(struct comm_work *work) {
     const struct comm_call *call = &work->call;
-    return call->stride ? exchange_shares(work, call->source, 0, call->target, call->stride, call->count)
-                        : gather_shares(work, call->source, call->target, call->count, call->dtype);
+    void *target = call->stride ? staged_received(work) : call->target;
+    return gather_shares(work, call->source, target, call->count, call->dtype);
+}
+
+static zero_status submit(struct comm_work *work, struct device_work *device_work, const void *argument,
+                          size_t bytes) {
+    struct device *device = work->group->comm->device;
+    struct zero_error error;
+    uint64_t ticket;
+    error_clear(&error);
+    device_work->stream = (uint8_t)stream_of(&work->call);
+    memcpy(device_work->argument, argument, bytes);
+    return device->ops->submit(device, device_work, &ticket, &error)
+               ? comm_raise_error(work->group->comm, &error, false)
+               : ZERO_OK;
+}
+
+static zero_status spread(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    uint64_t each = dtype_bytes(call->dtype), bytes = call->count * each;
+    if (!call->stride) return ZERO_OK;
+    struct cast_scaled_argument copy = {.target = call->target,
+                                        .source = staged_received(work),
+                                        .count = call->count,
+                                        .step = call->count,
+                                        .target_step = call->stride,
+                                        .target_dtype = call->dtype,
+                                        .source_dtype = call->dtype,
+                                        .rows = work->group->count};
+    struct device_work device_work = {.kernel = &kernel_cast_scaled,
+                                      .reads = 1,
+                                      .writes = 1,
+                                      .read = {{staged_received(work), bytes}},
+                                      .write = {{call->target, bytes}},
+                                      .rows = copy.rows,
+                                      .read_step = bytes,
+                                      .write_step = call->stride * each};
+    return submit(work, &device_work, &copy, sizeof copy);
 }
 
 /* The shares to exchange: the source, or its padded copy with shares of equal size. */
@@ -122,11 +159,14 @@ static zero_status exchange(struct comm_work *work) {
                            share_of(work));
 }
 
-/* Level 1: each member of the node gets the shares of the owners that have its index in their nodes. */
+/* Level 1: each member of the node gets the shares of the owners that have its index in their nodes. Elements come member by member,
+ * codes share by share. */
 static zero_status exchange_inside(struct comm_work *work) {
     const struct comm_group *group = work->group;
     uint32_t members = comm_group_node_members(group);
-    uint64_t share = share_of(work), step = shares_step(work);
+    bool coded = work->call.code;
+    uint64_t share = coded ? shape_share_bytes(&work->call, group->count) : share_of(work),
+             step = coded ? share : shares_step(work);
     return exchange_along(work, &(struct route){.first = group->index / members * members,
                                                 .step = 1,
                                                 .peers = members,
@@ -137,8 +177,8 @@ static zero_status exchange_inside(struct comm_work *work) {
                                                 .target = staged_received(work),
                                                 .from_peer = step,
                                                 .from_share = members * step,
-                                                .to_peer = group->nodes * share,
-                                                .to_share = share});
+                                                .to_peer = coded ? share : group->nodes * share,
+                                                .to_share = coded ? members * share : share});
 }
 
 /* Level 2: the owners get the sums of all nodes. */
@@ -204,8 +244,29 @@ static zero_status add_up(struct comm_work *work, const struct sum *s) {
     return status ? comm_raise_error(work->group->comm, &error, false) : ZERO_OK;
 }
 
+static zero_status sum_codes(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    const struct comm_group *group = work->group;
+    uint32_t members = comm_group_node_members(group);
+    struct dequantize_sum_argument sum = {.target = staged_partial(work),
+                                          .codes = staged_received(work),
+                                          .count = call->count,
+                                          .members = members,
+                                          .rows = group->nodes,
+                                          .dtype = DTYPE_F32,
+                                          .format = call->code};
+    struct device_work device_work = {
+        .kernel = &kernel_dequantize_sum,
+        .reads = 1,
+        .writes = 1,
+        .read = {{staged_received(work), group->count * shape_share_bytes(call, group->count)}},
+        .write = {{staged_partial(work), group->nodes * call->count * sizeof(float)}}};
+    return submit(work, &device_work, &sum, sizeof sum);
+}
+
 /* The node's sums: those of all shares that have come are made at once. */
 static zero_status sum_inside(struct comm_work *work) {
+    if (work->call.code) return sum_codes(work);
     return add_up(work, &(struct sum){.input = staged_received(work),
                                       .inputs = comm_group_node_members(work->group),
                                       .dtype = work->call.dtype,
@@ -267,7 +328,7 @@ enum { ORDERED, NATIVE, LEVELS, WAYS };
 
 static const step_fn nothing[] = {NULL};
 static const step_fn steps[COMM_KINDS][WAYS][STEPS_MAX + 1] = {
-    [COMM_ALL_GATHER] = {{gather}},
+    [COMM_ALL_GATHER] = {{gather, spread}},
     [COMM_REDUCE_SCATTER] = {{exchange, sum_target},
                              {reduce_native, sum_target},
                              {exchange_inside, sum_inside, exchange_between, sum_target}},

@@ -84,7 +84,8 @@ zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_pe
 
 /* ---- later connections. *out_meeting: NULL where all ranks are neighbours, or where out_meeting is NULL ---- */
 
-/* Takes the connections that other ranks make. Never blocks. One thread at a time. ZERO_E_IO: there are no more sockets. */
+/* Takes the connections that other ranks make. Never blocks. One thread at a time. ZERO_E_IO: there are no more sockets, and a connection waits
+ * until the next call. */
 zero_status rendezvous_serve(struct meeting *meeting, struct zero_error *error);
 /* Makes the connections to `rank`, if it is below this one; else it will make them. Blocks until rank `rank`, which serves,
  * answers; at most until `patience` ends. False: errno, EACCES if it has another secret. One

@@ -219,11 +219,14 @@ static void adopt(struct tcp_link *link) {
     }
 }
 
+/* A connection for which there is no socket waits: it may be a stranger's, and another one may end. */
 static void look_for_new(struct tcp_link *link) {
     struct zero_error error;
     if (!link->meeting) return;
-    if (rendezvous_serve(link->meeting, &error) && !comm_failure_raised(link->comm->failure))
-        comm_raise_error(link->comm, &error, false);
+    if (rendezvous_serve(link->meeting, &error) && !link->told_waiting) {
+        link->told_waiting = true;
+        log_line(&link->comm->log, ZERO_LOG_WARN, "%s; until then a connection waits", error.message);
+    }
     uint32_t made = rendezvous_made(link->meeting);
     if (made == link->made) return;
     link->made = made;

@@ -72,7 +72,8 @@ struct tcp_link {
     struct tcp_lane *lanes;
     double resume_s; /* see control_port */
     struct tcp_set set;
-    bool told_all; /* this rank's parent says that all close */
+    bool told_all;     /* this rank's parent says that all close */
+    bool told_waiting; /* the log has a line about a connection that waits */
     atomic_bool leaving, all_left;
 };
 

@@ -51,8 +51,9 @@ zero_status bring_share(struct executor *e, struct item *item) {
 
 zero_status encode_share(struct executor *e, struct item *item) {
     struct comm_call call = call_of(e, item);
-    return codes_gather(&item->task->op) ? code_gather(e, item, gather_source(e, item, &call), &call)
-                                         : ZERO_OK;
+    return codes_gather(&e->o.shape, &item->task->op)
+               ? code_gather(e, item, gather_source(e, item, &call), &call)
+               : ZERO_OK;
 }
 
 zero_status post_gather(struct executor *e, struct item *item) {
@@ -63,7 +64,8 @@ zero_status post_gather(struct executor *e, struct item *item) {
     if (lent_region(e, op->write[0])) return lent_gather(e, item, call);
     call.source = gather_source(e, item, &call);
     call.target = gather_target(e, item, &call);
-    uint64_t codes = codes_gather(&item->task->op) ? call.count : 0;
+    call.staging = stages_gather(op) ? buffer_address(e, item->task->write[1]) : NULL;
+    uint64_t codes = codes_gather(&e->o.shape, &item->task->op) ? call.count : 0;
     if (codes) coded_gather_call(e, item, &call);
     zero_status status = post_counted(e, item, group, &call, codes);
     item->posted = item->moved + round_of(e, item).count == item_part(&e->o.shape, op, item->index).count;
@@ -73,7 +75,7 @@ zero_status post_gather(struct executor *e, struct item *item) {
 zero_status decode_shares(struct executor *e, struct item *item) {
     if (lent_region(e, item->task->op.write[0])) return lent_take_gathered(e, item, post_gather);
     struct part part = round_of(e, item), whole = item_part(&e->o.shape, &item->task->op, item->index);
-    zero_status status = codes_gather(&item->task->op) ? decode_gather(e, item, part) : ZERO_OK;
+    zero_status status = codes_gather(&e->o.shape, &item->task->op) ? decode_gather(e, item, part) : ZERO_OK;
     item->moved += part.count;
     if (item->moved < whole.count) repeat_from(item, encode_share);
     return status;

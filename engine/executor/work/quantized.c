@@ -23,8 +23,12 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
-bool codes_gather(const struct operation *op) {
+bool stages_gather(const struct operation *op) {
     return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
+}
+
+bool codes_gather(const struct executor_shape *o, const struct operation *op) {
+    return stages_gather(op) && region_code(&o->model->region[op->region]) != CODE_NONE;
 }
 
 bool codes_reduce(const struct executor_shape *o, const struct operation *op) {
@@ -36,14 +40,33 @@ static enum code_format gather_code(const struct executor_shape *o, const struct
     return region_code(&o->model->region[op->region]);
 }
 
-/* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares. */
+/* Sums of codes go by levels where the node's sum in fp32 has fewer bytes than the codes of its members. The bits are the same. */
+static bool codes_by_levels(const struct executor_shape *o, const struct operation *op) {
+    const struct comm_group *group = o->group[op->axes][op->stream];
+    uint64_t codes = quantize_bytes(NORM_BLOCK_ELEMENTS, o->terms->gradient_code);
+    return comm_group_levels(group) &&
+           comm_group_node_members(group) * codes >= NORM_BLOCK_ELEMENTS * sizeof(float);
+}
+
+/* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares, or, by levels, a reduce-scatter
+ * of codes. */
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
-    enum code_format format = gathers               ? (codes_gather(op) ? gather_code(o, op) : CODE_NONE)
+    enum code_format format = gathers               ? (codes_gather(o, op) ? gather_code(o, op) : CODE_NONE)
                               : codes_reduce(o, op) ? o->terms->gradient_code
                                                     : CODE_NONE;
     if (!format) return call;
+    if (!gathers && codes_by_levels(o, op))
+        return (struct comm_call){.kind = COMM_REDUCE_SCATTER,
+                                  .dtype = DTYPE_U8,
+                                  .target_dtype = call.target_dtype,
+                                  .count = call.count,
+                                  .tag = call.tag,
+                                  .what = call.what,
+                                  .target = call.target,
+                                  .code = (uint8_t)format,
+                                  .add = call.add};
     return (struct comm_call){.kind = gathers ? COMM_ALL_GATHER : COMM_ALL_TO_ALL,
                               .dtype = DTYPE_U8,
                               .target_dtype = DTYPE_U8,
@@ -93,8 +116,12 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
 
 /* ---- reductions ---- */
 
-uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members) {
-    return 2 * (uint64_t)members * quantize_bytes(share, o->terms->gradient_code);
+uint64_t reduce_code_bytes(const struct executor_shape *o, const struct operation *op,
+                           struct comm_call call) {
+    const struct comm_group *group = o->group[op->axes][op->stream];
+    uint64_t codes = comm_group_size(group) * quantize_bytes(call.count, o->terms->gradient_code);
+    call = coded_call(o, op, call);
+    return codes + (call.code ? comm_staging_bytes(group, &call) : codes);
 }
 
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
@@ -113,17 +140,20 @@ zero_status code_reduce(struct executor *e, struct item *item, const void *sourc
 /* Replaces the reduce-scatter of elements. */
 void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    uint64_t codes = comm_group_size(e->o.shape.group[op->axes][op->stream]) *
+                     quantize_bytes(call->count, e->o.shape.terms->gradient_code);
     uint8_t *staging = buffer_address(e, item->task->write[1]);
     *call = coded_call(&e->o.shape, op, *call);
-    call->source = staging, call->target = staging + members * call->count;
+    call->source = staging;
+    *(call->code ? &call->staging : &call->target) = staging + codes;
 }
 
-/* Adds the members' codes in the order of other sums (comm.h), in fp32, and rounds once. */
+/* Adds the members' codes, where the call did not, in the order of other sums (comm.h), in fp32, and rounds once. */
 zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count, bool add) {
     const struct operation *op = &item->task->op;
     const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     uint32_t members = comm_group_size(group);
+    if (codes_by_levels(&e->o.shape, op)) return ZERO_OK;
     enum code_format format = e->o.shape.terms->gradient_code;
     enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
     uint64_t bytes = members * quantize_bytes(count, format);

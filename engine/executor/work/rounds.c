@@ -102,7 +102,7 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
     const struct comm_group *group = o->group[op->axes][op->stream];
     if (op->kind == OP_GATHER)
-        return codes_gather(op)
+        return stages_gather(op)
                    ? piece_elements(o, precision_of(o, op->region).compute, comm_group_size(group))
                    : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->terms->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;

@@ -29,8 +29,7 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
                      (scatters(op) ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD]),
              round = round_elements(o, op);
     struct comm_call call = whole_call(o, op, share < round ? share : round);
-    uint64_t bytes = codes_reduce(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
-                                         : call_staging_bytes(group, call);
+    uint64_t bytes = codes_reduce(o, op) ? reduce_code_bytes(o, op, call) : call_staging_bytes(group, call);
     return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
 }
 
@@ -74,19 +73,22 @@ uint64_t executor_round_staging_bytes(const struct executor_shape *o) {
     return most_bytes(o, round_staging_bytes);
 }
 
-uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
+uint64_t executor_gather_staging(const struct executor_shape *o, uint32_t region) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     struct placement_step steps[4];
-    uint64_t largest = 0;
     if (!placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps)) return 0;
-    uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
-    for (uint32_t i = 0; i < o->model->regions; i++) {
-        uint64_t share = o->model->region[i].padded / members,
-                 most = piece_elements(o, precision_of(o, i).compute, (uint32_t)members);
-        enum code_format format = region_code(&o->model->region[i]);
-        if (!format) continue;
-        uint64_t bytes = (members + 1) * quantize_bytes(share < most ? share : most, format);
-        if (bytes > largest) largest = bytes;
-    }
-    return largest;
+    const struct comm_group *group = o->group[steps[0].axes][STREAM_GATHER];
+    uint64_t members = comm_group_size(group), share = o->model->region[region].padded / members;
+    struct comm_call part = {.kind = COMM_ALL_GATHER, .dtype = precision_of(o, region).compute};
+    part.count = min64(share, piece_elements(o, part.dtype, (uint32_t)members));
+    part.stride = part.count + 1; /* any: it is not the whole share */
+    enum code_format format = region_code(&o->model->region[region]);
+    if (format) return (members + 1) * quantize_bytes(part.count, format);
+    return terms_params_staged(o->terms) ? comm_staging_bytes(group, &part) : 0;
+}
+
+uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < o->model->regions; i++) most = larger(most, executor_gather_staging(o, i));
+    return most;
 }

@@ -67,14 +67,15 @@ struct comm_call element_call(const struct executor_shape *o, const struct opera
 /* The shape of the call that replaces a call of elements; the same call where nothing is coded. */
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call);
-bool codes_gather(const struct operation *op);
+bool stages_gather(const struct operation *op);
+bool codes_gather(const struct executor_shape *o, const struct operation *op);
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call);
 void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call);
 zero_status decode_gather(struct executor *e, struct item *item, struct part part);
 /* A scatter of a gradient sends codes: not of parameters that stay fp32 for their accuracy. */
 bool codes_reduce(const struct executor_shape *o, const struct operation *op);
-uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members);
+uint64_t reduce_code_bytes(const struct executor_shape *o, const struct operation *op, struct comm_call call);
 /* `step`: elements from one share of the source to the next. */
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call);

@@ -28,6 +28,7 @@ expect 0 "$zero" sim nulls.json --units 4 --params 1e8 --ranks 16
 expect 0 "$zero" sim "${small[@]}" --ranks 16 --faults straggler,slow && says out "% of the others' time"
 expect 0 "$zero" sim "${small[@]}" --ranks 16 --faults lost && says out "was lost in step" &&
     says out "15 ranks ended" && says out "has been silent for 60.0 s"
+expect 0 "$zero" sim "${small[@]}" --ranks 16 --faults node && says out "the node of rank" && says out "8 ranks ended"
 expect 0 "$zero" sim "${small[@]}" --ranks 1 --faults lost && says out "was lost in step"
 ! grep "ranks ended" out || fail "ranks ended, and there was no other"
 sed 's/"stage": 3/"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "nowhere"}/' sim.json >drive.json

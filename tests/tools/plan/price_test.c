@@ -385,23 +385,31 @@ static void processes_and_gpus_take_staging(void) {
     CHECK(gpus.staging_bytes >= processes.staging_bytes);
 }
 
-/* Two nodes of two: what leaves a node is by hand, in shares of the model, of which a rank has one of four. A gather is a ring of three
- * shares over two ways out. A sum by levels sends one share, straight two, and NCCL's own is a ring. */
+/* Two nodes: what leaves a node is by hand, in the model's shares of the ranks. A gather is a ring of all shares but one over as many
+ * ways out as a node has ranks. A sum by levels sends one share in fp32, straight those of the other node; NCCL's own is a ring. Codes go
+ * by levels where the codes of a node's ranks are more bytes than their sum in fp32. */
 static void what_leaves_a_node_takes_its_ways_out(void) {
+#define CODES(bits)                                                                                          \
+    "\"quantized_gradient_bits\": " #bits "}, \"zero_optimization\": {\"zero_quantized_gradients\": true"
     static const struct {
         const char *comm;
+        uint32_t of_node;
         double shares;
-    } rows[] = {{"", 1.5 + 1}, {"\"node_ranks\": 4", 1.5 + 2}, {"\"reduction\": \"native\"", 1.5 + 1.5}};
+    } rows[] = {{"", 2, 3 / 2. + 1},
+                {"\"node_ranks\": 4", 2, 3 / 2. + 2},
+                {"\"reduction\": \"native\"", 2, 3 / 2. + 3 / 2.},
+                {CODES(8), 8, 15 / 8. + 1},
+                {CODES(4), 4, 7 / 4. + 4 * 33 / 256.}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char config[256];
         snprintf(config, sizeof config, "{\"train_micro_batch_size_per_gpu\": 2, \"comm\": {%s}}",
                  rows[i].comm);
         struct scenario s = ideal(config);
-        s.nodes = 2, s.machine.node_ranks = 2;
+        s.nodes = 2, s.machine.node_ranks = rows[i].of_node, s.ranks = 2 * rows[i].of_node;
         s.machine.between = (struct hardware_link){.name = "net", .per_s = 1e9, .reduce_per_s = 1e9};
         struct price p = price(&s, 2, ZERO_DEVICE);
-        CHECK_DOUBLE(p.step.busy_s[RESOURCE_LINK] / ((double)p.parameters / 4 * 4 / 1e9), rows[i].shares,
-                     0.02);
+        CHECK_DOUBLE(p.step.busy_s[RESOURCE_LINK] / ((double)p.parameters / s.ranks * 4 / 1e9),
+                     rows[i].shares, 0.02);
     }
 }
 
