@@ -13,6 +13,7 @@ struct pass_work { /* of a unit, in a micro-step */
     uint64_t forward_ns, backward_ns;
     /* of its forward when it runs again directly before its backward and needs no output */
     uint64_t recompute_ns;
+    uint64_t kept_ns; /* of a forward that runs again: what it leaves out, because its outputs are kept */
     bool trains;
 };
 
