@@ -117,9 +117,11 @@ static bool changes_all(const struct config *config, const struct change *change
 
 static bool terms_fit(const struct check *c, const struct terms *terms) {
     struct blueprint trial;
+    struct blueprint_options options = c->blueprint->o;
     struct zero_error error;
     error_clear(&error);
-    bool fits = !blueprint_make(&trial, terms, &c->blueprint->o, &error) && !blueprint_fit(&trial, &error);
+    options.state_count -= c->blueprint->terms.precision.average; /* blueprint_make adds it again */
+    bool fits = !blueprint_make(&trial, terms, &options, &error) && !blueprint_fit(&trial, &error);
     for (int t = 0; t < TIERS && fits; t++) fits = blueprint_bytes(&trial, t) <= c->config->budget_bytes[t];
     blueprint_free(&trial);
     return fits;

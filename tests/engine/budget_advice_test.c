@@ -226,6 +226,19 @@ static void the_least_change_comes_first(void) {
     }
 }
 
+/* A change whose plan takes the budget to the last byte is advised, averaged weights included. */
+static void advice_needs_no_slack(void) {
+    static const char *const more[] = {"", ", \"ema\": {\"decay\": 0.5}"};
+    for (int i = 0; i < 2; i++) {
+        struct settings s = settings_make("1", NONE, NONE, more[i]);
+        snprintf(s.value[MEMORY_DEVICE], sizeof s.value[0], "%.0f", (double)run(&s).plan.bytes[ZERO_DEVICE]);
+        strcpy(s.value[STAGE], "0");
+        struct outcome out = run(&s);
+        CHECK_INT(out.status, ZERO_E_BUDGET);
+        CHECK_CONTAINS(out.error, "it fits with zero_optimization.stage 1; or");
+    }
+}
+
 static void the_owners_are_named(void) {
     struct settings s = settings_make("0", NONE, NONE, "");
     strcpy(s.value[MEMORY_DEVICE], "1000");
@@ -278,6 +291,7 @@ int main(void) {
     advice_is_true();
     tiered_is_advised();
     the_least_change_comes_first();
+    advice_needs_no_slack();
     the_owners_are_named();
     owners_add_up();
     return check_end();

@@ -297,24 +297,59 @@ static void fitting_outputs(struct gpt_config config, const char *capability) {
     unsetenv("FAKE_CUDA_CAPABILITY");
 }
 
-/* Blocks of all segments use the places of one. With a segment of one block, the activation is there when the backward begins. */
-static void fitting_in_segments(struct gpt_config config) {
+/* Recordings of a forward and of its repetition are not the same: with other tokens, what is kept is theirs. */
+static void kept_of_these_tokens(struct gpt_config config, struct fixture *whole) {
+    struct fixture f;
+    double loss, expected;
+    fixture_open_on(&device, ZERO_BF16, &f, config, 1, 1, 1);
+    for (int step = 0; step < 3; step++) {
+        fake_engine_next_step(f.engine);
+        CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+    }
+    fake_engine_next_step(f.engine), fake_engine_next_step(whole->engine);
+    CHECK_INT(gpt_train(f.gpt, f.targets, f.tokens, &loss), ZERO_OK);
+    CHECK_INT(gpt_train(whole->gpt, f.targets, f.tokens, &expected), ZERO_OK);
+    CHECK_DOUBLE(loss, expected, 0);
+    same_gradients(&f, whole, NONE);
+    fixture_close(&f);
+}
+
+/* Blocks of all segments use the places of one. With a segment of one block, the activation is there when the backward begins. Of the
+ * blocks that run again, the last keep first their attention and then their MLP, as far as there is room: the same bits, and
+ * fewer `products` for each. */
+static void fitting_in_segments(struct gpt_config config, uint32_t segment, const uint32_t products[2]) {
     struct gpt_spare spare[GPT_OUTPUT_KINDS];
-    struct fixture again;
+    struct fixture whole;
+    struct fake_cuda_counts ignored;
+    uint32_t again = (config.layers - 1) / segment * segment, blocks[GPT_OUTPUT_KINDS] = {0};
+    uint64_t room = 0;
     double loss;
-    fixture_open_on(&device, ZERO_BF16, &again, config, 1, 1, 1);
-    CHECK_INT(gpt_train(again.gpt, again.tokens, again.targets, &loss), ZERO_OK);
-    config.outputs = GPT_OUTPUTS_FITTING, config.recompute = 1;
-    CHECK_INT(gpt_cuda_spares(&config, 1, ZERO_BF16, spare), 1);
-    CHECK_INT(spare[0].kind, GPT_NORMS);
-    room_for(config, spare[0].part_bytes, (uint32_t[]){[GPT_NORMS] = config.layers, [GPT_ACTIVATIONS] = 0});
-    same_training(config, 1, &again, loss, NONE);
-    config.recompute = 2;
-    CHECK_INT(gpt_cuda_spares(&config, 1, ZERO_BF16, spare), 2);
-    room_for(config, spare[0].part_bytes,
-             (uint32_t[]){[GPT_NORMS] = 0, [GPT_ACTIVATIONS] = (config.layers + 1) / 2});
-    same_training(config, 1, &again, loss, NONE);
-    fixture_close(&again);
+    fixture_open_on(&device, ZERO_BF16, &whole, config, 1, 1, 1);
+    CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &loss), ZERO_OK);
+    config.outputs = GPT_OUTPUTS_FITTING, config.recompute = segment;
+    struct fake_cuda_counts before = counts_of_training(config);
+    uint32_t kinds = gpt_cuda_spares(&config, 1, ZERO_BF16, spare), first = kinds - 2;
+    CHECK_INT(kinds, segment == 1 ? 3 : 4);
+    for (uint32_t i = 0; i < kinds; i++)
+        for (uint32_t part = 0; part < spare[i].parts; part++) {
+            bool splits = i >= first;
+            room += spare[i].part_bytes;
+            if (splits)
+                blocks[spare[i].kind]++, before.products -= products[i - first];
+            else
+                blocks[spare[i].kind] += config.layers / segment + (part < config.layers % segment);
+            if (i == first) blocks[GPT_NORMS]--, blocks[GPT_ACTIVATIONS] -= segment > 1;
+            if (i < first || (i > first && part + 1 < again)) continue;
+            room_for(config, room, blocks);
+            if (counts_read(&ignored)) CHECK_INT(counts_of_training(config).products, before.products);
+            if (i > first || !part) same_training(config, 1, &whole, loss, segment == 1 ? ODD : NONE);
+        }
+    CHECK_INT(blocks[GPT_ATTENTION], again);
+    CHECK_INT(blocks[GPT_MLP], again);
+    CHECK_INT(blocks[GPT_NORMS], config.layers - again);
+    if (counts_read(&ignored)) CHECK(counts_of_training(config).kernels < before.kernels);
+    kept_of_these_tokens(config, &whole);
+    fixture_close(&whole);
     device.spare_bytes = 0;
 }
 
@@ -534,8 +569,9 @@ int main(void) {
     fitting_outputs(llama, "9");
     broad.inner = 4 * broad.width; /* a part of activations is larger than one of norms */
     fitting_outputs(broad, "9");
-    segments.layers = 3;
-    fitting_in_segments(segments);
+    segments.layers = 3, segments.context = 5;
+    for (uint32_t segment = 1; segment <= 2; segment++)
+        fitting_in_segments(segments, segment, (uint32_t[]){2, 2});
     outputs_without_memory(llama, &cuda.driver);
     kept.outputs = GPT_OUTPUTS_KEPT;
     against_host(kept, 2, ZERO_BF16, 0.08);

@@ -61,8 +61,8 @@ static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
 }
 
 static zero_status reserve_outputs(struct gpt *gpt) {
-    static const char *const names[GPT_OUTPUT_KINDS] = {"kept outputs of norms",
-                                                        "kept outputs of activations"};
+    static const char *const names[GPT_OUTPUT_KINDS] = {
+        "kept outputs of norms", "kept outputs of activations", "kept attention", "kept MLPs"};
     struct gpt_spare spare[GPT_OUTPUT_KINDS];
     bool fitting = gpt->backend->keep_outputs && gpt->config.outputs == GPT_OUTPUTS_FITTING;
     zero_dtype dtype = zero_engine_dtype(gpt->engine);

@@ -43,13 +43,20 @@ struct gpt_rope {
 };
 
 /* On a GPU: what norms and the MLP's activation give is needed by a backward, too. It computes these outputs again from their inputs, or the
- * forward keeps them: that takes more memory, and moves fewer bytes. The bits are the same. */
+ * forward keeps them: that takes more memory, and moves fewer bytes. Of blocks that are computed again, GPT_OUTPUTS_FITTING also keeps
+ * what the two parts of a block leave for its backward (Korthikanti et al. 2022). The bits are the same. */
 enum gpt_outputs {
     GPT_OUTPUTS_AGAIN,
     GPT_OUTPUTS_KEPT,
     GPT_OUTPUTS_FITTING /* kept as far as the plan leaves room: gpt_keep_outputs */
 };
-enum gpt_output { GPT_NORMS, GPT_ACTIVATIONS, GPT_OUTPUT_KINDS };
+enum gpt_output {
+    GPT_NORMS,
+    GPT_ACTIVATIONS,
+    GPT_ATTENTION, /* the part of a block up to attention's projection */
+    GPT_MLP,       /* and the part from there to the input of the MLP's activation */
+    GPT_OUTPUT_KINDS
+};
 
 /* On a GPU attention multiplies by mma.sync, or by warpgroups (wgmma): on sm_90, in bf16, for heads up to 64 and of 97 to 128. The two
  * have other bits. Before a rank uses warpgroups, both compute a small problem; where they differ by more than their roundings, gpt_create
@@ -148,8 +155,9 @@ void gpt_destroy(struct gpt *gpt);
 zero_status gpt_keep_outputs(struct gpt *gpt);
 uint32_t gpt_kept(const struct gpt *gpt, enum gpt_output kind);
 
-/* The spare memory: parts of outputs of a kind, in the order in which memory for them saves most time. Blocks share places of outputs:
- * block b uses place b % places, where places are the layers, or the blocks of a recomputed segment. Returns how many there are. */
+/* The spare memory: parts of outputs of a kind, in the order in which memory for them saves most time. Blocks share places of the outputs
+ * of norms and activations: block b uses place b % places, where places are the layers, or the blocks of a recomputed segment. Of the
+ * blocks that are computed again, the last ones keep their attention or their MLP, in places of their own. Returns how many there are. */
 struct gpt_spare {
     enum gpt_output kind;
     uint64_t part_bytes; /* of a place */
@@ -157,7 +165,10 @@ struct gpt_spare {
 };
 uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
                          struct gpt_spare out[GPT_OUTPUT_KINDS]);
-uint32_t gpt_cuda_places(const struct gpt_config *config);
+/* True if block `block` keeps outputs of this kind, where `kept` are the places of each kind. A block that keeps its attention or its MLP
+ * does without kept outputs of norms and activations. */
+bool gpt_cuda_keeps(const struct gpt_config *config, const uint32_t kept[GPT_OUTPUT_KINDS], uint32_t block,
+                    enum gpt_output kind);
 
 /* The name of the GPU; "": the host computes. */
 enum { GPT_DEVICE_NAME_BYTES = 100 };

@@ -47,6 +47,7 @@ struct pass {
     double divisor;                  /* of the sum of the targets' losses */
     float scale;                     /* of a target's gradient: the loss scale over the divisor */
     bool trains;                     /* a backward follows the forward */
+    bool again;                      /* the use in progress is a forward that runs again */
     uint32_t block;                  /* of the vocabulary, whose unit is in use */
 };
 

@@ -34,6 +34,7 @@ struct use {
     uint32_t index;
     bool makes; /* the stream before block `next`, whole after this use */
     uint32_t next;
+    bool again;       /* a forward that runs again */
     bool needs, ends; /* the stream before block `index`; for the last time in this pass */
 };
 
@@ -70,6 +71,7 @@ static zero_status compute(struct gpt *gpt, const struct use *use, uint32_t micr
 
 static zero_status run_use(struct gpt *gpt, const struct use *use) {
     struct pass pass = gpt->pass;
+    gpt->pass.again = use->again;
     zero_status status = use->backward ? backward_begin(gpt, use->unit) : forward_begin(gpt, use->unit);
     for (uint32_t m = 0; m < pass.micros && !status; m++) {
         if (m) status = next_micro(gpt, use);
@@ -119,6 +121,7 @@ static zero_status through_block(struct gpt *gpt, uint32_t index, bool output, b
                       .index = index,
                       .makes = output,
                       .next = index + 1,
+                      .again = again,
                       .needs = again};
     return run_use(gpt, &use);
 }

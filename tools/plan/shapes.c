@@ -210,8 +210,9 @@ uint32_t shapes_spares(const struct shapes *shapes, enum dtype dtype, uint64_t b
 bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute, uint32_t unit,
                   enum gpt_output kind) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    if (recompute.outputs != GPT_OUTPUTS_FITTING) return recompute.outputs == GPT_OUTPUTS_KEPT;
-    return (unit - ends_of(shapes)) % gpt_cuda_places(&config) < recompute.kept[kind];
+    if (recompute.outputs != GPT_OUTPUTS_FITTING)
+        return recompute.outputs == GPT_OUTPUTS_KEPT && kind < GPT_ATTENTION;
+    return gpt_cuda_keeps(&config, recompute.kept, unit - ends_of(shapes), kind);
 }
 
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,

@@ -298,9 +298,10 @@ static void device_name(const struct gpt *gpt, char out[GPT_DEVICE_NAME_BYTES]) 
 }
 
 static uint32_t kept(const struct gpt *gpt, enum gpt_output kind) {
-    uint32_t layers = gpt->config.layers, places = gpt_cuda_places(&gpt->config), more = layers % places,
-             of_place = layers / places, count = gpt->cuda->memory.kept[kind];
-    return of_place * count + (count < more ? count : more);
+    uint32_t count = 0;
+    for (uint32_t b = 0; b < gpt->config.layers; b++)
+        count += gpt_cuda_keeps(&gpt->config, gpt->cuda->memory.kept, b, kind);
+    return count;
 }
 
 const struct backend cuda_backend = {

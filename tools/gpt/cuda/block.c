@@ -13,7 +13,12 @@ struct block {
     void *input, *output;
     uint32_t rows, width, query, qkv, inner, wide, window;
     bool keeps_norms, keeps_inner; /* outputs of norms, and of the activation */
+    bool has_attention, has_mlp;   /* the forward runs again, and these parts of it are still there */
 };
+
+static bool has(const struct gpt *gpt, uint32_t index, enum gpt_output part) {
+    return gpt->pass.again && gpt_cuda_keeps(&gpt->config, gpt->cuda->memory.kept, index, part);
+}
 
 static struct block block_at(struct gpt *gpt, uint32_t index) {
     const struct cuda_memory *m = &gpt->cuda->memory;
@@ -32,7 +37,9 @@ static struct block block_at(struct gpt *gpt, uint32_t index) {
                           .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN),
                           .window = window_of(&gpt->config, index),
                           .keeps_norms = m->saved[index].normed1 != m->normed,
-                          .keeps_inner = m->saved[index].inner != m->inner};
+                          .keeps_inner = m->saved[index].inner != m->inner,
+                          .has_attention = has(gpt, index, GPT_ATTENTION),
+                          .has_mlp = has(gpt, index, GPT_MLP)};
 }
 
 static struct cuda_norm first_norm(const struct block *b) {
@@ -217,13 +224,6 @@ static void *activate_backward(const struct block *b) {
     return to;
 }
 
-/* Without `output` nothing reads `inner` before a backward computes it again, unless it is kept. cuBLASLt's own GELU at a product's
- * end has other bits than the kernel that computes it again. */
-static void widen(const struct block *b, bool output) {
-    forward(b, PROJECT_WIDEN, b->saved->normed2, NULL, b->saved->wide);
-    if (output || b->keeps_inner) activate(b);
-}
-
 static bool has_slope_end(const struct block *b, const struct product *p) {
     return b->gpt->architecture->mlp == GELU && b->c->slope_ends && cublaslt_can(b->c->products, p);
 }
@@ -293,16 +293,27 @@ static void attend_backward(const struct block *b) {
 
 /* ---- the block ---- */
 
+static void mix(const struct block *b) {
+    cuda_norm_forward(b->gpt, first_norm(b), b->input, b->saved->normed1);
+    forward(b, PROJECT_QKV, b->saved->normed1, NULL, b->saved->qkv);
+    if (norms_heads(&b->gpt->config)) cuda_head_norms_forward(b->gpt, head_norms(b), b->saved->qkv);
+    turn(b, b->saved->qkv, false);
+    attend(b);
+    forward(b, PROJECT_MIXED, b->saved->mixed, b->input, b->saved->middle);
+}
+
+static void widen(const struct block *b) {
+    cuda_norm_forward(b->gpt, second_norm(b), b->saved->middle, b->saved->normed2);
+    forward(b, PROJECT_WIDEN, b->saved->normed2, NULL, b->saved->wide);
+}
+
+/* Without `output` nothing reads `inner` before a backward computes it again, unless it is kept. cuBLASLt's own GELU at a product's
+ * end has other bits than the kernel that computes it again. */
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output) {
     struct block b = block_at(gpt, index);
-    cuda_norm_forward(gpt, first_norm(&b), b.input, b.saved->normed1);
-    forward(&b, PROJECT_QKV, b.saved->normed1, NULL, b.saved->qkv);
-    if (norms_heads(&gpt->config)) cuda_head_norms_forward(gpt, head_norms(&b), b.saved->qkv);
-    turn(&b, b.saved->qkv, false);
-    attend(&b);
-    forward(&b, PROJECT_MIXED, b.saved->mixed, b.input, b.saved->middle);
-    cuda_norm_forward(gpt, second_norm(&b), b.saved->middle, b.saved->normed2);
-    widen(&b, output);
+    if (!b.has_attention) mix(&b);
+    if (!b.has_mlp) widen(&b);
+    if (output || b.keeps_inner) activate(&b);
     if (output) forward(&b, PROJECT_NARROW, b.saved->inner, b.saved->middle, b.output);
 }
 

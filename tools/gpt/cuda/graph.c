@@ -22,7 +22,7 @@ struct stamp {
         uint64_t add;
     } slot[UNIT_PARAMS_MAX];
     uint32_t batch, length;
-    uint16_t output, set;
+    uint16_t output, set; /* output: and whether the forward runs again */
     float scale;
 };
 _Static_assert(sizeof(struct stamp) == UNIT_PARAMS_MAX * (2 * sizeof(void *) + sizeof(uint64_t)) +
@@ -80,7 +80,7 @@ static struct stamp stamp_of(const struct gpt *gpt, const struct work *w) {
     }
     s.batch = gpt->pass.batch;
     s.length = gpt->pass.length;
-    s.output = w->output;
+    s.output = (uint16_t)(w->output + 2 * gpt->pass.again);
     s.set = (uint16_t)gpt->cuda->set;
     if (w->unit >= gpt->head) s.scale = gpt->pass.scale; /* only the head uses it */
     return s;

@@ -2,6 +2,7 @@
 #include "tools/gpt/cuda/layout.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "engine/base/integer.h"
 #include "tools/gpt/activations.h"
@@ -43,19 +44,21 @@ static struct cuda_statistics plan_statistics(struct planning *p) {
     return s;
 }
 
-static struct cuda_saved plan_saved(struct planning *p) {
+static void plan_attention(struct planning *p, struct cuda_saved *to) {
     const struct gpt_config *c = p->config;
-    return (struct cuda_saved){
-        .middle = take_numbers(p, p->rows * c->width),
-        .qkv = take_numbers(p, p->rows * extent_of(c, QKV)),
-        .mixed = take_numbers(p, p->rows * extent_of(c, QUERY)),
-        .wide = take_numbers(p, p->rows * projection_outputs(c, PROJECT_WIDEN)),
-        .lse = take_floats(p, p->rows * c->heads),
-        .norm1 = plan_statistics(p),
-        .norm2 = plan_statistics(p),
-        .raw = norms_heads(c) ? take_numbers(p, p->rows * (extent_of(c, QUERY) + extent_of(c, KEY))) : NULL,
-        .raw_rstd = norms_heads(c) ? take_floats(p, p->rows * (c->heads + c->kv_heads)) : NULL,
-    };
+    to->middle = take_numbers(p, p->rows * c->width);
+    to->qkv = take_numbers(p, p->rows * extent_of(c, QKV));
+    to->mixed = take_numbers(p, p->rows * extent_of(c, QUERY));
+    to->lse = take_floats(p, p->rows * c->heads);
+    to->norm1 = plan_statistics(p);
+    if (!norms_heads(c)) return;
+    to->raw = take_numbers(p, p->rows * (extent_of(c, QUERY) + extent_of(c, KEY)));
+    to->raw_rstd = take_floats(p, p->rows * (c->heads + c->kv_heads));
+}
+
+static void plan_mlp(struct planning *p, struct cuda_saved *to) {
+    to->wide = take_numbers(p, p->rows * projection_outputs(p->config, PROJECT_WIDEN));
+    to->norm2 = plan_statistics(p);
 }
 
 /* The input of a segment's first block is kept, or uses two slots in turn; where micro-batches wait, so does the head's. The inputs of
@@ -92,8 +95,21 @@ static void plan_waiting(struct planning *p) {
     m->gradients = take(arena, c->micros, m->gradient_bytes);
 }
 
-uint32_t gpt_cuda_places(const struct gpt_config *c) {
+static uint32_t places_of(const struct gpt_config *c) {
     return c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
+}
+
+/* Micro-batches that take turns would each need places of their own, so their blocks keep no parts. */
+static uint32_t blocks_again(const struct gpt_config *c) {
+    return c->recompute && !recomputes_in_use(c) ? (c->layers - 1) / c->recompute * c->recompute : 0;
+}
+
+bool gpt_cuda_keeps(const struct gpt_config *c, const uint32_t kept[GPT_OUTPUT_KINDS], uint32_t block,
+                    enum gpt_output kind) {
+    uint32_t again = blocks_again(c);
+    if (kind >= GPT_ATTENTION) return block < again && block + kept[kind] >= again;
+    return block % places_of(c) < kept[kind] && !gpt_cuda_keeps(c, kept, block, GPT_ATTENTION) &&
+           !gpt_cuda_keeps(c, kept, block, GPT_MLP);
 }
 
 static uint64_t norm_parts(const struct planning *p) {
@@ -114,12 +130,12 @@ static void plan_gradient(struct planning *p, struct cuda_set *set) {
 static void plan_set(struct planning *p, uint32_t index) {
     const struct gpt_config *c = p->config;
     struct cuda_set *first = p->memory->set, *set = first ? &first[index] : NULL;
-    uint32_t places = gpt_cuda_places(c);
+    uint32_t places = places_of(c);
     bool again = index > 0 && recomputes_in_use(c);
     for (uint32_t i = 0; i <= c->layers; i++) {
         struct cuda_saved own = {0};
         plan_residual(p, set ? set->residual : NULL, i);
-        if (i < places && !again) own = plan_saved(p);
+        if (i < places && !again) plan_attention(p, &own), plan_mlp(p, &own);
         if (set && i < c->layers)
             set->saved[i] = again ? first->saved[i] : i < places ? own : set->saved[i % places];
     }
@@ -185,21 +201,36 @@ static void plan_scratch(struct planning *p) {
 }
 
 /* Outputs that are not kept are in the scratch. Of sets that take turns, all have those of the first. */
-static void plan_outputs(struct planning *p, struct arena *arena) {
+static void plan_outputs(struct planning *p) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
-    uint32_t places = gpt_cuda_places(c), sets = cuda_sets(c), own = recomputes_in_use(c) ? 1 : sets;
+    uint32_t places = places_of(c), sets = cuda_sets(c), own = recomputes_in_use(c) ? 1 : sets;
     for (uint32_t i = 0; i < places * own; i++) {
         uint32_t place = i % places;
         void *output[] = {m->normed, m->normed, m->inner};
         if (place < m->kept[GPT_NORMS])
-            for (int n = 0; n < 2; n++) output[n] = take(arena, p->rows * c->width, p->number_bytes);
-        if (place < m->kept[GPT_ACTIVATIONS]) output[2] = take(arena, p->rows * c->inner, p->number_bytes);
+            for (int n = 0; n < 2; n++) output[n] = take_numbers(p, p->rows * c->width);
+        if (place < m->kept[GPT_ACTIVATIONS]) output[2] = take_numbers(p, p->rows * c->inner);
         for (uint32_t s = i / places; m->set && s < sets; s += own)
             for (uint32_t b = place; b < c->layers; b += places)
                 m->set[s].saved[b].normed1 = output[0], m->set[s].saved[b].normed2 = output[1],
                 m->set[s].saved[b].inner = output[2];
     }
+}
+
+/* The parts of blocks that are not computed again. */
+static void plan_parts(struct planning *p) {
+    const struct gpt_config *c = p->config;
+    struct cuda_memory *m = p->memory;
+    for (uint32_t s = 0; s < cuda_sets(c); s++)
+        for (uint32_t b = 0; b < c->layers; b++) {
+            struct cuda_saved unplaced, *saved = m->set ? &m->set[s].saved[b] : &unplaced;
+            bool attention = gpt_cuda_keeps(c, m->kept, b, GPT_ATTENTION),
+                 mlp = gpt_cuda_keeps(c, m->kept, b, GPT_MLP);
+            if (attention) plan_attention(p, saved);
+            if (mlp) plan_mlp(p, saved);
+            if (attention || mlp) saved->normed1 = saved->normed2 = m->normed, saved->inner = m->inner;
+        }
 }
 
 static struct cuda_groups plan_groups(struct arena *arena, uint64_t rows) {
@@ -242,7 +273,7 @@ static struct planning planning_of(struct cuda_memory *m, const struct gpt_confi
 
 void cuda_layout(struct cuda_memory *m, const struct gpt_config *config, uint32_t batch, zero_dtype type) {
     struct planning p = planning_of(m, config, batch, type);
-    uint32_t kept = config->outputs == GPT_OUTPUTS_KEPT ? gpt_cuda_places(config) : 0;
+    uint32_t kept = config->outputs == GPT_OUTPUTS_KEPT ? places_of(config) : 0;
     m->rows = (uint32_t)p.rows;
     m->batch = plan_batch(&p.device, config, p.rows);
     m->batch_bytes = p.device.bytes;
@@ -253,37 +284,45 @@ void cuda_layout(struct cuda_memory *m, const struct gpt_config *config, uint32_
     plan_waiting(&p);
     plan_head(&p);
     plan_scratch(&p);
-    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) m->kept[kind] = kept;
-    plan_outputs(&p, &p.device);
+    memset(m->kept, 0, sizeof m->kept);
+    m->kept[GPT_NORMS] = m->kept[GPT_ACTIVATIONS] = kept;
+    plan_outputs(&p);
     m->bytes = p.device.bytes, m->pinned_bytes = p.pinned.bytes;
 }
 
 void cuda_layout_outputs(struct cuda_memory *m, const struct gpt_config *config, uint32_t batch,
-                         zero_dtype type) {
+                         zero_dtype type, const uint32_t kept[GPT_OUTPUT_KINDS]) {
+    cuda_layout(m, config, batch, type); /* the places of what is kept no more */
     struct planning p = planning_of(m, config, batch, type);
-    struct arena outputs = {0, m->outputs};
-    plan_outputs(&p, &outputs);
-    m->outputs_bytes = outputs.bytes;
+    p.device = (struct arena){0, m->outputs};
+    memcpy(m->kept, kept, sizeof m->kept);
+    plan_outputs(&p);
+    plan_parts(&p);
+    m->outputs_bytes = p.device.bytes;
+}
+
+static uint32_t parts_of(const struct gpt_config *c, enum gpt_output kind) {
+    /* A block that is computed again right before its backward leaves its activation to the backward. */
+    if (kind == GPT_ACTIVATIONS && c->recompute == 1) return 0;
+    return kind < GPT_ATTENTION ? places_of(c) : blocks_again(c);
 }
 
 /* For each byte that is kept, a backward moves 3 bytes less with SwiGLU, which reads two numbers for each that it writes, and 2 with GELU or
- * norms. Norms have the smaller kernels, whose launches weigh more, so they come before GELU. */
+ * norms. Norms have the smaller kernels, whose launches weigh more, so they come before GELU. Attention and MLP save about as many products
+ * per byte, and attention its scores, too. */
 uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
                          struct gpt_spare out[GPT_OUTPUT_KINDS]) {
     const struct gpt_config c = gpt_complete(config);
     struct cuda_memory sizes = {.device = NULL};
-    struct planning p = planning_of(&sizes, &c, batch, dtype);
     bool gelu = architecture_of(&c)->mlp == GELU;
-    enum gpt_output order[] = {gelu ? GPT_NORMS : GPT_ACTIVATIONS, gelu ? GPT_ACTIVATIONS : GPT_NORMS};
-    /* A block that is computed again right before its backward leaves its activation to the backward. */
-    bool activations = c.recompute != 1;
+    enum gpt_output order[] = {gelu ? GPT_NORMS : GPT_ACTIVATIONS, gelu ? GPT_ACTIVATIONS : GPT_NORMS,
+                               GPT_ATTENTION, GPT_MLP};
     uint32_t count = 0;
     for (int i = 0; i < GPT_OUTPUT_KINDS; i++) {
-        struct arena outputs = {0, NULL};
-        if (order[i] == GPT_ACTIVATIONS && !activations) continue;
-        for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) sizes.kept[kind] = kind == (int)order[i];
-        plan_outputs(&p, &outputs);
-        out[count++] = (struct gpt_spare){order[i], outputs.bytes, gpt_cuda_places(&c)};
+        uint32_t kept[GPT_OUTPUT_KINDS] = {0}, parts = parts_of(&c, order[i]);
+        kept[order[i]] = 1;
+        cuda_layout_outputs(&sizes, &c, batch, dtype, kept);
+        if (parts) out[count++] = (struct gpt_spare){order[i], sizes.outputs_bytes, parts};
     }
     return count;
 }

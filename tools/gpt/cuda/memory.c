@@ -69,16 +69,17 @@ zero_status cuda_memory_open(struct gpt *gpt) {
 zero_status cuda_keep_outputs(struct gpt *gpt, struct zero_error *error) {
     struct cuda_gpt *c = gpt->cuda;
     struct cuda_memory *m = &c->memory;
+    uint32_t kept[GPT_OUTPUT_KINDS];
     CUdeviceptr outputs = 0;
-    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) m->kept[kind] = (uint32_t)gpt->granted[kind];
-    cuda_layout_outputs(m, &gpt->config, gpt->batch, c->type);
+    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++) kept[kind] = (uint32_t)gpt->granted[kind];
+    cuda_layout_outputs(m, &gpt->config, gpt->batch, c->type, kept);
     if (!m->outputs_bytes) return ZERO_OK;
     zero_status status = cuda_check(&c->driver, c->driver.cuMemAlloc(&outputs, m->outputs_bytes), error,
                                     "the GPT on the GPU: %llu bytes for outputs that are kept",
                                     (unsigned long long)m->outputs_bytes);
-    if (status) memset(m->kept, 0, sizeof m->kept);
+    if (status) memset(kept, 0, sizeof kept);
     m->outputs = (char *)(uintptr_t)outputs;
-    cuda_layout_outputs(m, &gpt->config, gpt->batch, c->type);
+    cuda_layout_outputs(m, &gpt->config, gpt->batch, c->type, kept);
     return status;
 }
 
