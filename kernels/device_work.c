@@ -132,30 +132,25 @@ static void run_dequantize(void *argument) {
                    (const uint8_t *)a->code + row * quantize_bytes(a->count, format), a->count, format);
 }
 
-static void sum_row(const struct dequantize_sum_argument *a, uint32_t row) {
+static void run_dequantize_sum(void *argument) {
     enum { PART_ELEMENTS = 4 * QUANTIZE_BLOCK };
+    const struct dequantize_sum_argument *a = argument;
     enum dtype dtype = (enum dtype)a->dtype;
     enum code_format format = (enum code_format)a->format;
     uint64_t bytes = quantize_bytes(a->count, format);
-    const uint8_t *codes = (const uint8_t *)a->codes + row * a->members * bytes;
     uint32_t each = a->node_members ? a->node_members : a->members;
     float sum[PART_ELEMENTS], before[PART_ELEMENTS];
     for (uint64_t first = 0; first < a->count; first += PART_ELEMENTS) {
         uint64_t n = min64(a->count - first, PART_ELEMENTS);
-        uint8_t *out = (uint8_t *)a->target + (row * a->count + first) * dtype_bytes(dtype);
+        uint8_t *out = (uint8_t *)a->target + first * dtype_bytes(dtype);
         for (uint32_t m = 0; m < a->members; m++) {
-            dequantize_part(m < each ? sum : before, codes + m * bytes, a->count, format, first, n,
-                            m % each > 0);
+            dequantize_part(m < each ? sum : before, (const uint8_t *)a->codes + m * bytes, a->count, format,
+                            first, n, m % each > 0);
             if (m >= each && (m + 1) % each == 0) span_add(sum, before, n);
         }
         if (a->add) cast(before, DTYPE_F32, out, dtype, n), span_add(sum, before, n);
         cast(out, dtype, sum, DTYPE_F32, n);
     }
-}
-
-static void run_dequantize_sum(void *argument) {
-    const struct dequantize_sum_argument *a = argument;
-    for (uint32_t row = 0; row < rows_of(a->rows); row++) sum_row(a, row);
 }
 
 /* One warp per block of codes. */
@@ -170,8 +165,7 @@ static struct kernel_grid grid_dequantize(const void *argument) {
 }
 
 static struct kernel_grid grid_dequantize_sum(const void *argument) {
-    const struct dequantize_sum_argument *a = argument;
-    return grid_of_rows(a->count, 8, a->rows);
+    return kernel_grid_of(((const struct dequantize_sum_argument *)argument)->count, THREADS, 8);
 }
 
 ROW(quantize_codes, quantize, run_quantize, grid_quantize);

@@ -56,15 +56,13 @@ struct dequantize_codes_argument {
     uint32_t rows;
 };
 /* Adds the decoded elements of the members of each node in order, then those of the nodes, in fp32, and rounds once. Each member's
- * code has `count` elements. `add`: adds to the target's content, too. Several `rows` have such codes, and sums, one after another; rows
- * 0: one. */
+ * code has `count` elements. `add`: adds to the target's content, too. */
 struct dequantize_sum_argument {
     void *target;
-    const void *codes; /* the members' codes of the first row, those of the next row, ... */
+    const void *codes; /* the members' codes, one after another */
     uint64_t count;
     uint32_t members, dtype, format, add;
     uint32_t node_members; /* adjacent ones of each node; 0: all are of one node */
-    uint32_t rows;
 };
 extern const struct kernel kernel_quantize_codes, kernel_dequantize_codes, kernel_dequantize_sum;
 

@@ -157,11 +157,10 @@ static __device__ void add_eight(eight &sum, const eight &e) {
 }
 
 template <uint32_t format> static __device__ void sum_members(const struct dequantize_sum_argument &a) {
-    const of_row<EACH> at(a.count);
-    uint64_t first = at.first, bytes = quantize_code_bytes(a.count, format);
+    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
     if (first >= a.count) return;
-    const uint8_t *codes = static_cast<const uint8_t *>(a.codes) + at.row * a.members * bytes;
-    char *target = static_cast<char *>(a.target) + at.row * a.count * dtype_bytes((enum dtype)a.dtype);
+    const uint8_t *codes = static_cast<const uint8_t *>(a.codes);
+    uint64_t bytes = quantize_code_bytes(a.count, format);
     uint32_t each = a.node_members ? a.node_members : a.members;
     eight sum = values_of<format>(codes, a.count, first);
     for (uint32_t m = 1; m < each; m++) add_eight(sum, values_of<format>(codes + m * bytes, a.count, first));
@@ -171,8 +170,8 @@ template <uint32_t format> static __device__ void sum_members(const struct dequa
             add_eight(node, values_of<format>(codes + m * bytes, a.count, first));
         add_eight(sum, node);
     }
-    if (a.add) add_eight(sum, load_eight(target, a.dtype, first, a.count));
-    store_eight(target, a.dtype, first, a.count, sum);
+    if (a.add) add_eight(sum, load_eight(a.target, a.dtype, first, a.count));
+    store_eight(a.target, a.dtype, first, a.count, sum);
 }
 
 KERNEL(dequantize_sum, QUANTIZE_BLOCK, struct dequantize_sum_argument, a) {

@@ -119,6 +119,22 @@ static bool members_valid(const struct comm *comm, const uint32_t *ranks, uint32
     return found;
 }
 
+/* Open groups of the same members share their list. */
+static uint32_t *members_take(const struct comm *comm, const uint32_t *ranks, uint32_t count) {
+    for (const struct comm_group *g = comm->groups; g; g = g->next)
+        if (g->count == count && memcmp(g->ranks, ranks, count * sizeof *ranks) == 0) return g->ranks;
+    uint32_t *list = malloc(count * sizeof *ranks);
+    return list ? memcpy(list, ranks, count * sizeof *ranks) : NULL;
+}
+
+/* `group` is not in its comm's list. */
+static void group_free(struct comm_group *group) {
+    const struct comm_group *g = group->comm->groups;
+    while (g && g->ranks != group->ranks) g = g->next;
+    if (!g) free(group->ranks);
+    free(group);
+}
+
 /* The key is equal on all members: a hash of the members' ranks and of the number of earlier groups with the same
  * members. */
 static bool group_key(struct comm *comm, const uint32_t *ranks, uint32_t count, uint64_t *out_key) {
@@ -148,15 +164,12 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
                          comm->ops->name, comm->rank, count, comm->size);
     uint64_t key;
     struct comm_group *group = calloc(1, comm->ops->group_bytes);
-    if (group) group->ranks = malloc(count * sizeof *ranks);
+    if (group) group->comm = comm, group->ranks = members_take(comm, ranks, count);
     if (!group || !group->ranks || !group_key(comm, ranks, count, &key)) {
-        if (group) free(group->ranks);
-        free(group);
+        if (group) group_free(group);
         return error_set(&comm->error, ZERO_E_MEMORY, "comm %s: no memory for a group of %u ranks",
                          comm->ops->name, count);
     }
-    memcpy(group->ranks, ranks, count * sizeof *ranks);
-    group->comm = comm;
     group->count = count, group->index = index;
     group->nodes = 1;
     group->ordinal = comm->opened_count - 1;
@@ -164,8 +177,7 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     zero_status status = comm->ops->group_open(group);
     if (status != ZERO_OK) {
         error_pass(&comm->error, &comm->failure->error);
-        free(group->ranks);
-        free(group);
+        group_free(group);
         return status;
     }
     group->next = comm->groups;
@@ -206,8 +218,7 @@ void comm_group_close(struct comm_group *group) {
     while (*link != group) link = &(*link)->next;
     *link = group->next;
     group->comm->ops->group_close(group);
-    free(group->ranks);
-    free(group);
+    group_free(group);
 }
 
 uint32_t comm_group_size(const struct comm_group *group) { return group->count; }

@@ -84,7 +84,7 @@ struct comm_work {
 struct comm_group {
     struct comm *comm;
     struct comm_group *next;
-    uint32_t *ranks; /* of the members, ascending */
+    uint32_t *ranks; /* of the members, ascending; groups of the same members have one list */
     uint32_t count, index;
     uint32_t nodes;    /* of the members, each with equally many; see comm_group_place */
     uint32_t ordinal;  /* this rank numbers its groups in the order of opening: for messages */

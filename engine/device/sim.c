@@ -8,7 +8,7 @@
 
 #include "engine/device/implementations.h"
 
-enum { ROOM_FIRST = 256 };
+enum { ROOM_FIRST = 16 };
 
 struct pending {
     struct device_work work; /* no kernel: a record, or a wait */

@@ -546,7 +546,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
 
 /* The communicator's split ends. */
 static ncclResult_t bear(struct ncclComm *comm) {
-    uint64_t id = comm->id ^ (uint64_t)++comm->splits << 56;
+    uint64_t id = comm->id * 0x9e3779b97f4a7c15u + (uint64_t)++comm->splits; /* a new one */
     ncclResult_t joined = join(comm->child, comm->count, id, comm->rank, comm->context);
     comm->child = NULL;
     counts.splits++;

@@ -36,16 +36,17 @@ zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_
 
 struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
                                   uint32_t uses) {
-    enum { RANK, STEP, USE, DRAWS, PERCENT = DRAWS * SIM_FAULT_KINDS, REQUEST };
-#define DRAW(what, end) (uint32_t) random_below(random_draw(seed, RANDOM_FAULTS, what, 0), end)
+    enum { RANK, STEP, USE };
+#define DRAW(fault, what, end) (uint32_t) random_below(random_draw(seed, RANDOM_FAULTS, fault, what), end)
+    /* From the draws of faults that hit no rank, and of none. */
     struct sim_faults faults = {.mask = mask,
-                                .straggler_percent = 200 + DRAW(PERCENT, 301),
-                                .slow_percent = 200 + DRAW(PERCENT, 801),
-                                .drive_request = DRAW(REQUEST, 2 * steps)};
+                                .straggler_percent = 200 + DRAW(SIM_DELAY, 0, 301),
+                                .slow_percent = 200 + DRAW(SIM_REORDER, 0, 801),
+                                .drive_request = DRAW(SIM_FAULT_KINDS, 0, 2 * steps)};
     for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++) {
-        faults.rank[f] = DRAW(DRAWS * f + RANK, ranks);
-        faults.step[f] = DRAW(DRAWS * f + STEP, steps);
-        faults.use[f] = DRAW(DRAWS * f + USE, uses);
+        faults.rank[f] = DRAW(f, RANK, ranks);
+        faults.step[f] = DRAW(f, STEP, steps);
+        faults.use[f] = DRAW(f, USE, uses);
     }
 #undef DRAW
     return faults;

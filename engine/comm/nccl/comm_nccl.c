@@ -218,10 +218,8 @@ static zero_status await_members(struct nccl_group *group, ncclComm_t data) {
 /* A group of the same members that has made no call: nothing is under way on its communicator. The same on all members, which open
  * groups and post calls in one order. NULL: there is none. */
 static struct nccl_group *twin_of(const struct nccl_group *group) {
-    size_t bytes = group->base.count * sizeof *group->base.ranks;
     for (struct comm_group *g = group->base.comm->groups; g; g = g->next)
-        if (g->count == group->base.count && !g->sequence && !memcmp(g->ranks, group->base.ranks, bytes))
-            return (struct nccl_group *)g;
+        if (g->ranks == group->base.ranks && !g->sequence) return (struct nccl_group *)g;
     return NULL;
 }
 

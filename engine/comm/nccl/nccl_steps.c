@@ -248,20 +248,23 @@ static zero_status sum_codes(struct comm_work *work) {
     const struct comm_call *call = &work->call;
     const struct comm_group *group = work->group;
     uint32_t members = comm_group_node_members(group);
-    struct dequantize_sum_argument sum = {.target = staged_partial(work),
-                                          .codes = staged_received(work),
-                                          .count = call->count,
-                                          .members = members,
-                                          .rows = group->nodes,
-                                          .dtype = DTYPE_F32,
-                                          .format = call->code};
-    struct device_work device_work = {
-        .kernel = &kernel_dequantize_sum,
-        .reads = 1,
-        .writes = 1,
-        .read = {{staged_received(work), group->count * shape_share_bytes(call, group->count)}},
-        .write = {{staged_partial(work), group->nodes * call->count * sizeof(float)}}};
-    return submit(work, &device_work, &sum, sizeof sum);
+    uint64_t codes = members * shape_share_bytes(call, group->count), bytes = call->count * sizeof(float);
+    zero_status status = ZERO_OK;
+    for (uint32_t n = 0; n < group->nodes && !status; n++) {
+        struct dequantize_sum_argument sum = {.target = staged_partial(work) + n * bytes,
+                                              .codes = staged_received(work) + n * codes,
+                                              .count = call->count,
+                                              .members = members,
+                                              .dtype = DTYPE_F32,
+                                              .format = call->code};
+        struct device_work device_work = {.kernel = &kernel_dequantize_sum,
+                                          .reads = 1,
+                                          .writes = 1,
+                                          .read = {{(void *)sum.codes, codes}},
+                                          .write = {{sum.target, bytes}}};
+        status = submit(work, &device_work, &sum, sizeof sum);
+    }
+    return status;
 }
 
 /* The node's sums: those of all shares that have come are made at once. */
