@@ -361,10 +361,8 @@ struct blueprint_room blueprint_room(const struct blueprint *b, uint32_t round) 
     const uint64_t arrays =
         OPTIMIZER_STATES_MAX + b->terms.precision.average + 2; /* states, masters, gradients */
     struct blueprint_room out = {.chunk_elements = fitting_chunk(b), .device_bytes = b->terms.device_bytes};
-    if (round + 1 < blueprint_rooms(b->o.config, b->terms.discrete)) {
-        uint64_t left = left_bytes(b, TIER_DEVICE, arrays),
-                 spare = b->o.config->tiered ? 0 : reservations_spare_bytes(b->o.reservations);
-        out.device_bytes = left > spare ? left - spare : 0;
+    if (round + 1 < blueprint_rooms(b->o.config, b->terms.discrete)) { /* spare memory has the rest */
+        out.device_bytes = left_bytes(b, TIER_DEVICE, arrays);
         return out;
     }
     uint64_t room = free_bytes(b);

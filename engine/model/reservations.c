@@ -47,16 +47,6 @@ void reservations_fit(const struct reservations *reservations, uint64_t room, ui
     }
 }
 
-uint64_t reservations_spare_bytes(const struct reservations *reservations) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < reservations->count; i++) {
-        const struct reservation *r = &reservations->item[i];
-        if (r->granted && __builtin_add_overflow(bytes, r->parts * r->part_bytes - r->bytes, &bytes))
-            return UINT64_MAX;
-    }
-    return bytes;
-}
-
 uint64_t reservations_grant(struct reservations *reservations, const uint64_t parts[SPARES_MAX]) {
     uint64_t bytes = 0;
     for (uint32_t i = 0, spare = 0; i < reservations->count; i++) {

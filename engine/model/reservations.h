@@ -39,9 +39,6 @@ void reservations_fit(const struct reservations *reservations, uint64_t room, ui
 /* Grants so many parts, and tells the host program. Returns their bytes. */
 uint64_t reservations_grant(struct reservations *reservations, const uint64_t parts[SPARES_MAX]);
 
-/* The bytes of spare memory that are asked for and not granted yet. */
-uint64_t reservations_spare_bytes(const struct reservations *reservations);
-
 /* Bytes that the reservations move from and to the drive in a step. */
 uint64_t reservations_read_bytes(const struct reservations *reservations);
 uint64_t reservations_written_bytes(const struct reservations *reservations);

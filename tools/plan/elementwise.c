@@ -22,22 +22,23 @@ static const struct pass_bytes {
         double forward, backward;
     } bytes[3];   /* by enum kernels */
     double again; /* tools/gpt's, unless it keeps outputs */
+    double attention, mlp; /* how often it belongs to these parts of a block */
 } passes[] = {
-    {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8},   {4, 8}}, 0},
-    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}, {4, 10}}, 4},
-    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10},  {4, 10}}, 4},
-    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}, {4, 8}}, 0},
-    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10},  {4, 8}}, 0},
-    {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6},   {2, 0}}, 0},
-    {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6},   {0, 4}}, 0},
-    {"rotation, queries",   IN_BLOCK,           OF_LLAMA, HEADS,      1, {{4, 4},  {20, 20}, {4, 4}}, 0},
-    {"rotation, keys",      IN_BLOCK,           OF_LLAMA, KEYS,       1, {{4, 4},  {20, 20}, {4, 4}}, 0},
-    {"SwiGLU",              IN_BLOCK,           OF_LLAMA, INNER,      1, {{6, 10}, {10, 18}, {6, 10}}, 6},
-    {"GELU",                IN_BLOCK,           OF_GPT2,  INNER,      1, {{4, 6},  {4, 6},   {4, 6}}, 4},
-    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     3, {{0, 2},  {0, 2},   {0, 2}}, 0},
-    {"of the stream",       IN_BLOCK,           OF_GPT2,  STREAM,     2, {{0, 2},  {0, 2},   {0, 0}}, 0},
-    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  INNER,      1, {{0, 2},  {0, 2},   {0, 2}}, 0},
-    {"loss",                IN_HEAD,            OF_ALL,   VOCABULARY, 1, {{4, 4},  {14, 22}, {4, 4}}, 0},
+    {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8},   {4, 8}}, 0, 0, 0},
+    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}, {4, 10}}, 4, 1, 1},
+    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10},  {4, 10}}, 4, 1, 1},
+    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}, {4, 8}}, 0, 0, 0},
+    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10},  {4, 8}}, 0, 0, 0},
+    {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6},   {2, 0}}, 0, 1, 0},
+    {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6},   {0, 4}}, 0, 0, 0},
+    {"rotation, queries",   IN_BLOCK,           OF_LLAMA, HEADS,      1, {{4, 4},  {20, 20}, {4, 4}}, 0, 1, 0},
+    {"rotation, keys",      IN_BLOCK,           OF_LLAMA, KEYS,       1, {{4, 4},  {20, 20}, {4, 4}}, 0, 1, 0},
+    {"SwiGLU",              IN_BLOCK,           OF_LLAMA, INNER,      1, {{6, 10}, {10, 18}, {6, 10}}, 6, 0, 0},
+    {"GELU",                IN_BLOCK,           OF_GPT2,  INNER,      1, {{4, 6},  {4, 6},   {4, 6}}, 4, 0, 0},
+    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     3, {{0, 2},  {0, 2},   {0, 2}}, 0, 0, 0},
+    {"of the stream",       IN_BLOCK,           OF_GPT2,  STREAM,     2, {{0, 2},  {0, 2},   {0, 0}}, 0, 0, 0},
+    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  INNER,      1, {{0, 2},  {0, 2},   {0, 2}}, 0, 0, 0},
+    {"loss",                IN_HEAD,            OF_ALL,   VOCABULARY, 1, {{4, 4},  {14, 22}, {4, 4}}, 0, 0, 0},
 };
 /* clang-format on */
 
@@ -59,8 +60,10 @@ struct elementwise elementwise_of(const struct shapes *s, uint32_t unit, enum ke
         if (!(p->places & place) || !(p->families & family)) continue;
         all.forward += p->times * elements[p->of] * p->bytes[kernels].forward;
         all.backward += p->times * elements[p->of] * p->bytes[kernels].backward;
-        if (kernels == KERNELS_OWN)
-            all.again[p->of == INNER ? GPT_ACTIVATIONS : GPT_NORMS] += p->times * elements[p->of] * p->again;
+        if (kernels != KERNELS_OWN) continue;
+        all.again[p->of == INNER ? GPT_ACTIVATIONS : GPT_NORMS] += p->times * elements[p->of] * p->again;
+        all.again[GPT_ATTENTION] += p->attention * elements[p->of] * p->bytes[kernels].forward;
+        all.again[GPT_MLP] += p->mlp * elements[p->of] * p->bytes[kernels].forward;
     }
     return all;
 }

@@ -1,5 +1,6 @@
 #include "tools/plan/host_work.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* How often a pass goes over a unit's weights, for any size of batch. A forward reads them. A backward reads them and
@@ -32,8 +33,9 @@ static double trained_share(const struct model *m, uint32_t unit) {
 
 static uint64_t nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
 
-struct unit_times { /* seconds; again: those of the forward that the backward recomputes in its own use */
-    double forward, backward, recompute, again;
+/* Seconds. again: of the forward that the backward recomputes in its own use; kept: struct pass_work */
+struct unit_times {
+    double forward, backward, recompute, again, kept;
 };
 
 /* On a host the rate of arithmetic is measured on a whole model, with its elementwise passes; only the rows that enter and leave
@@ -66,6 +68,19 @@ static double attention_rate_of(const struct hardware_device *d, enum dtype dtyp
     return d->flops[DTYPE_F32] > 0 ? d->flops[DTYPE_F32] : d->flops[dtype];
 }
 
+/* Of a block's forward, the parts that it keeps, where products take products_s, attention's scores attention_s, and a byte
+ * per_byte. */
+static double kept_s(const struct work_options *o, uint32_t unit, double products_s, double attention_s,
+                     const double bytes[GPT_OUTPUT_KINDS], double per_byte) {
+    double all = shapes_weight_flops(o->shapes, unit), narrow = shapes_output_flops(o->shapes),
+           widen = o->shapes->architecture == GPT_GPT2 ? narrow : 2 * narrow, seconds = 0;
+    if (shapes_keeps(o->shapes, o->recompute, unit, GPT_ATTENTION))
+        seconds += products_s * (all - widen - narrow) / all + attention_s + bytes[GPT_ATTENTION] * per_byte;
+    if (shapes_keeps(o->shapes, o->recompute, unit, GPT_MLP))
+        seconds += products_s * widen / all + bytes[GPT_MLP] * per_byte;
+    return seconds;
+}
+
 /* On a GPU products, attention and elementwise passes take turns, each at its own rate. */
 static struct unit_times device_times(const struct work_options *o, uint32_t unit, double share) {
     const struct hardware_device *d = &o->machine->device;
@@ -80,7 +95,7 @@ static struct unit_times device_times(const struct work_options *o, uint32_t uni
     struct elementwise bytes = elementwise_of(o->shapes, unit, style->kernels);
     double per_byte = tokens * dtype_bytes(dtype) / 2 / d->memory_per_s, passes = bytes.forward * per_byte,
            outputs = 0;
-    for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++)
+    for (int kind = 0; kind < GPT_ATTENTION; kind++)
         if (!shapes_keeps(o->shapes, o->recompute, unit, (enum gpt_output)kind))
             outputs += bytes.again[kind] * per_byte;
     struct unit_times t = {.forward = products + attention + passes + FORWARD_PASSES * weights,
@@ -92,6 +107,8 @@ static struct unit_times device_times(const struct work_options *o, uint32_t uni
                                                 style->again.elementwise * passes + outputs
                                           : 0};
     t.recompute = t.forward - shapes_output_flops(o->shapes) / rate;
+    if (block)
+        t.kept = kept_s(o, unit, products + FORWARD_PASSES * weights, attention, bytes.again, per_byte);
     return t;
 }
 
@@ -99,9 +116,11 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
     double share = trained_share(o->blueprint->o.model, unit);
     struct unit_times t =
         o->machine->device.is_host ? host_times(o, unit, share) : device_times(o, unit, share);
+    t.kept = fmin(t.kept, t.recompute);
     return (struct pass_work){.forward_ns = nanoseconds(t.forward),
                               .backward_ns = nanoseconds(t.backward + t.again),
                               .recompute_ns = t.recompute > 0 ? nanoseconds(t.recompute) : 0,
+                              .kept_ns = t.kept > 0 ? nanoseconds(t.kept) : 0,
                               .trains = share > 0};
 }
 

@@ -19,7 +19,7 @@ enum kernels {
 };
 
 /* Bytes per token. again: the bytes of the forward that tools/gpt computes again in the backward, unless it keeps
- * outputs of this kind. */
+ * outputs of this kind; those of attention and MLP if the whole block runs again. */
 struct elementwise {
     double forward, backward, again[GPT_OUTPUT_KINDS];
 };

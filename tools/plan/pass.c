@@ -54,7 +54,8 @@ zero_status pass_make(const struct pass_work *work, uint32_t units, const struct
         bool ends = !segments->in_use && pass_segment(segments, u, &first),
              again = segments->in_use && u >= segments->first && u < segments->end;
         for (uint32_t i = first; ends && i <= u; i++) {
-            add(&p, i, position, true, i < u ? work[i].forward_ns : work[i].recompute_ns);
+            add(&p, i, position, true, (i < u ? work[i].forward_ns : work[i].recompute_ns) - work[i].kept_ns);
+            p.kept_ns += work[i].kept_ns;
             p.use[p.uses - 1].fetches = leaves(segments, segments->stay, i, end);
             p.use[p.uses - 1].enters = leaves(segments, segments->near, i, end);
             cross(&p.use[p.uses - 1], segments, false, end);

@@ -13,8 +13,8 @@ struct pass_work { /* of a unit, in a micro-step */
     uint64_t forward_ns, backward_ns;
     /* of its forward when it runs again directly before its backward and needs no output */
     uint64_t recompute_ns;
-    uint64_t kept_ns; /* of a forward that runs again: what it leaves out, because its outputs are kept */
     bool trains;
+    uint64_t kept_ns; /* by which this and a repeated forward are shorter, because parts of the unit are kept */
 };
 
 /* Activation checkpointing: units [first, end) form segments of `blocks` units. The last segment is not computed again,
@@ -50,6 +50,7 @@ struct pass_use {
 struct pass {
     struct pass_use *use;
     uint32_t uses;
+    uint64_t kept_ns; /* of all repeated forwards */
 };
 
 /* `work`: one per unit. The backward of a unit is at position 2 * units - 1 - unit. pass_free frees `out`. */

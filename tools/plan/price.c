@@ -150,6 +150,7 @@ static zero_status price_step(const struct scenario *s, struct blueprint *b,
                                  .stream_bytes = b->o.config->micro_batch * s->shapes.context *
                                                  s->shapes.width * dtype_bytes(b->terms.precision.compute)};
     status = timeline_step(&o, &p->step, error);
+    p->kept_s = (double)pass.kept_ns * 1e-9 * (double)b->o.config->accumulation_steps;
     pass_free(&pass);
     if (!status) conclude(s, b, p);
     return status;

@@ -44,6 +44,7 @@ struct price {
     /* Of the activations, outputs that are kept because there is room, in so many blocks. */
     uint64_t spare_bytes;
     uint32_t kept[GPT_OUTPUT_KINDS];
+    double kept_s; /* computing of a step that blocks do not repeat, because they keep parts */
     uint64_t tier_bytes[ZERO_TIERS]; /* of a rank, with activations */
     double left_bytes[SHORTAGES];    /* bytes that are free; below 0: that are missing */
     uint64_t short_bytes[SHORTAGES]; /* bytes that are missing */

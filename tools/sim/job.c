@@ -210,7 +210,7 @@ static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engin
 static zero_status uniform_work(const struct job *job, const struct blueprint *b, struct pass_work *work) {
     double flops = 2 * (double)(job->params / job->units) * (double)job->tokens;
     uint64_t ns = (uint64_t)llround(flops / job->machine.device.flops[b->terms.precision.compute] * 1e9);
-    for (uint32_t u = 0; u < job->units; u++) work[u] = (struct pass_work){ns, 2 * ns, ns, true};
+    for (uint32_t u = 0; u < job->units; u++) work[u] = (struct pass_work){ns, 2 * ns, ns, true, 0};
     return ZERO_OK;
 }
 

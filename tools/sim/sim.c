@@ -49,7 +49,7 @@ static zero_status make_pass(struct run *run, struct zero_error *error) {
     for (uint32_t u = 0; u < units; u++) {
         uint64_t flops = s->model->unit[u].flops, rate = s->speeds.flops_per_s;
         uint64_t forward = speeds_ns(flops, rate), backward = speeds_ns(2 * flops, rate);
-        work[u] = s->work ? s->work[u] : (struct pass_work){forward, backward, forward, true};
+        work[u] = s->work ? s->work[u] : (struct pass_work){forward, backward, forward, true, 0};
     }
     zero_status status = pass_make(work, units, &s->segments, &run->pass, error);
     free(work);

@@ -39,6 +39,11 @@ static void report_outputs(const struct gpt_config *model, const struct gpt *gpt
     if (zero_engine_cuda(engine, NULL) < 0) return;
     line_print("outputs   kept for the backward: of norms in %u of %u blocks, of activations in %u",
                gpt_kept(gpt, GPT_NORMS), model->layers, gpt_kept(gpt, GPT_ACTIVATIONS));
+    uint32_t attention = gpt_kept(gpt, GPT_ATTENTION), mlp = gpt_kept(gpt, GPT_MLP);
+    if (attention || mlp)
+        line_print(
+            "          attention in %u recomputed blocks, MLPs in %u: their parts are not computed again",
+            attention, mlp);
 }
 
 /* A run that continues says where instead. */

@@ -123,6 +123,20 @@ norms=$(device_bytes processes)
 ((short)) || keeps 1 0 "$norms"
 keeps 0 0 $((norms - 1))
 
+# A block that runs again keeps its attention and its MLP in the room that is left: the same hash, and the bytes of zero plan.
+write cuda 3 ', "activation_checkpointing": {"interval": 1}'
+sed -i 's/"n_layer": 1/"n_layer": 2/' c.json
+for kept in false '"auto"'; do
+    expect 0 env LD_LIBRARY_PATH="$stand_ins" "$zero" train c.json --data text --steps 2 --run run --overwrite --set "device.keep_outputs=$kept"
+    [[ $kept == false ]] && again=$(weights)
+done
+[[ -n $again && $(weights) == "$again" ]] || fail "$(weights), where every block runs again $again"
+says out "attention in 1 recomputed blocks, MLPs in 1: their parts are not computed again"
+expect 0 "$zero" plan c.json --gpu h100-80g --ranks 1 --json
+row=$(grep '"stage": 3, "offload_optimizer": "none", "offload_param": "none", "recompute": true' out)
+[[ $row == *'"kept_attention_blocks": 1, "kept_mlp_blocks": 1, '*"\"device_bytes\": $(device_bytes), "* ]] ||
+    fail "zero train keeps a block and has $(device_bytes) bytes on the device, zero plan: $row"
+
 # Muon and Lamb: one hash each, wherever the state is.
 for optimizer in Muon Lamb; do
     matrices=', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' first=""

@@ -116,7 +116,7 @@ static void kept_outputs_take_memory(void) {
     s.outputs = GPT_OUTPUTS_KEPT;
     struct price kept = price(&s, 0, ZERO_DEVICE);
     for (uint32_t u = 0; u < shapes_units(&s.shapes); u++)
-        for (int kind = 0; kind < GPT_OUTPUT_KINDS; kind++)
+        for (int kind = 0; kind < GPT_ATTENTION; kind++)
             bytes += elementwise_of(&s.shapes, u, KERNELS_OWN).again[kind] * rows;
     CHECK(bytes > 0);
     CHECK_DOUBLE(again.step.busy_s[RESOURCE_COMPUTE] - kept.step.busy_s[RESOURCE_COMPUTE], bytes / 1e9, 1e-6);
@@ -164,8 +164,8 @@ static void outputs_that_fit(void) {
             }
 }
 
-/* As in a run, state that fills memory.device leaves outputs their room first. */
-static void the_fill_leaves_outputs_their_room(void) {
+/* As in a run, state that fills memory.device takes its room first: outputs have what is left by all of it. */
+static void the_fill_comes_first(void) {
     static const char bf16[] = "{\"train_micro_batch_size_per_gpu\": 16, \"bf16\": {\"enabled\": true}";
     const double norms = 2 * (16 * 128) * 2 * 256;
     char text[200];
@@ -174,14 +174,41 @@ static void the_fill_leaves_outputs_their_room(void) {
     snprintf(text, sizeof text, "%s}", bf16);
     struct price again = price(&s, 2, ZERO_CPU);
     s.outputs = GPT_OUTPUTS_FITTING;
-    for (uint32_t kept = 0; kept < 3; kept++) {
-        double bytes = (double)again.tier_bytes[ZERO_DEVICE] + kept * norms;
+    for (uint32_t more = 1; more < 50; more += 48) {
+        double bytes = (double)again.tier_bytes[ZERO_DEVICE] + more * norms;
         snprintf(text, sizeof text, "%s, \"memory\": {\"device\": %.0f}}", bf16, bytes);
         struct price p = price(&s, 2, ZERO_CPU);
-        CHECK_INT(p.kept[GPT_NORMS], kept);
-        CHECK_DOUBLE((double)p.tier_bytes[ZERO_DEVICE], bytes, 0);
-        CHECK_INT(p.tier_bytes[ZERO_CPU], again.tier_bytes[ZERO_CPU]);
+        CHECK_INT(p.kept[GPT_NORMS], more == 1 ? 0 : 4);
+        CHECK(p.tier_bytes[ZERO_DEVICE] <= bytes);
+        CHECK(p.tier_bytes[ZERO_CPU] < again.tier_bytes[ZERO_CPU]);
     }
+}
+
+/* Of four blocks three run again, but for their last product; where they keep both their parts, nothing does. */
+static void kept_parts_save_their_products(void) {
+    struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
+    const double rows = 2 * 128, norms = 2 * rows * 2 * 256;
+    struct price p[2];
+    struct zero_error error;
+    double saved = 0;
+    s.machine.device.is_host = false;
+    s.machine.device.flops[DTYPE_BF16] = 1e12;
+    for (int i = 0; i < 2; i++) {
+        error_clear(&error);
+        s.outputs = i ? GPT_OUTPUTS_FITTING : GPT_OUTPUTS_AGAIN;
+        CHECK_INT(price_cell(&s, &(struct cell){.recompute = 1}, &p[i], &error), ZERO_OK);
+    }
+    for (uint32_t u = 1; u < 4; u++)
+        saved += (shapes_forward_flops(&s.shapes, u) - shapes_output_flops(&s.shapes)) * rows / 1e12;
+    CHECK_DOUBLE(p[1].kept_s, saved, 1e-6 * saved);
+    CHECK_DOUBLE(p[0].step.busy_s[RESOURCE_COMPUTE] - p[1].step.busy_s[RESOURCE_COMPUTE], saved,
+                 1e-6 * saved);
+    CHECK_INT(p[1].kept[GPT_ATTENTION], 3);
+    CHECK_INT(p[1].kept[GPT_MLP], 3);
+    /* the stream, qkv, attention's output, the MLP's input; the scores' sums and two norms' statistics in fp32 */
+    double parts = 2 * rows * (256 + 768 + 256 + 1024) + 4 * rows * (4 + 2 * 2);
+    CHECK_DOUBLE((double)p[1].spare_bytes, norms + 3 * parts, 0);
+    CHECK_INT(p[1].tier_bytes[ZERO_DEVICE], p[0].tier_bytes[ZERO_DEVICE] + p[1].spare_bytes);
 }
 
 /* A step longer by what another style adds to its bytes, and by what is computed again. */
@@ -625,7 +652,8 @@ int main(void) {
     passes_take_their_bytes();
     kept_outputs_take_memory();
     outputs_that_fit();
-    the_fill_leaves_outputs_their_room();
+    the_fill_comes_first();
+    kept_parts_save_their_products();
     heads_take_their_tiles();
     latencies_add_up();
     updates_are_not_hidden_in_memory();

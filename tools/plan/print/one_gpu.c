@@ -77,6 +77,8 @@ static zero_status price_run(const struct one_gpu_row *row, zero_tier tier, doub
     struct scenario s = scenario_of(config, &shapes);
     s.times_always = true;
     s.checkpoints = row->near ? ZERO_DEVICE : ZERO_CPU;
+    /* What is compared with a measurement, or with a row of its own, computes each block again. */
+    if (row->near || !row->source) s.outputs = GPT_OUTPUTS_KEPT;
     zero_status status = hardware_machine(NULL, &choice, &s.machine, error);
     write_config(config, row, fmin(budget, DEVICE_SHARE * s.machine.device.memory_bytes));
     return status ? status : price_cell(&s, &cell, out, error);

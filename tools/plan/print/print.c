@@ -128,6 +128,10 @@ static void print_kept(const struct scenario *s, const struct price *p, FILE *ou
                 " blocks, of activations in %u, %s (device.keep_outputs).\n",
                 p->kept[GPT_NORMS], s->shapes.layers, p->kept[GPT_ACTIVATIONS],
                 figure_bytes((double)p->spare_bytes).chars);
+    if (p->kept_s > 0)
+        fprintf(out,
+                "Among them are attention in %u blocks and MLPs in %u, whose repetition would take %.3g s.\n",
+                p->kept[GPT_ATTENTION], p->kept[GPT_MLP], p->kept_s);
 }
 
 void print_table(const struct scenario *s, const struct table *t, bool all, FILE *out) {
@@ -223,6 +227,8 @@ static void json_row(const struct price *p, FILE *out) {
     json_bytes(out, "activation_bytes", p->activation_bytes);
     json_bytes(out, "kept_norm_blocks", p->kept[GPT_NORMS]);
     json_bytes(out, "kept_activation_blocks", p->kept[GPT_ACTIVATIONS]);
+    json_bytes(out, "kept_attention_blocks", p->kept[GPT_ATTENTION]);
+    json_bytes(out, "kept_mlp_blocks", p->kept[GPT_MLP]);
     json_bytes(out, "kept_bytes", p->spare_bytes);
     json_bytes(out, "staging_bytes", p->staging_bytes);
     for (int t = 0; t < ZERO_TIERS; t++) {
