@@ -199,7 +199,8 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
         "\"attention\": \"%s\", "
-        "\"kept_norm_blocks\": %u, \"kept_activation_blocks\": %u, \"accumulate\": %.0f, "
+        "\"kept_norm_blocks\": %u, \"kept_activation_blocks\": %u, "
+        "\"kept_attention_blocks\": %u, \"kept_mlp_blocks\": %u, \"accumulate\": %.0f, "
         "\"offload\": \"%s\", \"params\": \"%s\", "
         "\"device_bytes\": %llu, "
         "\"cpu_bytes\": %llu, "
@@ -207,10 +208,10 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %s, \"loss\": %.9g}\n",
         b->device, b->type, b->stage, b->graphs, b->attention, gpt_kept(gpt, GPT_NORMS),
-        gpt_kept(gpt, GPT_ACTIVATIONS), b->accumulate, b->offload, b->params,
-        (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
-        (unsigned long long)plan->bytes[ZERO_NVME], b->layers, b->width, parameters, b->batch, b->context,
-        seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
+        gpt_kept(gpt, GPT_ACTIVATIONS), gpt_kept(gpt, GPT_ATTENTION), gpt_kept(gpt, GPT_MLP), b->accumulate,
+        b->offload, b->params, (unsigned long long)plan->bytes[ZERO_DEVICE],
+        (unsigned long long)plan->bytes[ZERO_CPU], (unsigned long long)plan->bytes[ZERO_NVME], b->layers,
+        b->width, parameters, b->batch, b->context, seconds * 1e3, tokens, flops * 1e-12, of_peak, loss);
 }
 
 int main(int argc, char **argv) {

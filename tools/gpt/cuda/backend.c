@@ -242,6 +242,7 @@ static void enqueue_block_forward(struct gpt *gpt, uint32_t index, bool output) 
         forward(gpt, index);
         return;
     }
+    if (cuda_block_has(gpt, index, GPT_ATTENTION) && cuda_block_has(gpt, index, GPT_MLP)) return;
     begin(gpt, index, index + 1, index ? index - 1 : CUDA_NONE, index);
     cuda_run_phase(gpt, &gpt->blocks[index], CUDA_FORWARD, false);
 }

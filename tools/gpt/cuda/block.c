@@ -13,10 +13,10 @@ struct block {
     void *input, *output;
     uint32_t rows, width, query, qkv, inner, wide, window;
     bool keeps_norms, keeps_inner; /* outputs of norms, and of the activation */
-    bool has_attention, has_mlp;   /* the forward runs again, and these parts of it are still there */
+    bool has_attention, has_mlp;
 };
 
-static bool has(const struct gpt *gpt, uint32_t index, enum gpt_output part) {
+bool cuda_block_has(const struct gpt *gpt, uint32_t index, enum gpt_output part) {
     return gpt->pass.again && gpt_cuda_keeps(&gpt->config, gpt->cuda->memory.kept, index, part);
 }
 
@@ -38,8 +38,8 @@ static struct block block_at(struct gpt *gpt, uint32_t index) {
                           .window = window_of(&gpt->config, index),
                           .keeps_norms = m->saved[index].normed1 != m->normed,
                           .keeps_inner = m->saved[index].inner != m->inner,
-                          .has_attention = has(gpt, index, GPT_ATTENTION),
-                          .has_mlp = has(gpt, index, GPT_MLP)};
+                          .has_attention = cuda_block_has(gpt, index, GPT_ATTENTION),
+                          .has_mlp = cuda_block_has(gpt, index, GPT_MLP)};
 }
 
 static struct cuda_norm first_norm(const struct block *b) {

@@ -308,8 +308,8 @@ static uint32_t parts_of(const struct gpt_config *c, enum gpt_output kind) {
 }
 
 /* For each byte that is kept, a backward moves 3 bytes less with SwiGLU, which reads two numbers for each that it writes, and 2 with GELU or
- * norms. Norms have the smaller kernels, whose launches weigh more, so they come before GELU. Attention and MLP save about as many products
- * per byte, and attention its scores, too. */
+ * norms. Norms have the smaller kernels, whose launches weigh more, so they come before GELU. Attention and MLP save about as many
+ * products per byte, and attention its scores, too. */
 uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
                          struct gpt_spare out[GPT_OUTPUT_KINDS]) {
     const struct gpt_config c = gpt_complete(config);

@@ -154,7 +154,7 @@ static inline void cuda_use_set(struct cuda_memory *m, uint32_t index) {
     m->gradient[0] = m->set[index].gradient, m->stream_sums = m->set[index].stream_sums;
 }
 
-/* The same, with `kept` places in memory->outputs: also sets outputs_bytes, and where blocks have their outputs. */
+/* As cuda_layout, with `kept` places in memory->outputs: also sets outputs_bytes, and where blocks have their outputs. */
 void cuda_layout_outputs(struct cuda_memory *memory, const struct gpt_config *config, uint32_t batch,
                          zero_dtype type, const uint32_t kept[GPT_OUTPUT_KINDS]);
 

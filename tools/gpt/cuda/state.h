@@ -188,6 +188,8 @@ zero_status cuda_attention_open(struct gpt *gpt, struct zero_error *error);
 /* block.c, ends.c: backend.h says what they do. */
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output);
 void cuda_block_backward(struct gpt *gpt, uint32_t index);
+/* The forward in progress runs again, and what this part leaves is still there. */
+bool cuda_block_has(const struct gpt *gpt, uint32_t index, enum gpt_output part);
 void cuda_embedding_forward(struct gpt *gpt);
 void cuda_embedding_backward(struct gpt *gpt);
 void cuda_head_evaluate(struct gpt *gpt);
