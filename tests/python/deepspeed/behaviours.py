@@ -1,6 +1,7 @@
 """What a program of DeepSpeed relies on beside its numbers: a function for each behaviour that DeepSpeed's own tests name, which raises where
-it does not hold. They are written by its sources, and were not run with it. Those that do not hold here are a table in DEEPSPEED.md, by the
-function's name."""
+it does not hold. Those that do not hold here are a table in DEEPSPEED.md, by the function's name. With DeepSpeed 0.19.8 itself, each alone on
+two CPU ranks, 78 of 85 hold: CPUs have no fp16 (5 functions), a step with unused parameters is not refused, and load_module_only at stage 3
+leaves the weights as they are."""
 
 import argparse
 import contextlib
@@ -113,7 +114,7 @@ def a_key_twice():
 def hjson():
     path = os.path.join(shared_directory(), f"loose{dist.get_rank()}.json")
     with open(path, "w") as file:
-        file.write("{\n# by hand\ntrain_micro_batch_size_per_gpu: 4,\nzero_optimization: {stage: 2},\noptimizer: {type: Adam},\n}")
+        file.write('{\n# by hand\ntrain_micro_batch_size_per_gpu: 4,\nzero_optimization: {stage: 2},\noptimizer: {type: "Adam", params: {torch_adam: true}},\n}')
     assert deepspeed.initialize(model=Net(), config=path)[0].zero_optimization_stage() == 2
 
 
