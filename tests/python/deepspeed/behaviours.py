@@ -887,6 +887,10 @@ def schedule_of_a_tensor():
     optimizer, schedule = rates(WarmupLR, {"warmup_max_lr": 0.3, "warmup_num_steps": 4}, torch.tensor(0.2))
     schedule.step()
     assert torch.is_tensor(optimizer.param_groups[0]["lr"])
+    for lr in (0.2, torch.tensor(0.2)):  # the highest rate is the group's own
+        optimizer, schedule = rates(WarmupLR, {"warmup_num_steps": 4}, lr)
+        schedule.step(4)
+        assert abs(float(optimizer.param_groups[0]["lr"]) - 0.2) < 1e-6
 
 
 def behaviours():

@@ -241,11 +241,7 @@ class Declared:
             logger.warning(
                 "activations are in no plan, since a step without data failed; give fully_shard activations=BYTES: %s", error
             )
-        sizes = (C.c_double * self.size)(*(size * (rank == self.rank) for rank in range(self.size)))
-        for first in range(0, self.size, 64):
-            part = (C.c_double * min(64, self.size - first)).from_buffer(sizes, 8 * first)
-            lib.zero_engine_sum(self._handle, part, len(part))
-        return int(max(sizes))
+        return int(max(self._sum([size * (rank == self.rank) for rank in range(self.size)])))
 
     def _check_place(self) -> None:
         for name, p in self.model.named_parameters():
@@ -342,9 +338,16 @@ class Declared:
 
     def _any(self, here: bool) -> bool:
         """Whether it is so on any rank."""
-        count = (C.c_double * 1)(float(here))
-        lib.zero_engine_sum(self._handle, count, 1)
-        return bool(count[0])
+        return bool(self._sum([here])[0])
+
+    def _sum(self, values: list[int] | list[bool]) -> list[float]:
+        """Of each value over the ranks."""
+        sums: list[float] = []
+        for i in range(0, len(values), 64):  # the most of a call
+            part = (C.c_double * len(values[i : i + 64]))(*values[i : i + 64])
+            lib.zero_engine_sum(self._handle, part, len(part))
+            sums += part
+        return sums
 
     def _agree(self, tensors: list[Any]) -> Given:
         """Where ranks have other values, all take rank 0's, as under DistributedDataParallel: those that this rank has on the meta device are

@@ -23,6 +23,14 @@ def owned(leaf: "Leaf", kind: int) -> tuple[int, int]:
     return first.value, count.value
 
 
+def read_owned(leaf: "Leaf", kind: int) -> tuple[int, torch.Tensor]:
+    """The first element that this rank stores, and the values of all."""
+    first, count = owned(leaf, kind)
+    values = torch.empty(count, dtype=torch.float32, device="cpu")
+    lib.zero_param_get_owned(leaf.handle, kind, values.data_ptr(), first, count)
+    return first, values
+
+
 @dataclass(eq=False, slots=True)
 class Leaf:
     """A parameter, whose data are the engine's memory, at one address. It is guarded outside of its uses: an operation that

@@ -11,7 +11,7 @@ from torch import nn
 
 from zero import _header
 from zero._abi import ZeroError, lib
-from zero._leaf import Leaf, owned
+from zero._leaf import Leaf, owned, read_owned
 
 if TYPE_CHECKING:
     from zero._state import State
@@ -63,10 +63,9 @@ class Pieces:
         if not self.piece:
             self._open(engine)
         lib.zero_engine_flush(engine._handle)
-        for leaf, (first, piece) in self.piece.items():
-            grad = torch.empty_like(piece)
-            for kind, t in ((_header.ZERO_PARAM, piece), (_header.ZERO_STATE0, grad)):
-                lib.zero_param_get_owned(leaf.handle, kind, t.data_ptr(), first, t.numel())
+        for leaf, (_, piece) in self.piece.items():
+            piece.detach().copy_(read_owned(leaf, _header.ZERO_PARAM)[1].view_as(piece))
+            grad = read_owned(leaf, _header.ZERO_STATE0)[1].view_as(piece)
             piece.grad = grad if leaf.parameter.requires_grad or leaf.came else None  # frozen since: it stays
         whole = [group["params"] for group in self.client.param_groups]
         mine = {leaf.parameter: piece for leaf, (_, piece) in self.piece.items()}

@@ -15,17 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = [
-    "FakeTensorMode",
-    "NamedMemberAccessor",
-    "TorchDispatchMode",
-    "current_graph_task",
-    "pop_hooks",
-    "push_hooks",
-    "pytree",
-    "set_stance",
-    "without_modes",
-]
+__all__ = ["NamedMemberAccessor", "TorchDispatchMode", "current_graph_task", "pop_hooks", "push_hooks"]
+__all__ += ["pytree", "set_stance", "without_modes"]
 _torch: Any = torch  # functions without types
 try:
     from torch._C import DisableTorchFunctionSubclass, _set_throw_on_mutable_data_ptr, _will_engine_execute_node

@@ -1,6 +1,5 @@
 """Micro-steps and steps."""
 
-import ctypes as C
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from torch import nn
 from zero import _header
 from zero._abi import ZeroError, lib
 from zero._declared import Declared, StepInfo
-from zero._leaf import Leaf, owned
+from zero._leaf import Leaf, read_owned
 from zero._open import CHANGED, UNTRAINED
 from zero._pass import Passes
 from zero._private import current_graph_task
@@ -180,12 +179,8 @@ class Training(Declared):
         """What this rank stores of parameters that the program has frozen after the first forward: a step leaves them, as PyTorch's optimizers
         leave what has no gradient."""
         leaves = [leaf for leaf in self._passes.leaves if leaf.trains and not leaf.parameter.requires_grad]
-        for i in range(0, len(leaves), 64):  # a gradient on one rank counts on all
-            part = leaves[i : i + 64]
-            came = (C.c_double * len(part))(*(leaf.came for leaf in part))
-            lib.zero_engine_sum(self._handle, came, len(part))
-            for leaf, ranks in zip(part, came, strict=True):
-                leaf.came = ranks > 0
+        for leaf, ranks in zip(leaves, self._sum([leaf.came for leaf in leaves]), strict=True):  # a gradient on one rank counts on all
+            leaf.came = ranks > 0
         leaves = [leaf for leaf in leaves if not leaf.came]
         if not leaves or self.optimizer.pieces:
             return []
@@ -197,10 +192,7 @@ class Training(Declared):
         found = []
         for leaf, kind in itertools.product(leaves, (_header.ZERO_PARAM, _header.ZERO_STATE0, _header.ZERO_STATE1)):
             with suppress(ZeroError):  # an optimizer may have fewer states
-                first, count = owned(leaf, kind)
-                values = torch.empty(count, dtype=torch.float32, device="cpu")
-                lib.zero_param_get_owned(leaf.handle, kind, values.data_ptr(), first, count)
-                found.append((leaf, kind, first, values))
+                found.append((leaf, kind, *read_owned(leaf, kind)))
         return found
 
     def _put_owned(self, found: list[tuple[Leaf, int, int, torch.Tensor]]) -> None:

@@ -112,16 +112,8 @@ def _start_ranks(args: argparse.Namespace, hosts: Hosts, node: int, started: lis
 def _start_host(args: argparse.Namespace, hosts: Hosts, node: int) -> subprocess.Popen[bytes]:
     """This launcher on another host, in the same folder. A command line is for all to read: a secret is not in it."""
     told = base64.urlsafe_b64encode(json.dumps(hosts).encode()).decode()
-    own = [
-        "--hosts",
-        told,
-        "--node_rank",
-        str(node),
-        "--master_port",
-        str(args.master_port),
-        "--master_addr",
-        args.master_addr or next(iter(hosts)),
-    ]
+    address = args.master_addr or next(iter(hosts))
+    own = ["--hosts", told, "--node_rank", str(node), "--master_port", str(args.master_port), "--master_addr", address]
     own += [f"--{name}" for name in ("module", "no_python", "no_local_rank") if getattr(args, name)]
     if _SECRET in os.environ:
         raise SystemExit(

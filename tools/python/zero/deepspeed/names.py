@@ -24,40 +24,21 @@ from zero.deepspeed import (
 )
 from zero.deepspeed.arguments import add_config_arguments
 
-# A module of deepspeed, and the one that it is here; None: it has nothing but those in it.
-MODULES: dict[str, ModuleType | None] = {
-    "accelerator": accelerator,
-    "accelerator.real_accelerator": accelerator,
-    "checkpoint": None,
-    "checkpoint.utils": utils,
-    "comm": comm,
-    "comm.comm": comm,
-    "ops": ops,
-    "ops.adagrad": ops,
-    "ops.adam": ops,
-    "ops.adam.cpu_adam": ops,
-    "ops.adam.fused_adam": ops,
-    "ops.lamb": ops,
-    "ops.lion": ops,
-    "runtime": None,
-    "runtime.activation_checkpointing": None,
-    "runtime.activation_checkpointing.checkpointing": checkpointing,
-    "runtime.config": config,
-    "runtime.dataloader": loader,
-    "runtime.engine": engine,
-    "runtime.lr_schedules": schedules,
-    "runtime.utils": utils,
-    "runtime.zero": partition,
-    "runtime.zero.offload_config": partition,
-    "runtime.zero.partition_parameters": partition,
-    "runtime.zero.stage3": optimizer,
-    "runtime.zero.stage_1_and_2": optimizer,
-    "utils": utils,
-    "utils.logging": utils,
-    "utils.z3_leaf_module": partition,
-    "utils.zero_to_fp32": zero_to_fp32,
-    "checkpointing": checkpointing,
-    "zero": partition,
+# Modules of deepspeed by those that they are here; None: they have nothing but the modules in them.
+MODULES: dict[ModuleType | None, str] = {
+    None: "checkpoint runtime runtime.activation_checkpointing",
+    accelerator: "accelerator accelerator.real_accelerator",
+    checkpointing: "checkpointing runtime.activation_checkpointing.checkpointing",
+    comm: "comm comm.comm",
+    config: "runtime.config",
+    engine: "runtime.engine",
+    loader: "runtime.dataloader",
+    ops: "ops ops.adagrad ops.adam ops.adam.cpu_adam ops.adam.fused_adam ops.lamb ops.lion",
+    partition: "zero runtime.zero runtime.zero.offload_config runtime.zero.partition_parameters utils.z3_leaf_module",
+    optimizer: "runtime.zero.stage3 runtime.zero.stage_1_and_2",
+    schedules: "runtime.lr_schedules",
+    utils: "utils utils.logging runtime.utils checkpoint.utils",
+    zero_to_fp32: "utils.zero_to_fp32",
 }
 _ATTRIBUTES: dict[str, Any] = {
     "__version__": VERSION,
@@ -143,9 +124,9 @@ def fill(package: str) -> None:
     """The package `deepspeed` gets its names and modules."""
     root = sys.modules[package]
     root.__dict__.update(_ATTRIBUTES)
-    for name, module in MODULES.items():
-        full = f"{package}.{name}"
-        found = module or ModuleType(full)
+    modules = {f"{package}.{name}": module for module, names in MODULES.items() for name in names.split()}
+    for full in sorted(modules):  # a parent comes before what is in it
+        found = modules[full] or ModuleType(full)
         if not hasattr(found, "__getattr__"):
             found.__dict__["__getattr__"] = Missing(full)
         sys.modules[full] = found

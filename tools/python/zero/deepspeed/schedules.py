@@ -1,19 +1,12 @@
 """deepspeed.runtime.lr_schedules: each is a function of the number of steps, and sets the groups' `lr` (OneCycle the betas, too)."""
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 
 VALID_LR_SCHEDULES = ["LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"]
-
-
-def _torch_optimizer(optimizer: Any) -> Any:
-    for found in (optimizer, getattr(optimizer, "optimizer", None)):
-        if isinstance(found, torch.optim.Optimizer):
-            return found
-    raise TypeError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer: give a schedule one")
+_SIZES = {"lr_range_test_step_size", "cycle_first_step_size", "warmup_num_steps"}
 
 
 class _Schedule:
@@ -22,12 +15,17 @@ class _Schedule:
     options: ClassVar[dict[str, Any]]
 
     def __init__(self, optimizer: Any, *args: Any, last_batch_iteration: int = -1, **options: Any) -> None:
-        self.optimizer, self.last_batch_iteration = _torch_optimizer(optimizer), last_batch_iteration
+        self.optimizer: Any = optimizer if isinstance(optimizer, torch.optim.Optimizer) else getattr(optimizer, "optimizer", None)
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise TypeError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer: give a schedule one")
+        rates = (group["lr"] for group in self.optimizer.param_groups)
+        self.own = [lr.item() if isinstance(lr, torch.Tensor) else lr for lr in rates]  # _set fills a tensor
+        self.last_batch_iteration = last_batch_iteration
         self.told = dict(zip(self.options, args, strict=False)) | options
         wrong = [*(self.told.keys() - self.options.keys()), *(key for key in self.options if self(key) is ...)]
         if wrong:
             raise TypeError(f"zero: {type(self).__name__} takes {', '.join(self.options)}: look at {', '.join(wrong)}")
-        for key in self.options.keys() & {"lr_range_test_step_size", "cycle_first_step_size", "warmup_num_steps"}:
+        for key in self.options.keys() & _SIZES:
             if not (self(key) or 0) > 0:
                 raise ValueError(f"zero: {type(self).__name__}: {key} is {self(key)}: give a number of steps above 0")
         if last_batch_iteration == -1:
@@ -38,7 +36,7 @@ class _Schedule:
 
     def _each(self, key: str) -> list[float]:
         """A value for each group."""
-        value, groups = self(key), len(self.optimizer.param_groups)
+        value, groups = self(key), len(self.own)
         if isinstance(value, list | tuple) and len(value) != groups:
             raise ValueError(f"expected {groups} values for {key}, got {len(value)}")
         return list(value) if isinstance(value, list | tuple) else [value] * groups
@@ -95,9 +93,8 @@ class OneCycle(_Schedule):
         first, second = self._halves()
         at = (self.last_batch_iteration + 1) % (first + second)
         rising, falling = self("cycle_first_stair_count"), self("cycle_second_stair_count")
-        done, size, stairs = (
-            (at, first, rising) if at <= first else (first + second - at, second, rising if falling is None else falling)
-        )
+        falling = rising if falling is None else falling
+        done, size, stairs = (at, first, rising) if at <= first else (first + second - at, second, falling)
         return math.floor(done * stairs / size) / stairs if stairs else done / size
 
     def _factor(self, rate: float) -> float | None:
@@ -128,10 +125,6 @@ class WarmupLR(_Schedule):
 
     options: ClassVar[dict[str, Any]] = {"warmup_min_lr": 0.0, "warmup_max_lr": None, "warmup_num_steps": 1000, "warmup_type": "log"}
 
-    def __init__(self, optimizer: Any, *args: Any, **options: Any) -> None:
-        self.highest = [group["lr"] for group in _torch_optimizer(optimizer).param_groups]
-        super().__init__(optimizer, *args, **options)
-
     def _part(self) -> float:
         t, steps = self.last_batch_iteration, max(2, self("warmup_num_steps"))
         if t >= steps:
@@ -145,7 +138,7 @@ class WarmupLR(_Schedule):
         lowest = self._each("warmup_min_lr")
         if self.last_batch_iteration < 0:
             return lowest
-        highest = self.highest if self("warmup_max_lr") is None else self._each("warmup_max_lr")
+        highest = self.own if self("warmup_max_lr") is None else self._each("warmup_max_lr")
         return [low + (high - low) * self._part() for low, high in zip(lowest, highest, strict=True)]
 
 
@@ -162,19 +155,14 @@ class WarmupDecayLR(WarmupLR):
 class WarmupCosineLR(WarmupLR):
     """Parts of the groups' own rates: a warm-up to 1, then half a cosine to `cos_min_ratio`."""
 
-    options: ClassVar[dict[str, Any]] = {
-        "total_num_steps": ...,
-        "warmup_min_ratio": 0.0,
-        "warmup_num_steps": 1000,
-        "cos_min_ratio": 0.0001,
-        "warmup_type": "log",
-    }
+    options: ClassVar[dict[str, Any]] = {"total_num_steps": ..., "warmup_min_ratio": 0.0, "warmup_num_steps": 1000}
+    options |= {"cos_min_ratio": 0.0001, "warmup_type": "log"}
 
     def get_lr(self) -> list[float]:
         part = 0.0 if self.last_batch_iteration < 0 else self._part()
         if 0 <= self.last_batch_iteration < max(2, self("warmup_num_steps")):
             part = self("warmup_min_ratio") + part * (1 - self("warmup_min_ratio"))
-        return [lr * part for lr in self.highest]
+        return [lr * part for lr in self.own]
 
     def _after(self, t: int, warmup: int) -> float:
         done = min(1.0, (t - warmup + 1) / max(1, self("total_num_steps") - warmup))
@@ -182,14 +170,11 @@ class WarmupCosineLR(WarmupLR):
         return max(0.0, lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2)
 
 
-def from_config(config: dict[str, Any], optimizer: Any) -> Any:
+def from_config(config: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
     """The schedule of a configuration's `scheduler`: one of these, or one of torch.optim.lr_scheduler."""
     kind: str = config["type"]
-    make: Callable[..., Any] | None = (
-        globals().get(kind) if kind in VALID_LR_SCHEDULES else getattr(torch.optim.lr_scheduler, kind, None)
-    )
+    make = globals().get(kind) if kind in VALID_LR_SCHEDULES else getattr(torch.optim.lr_scheduler, kind, None)
     if make is None:
-        raise ValueError(
-            f"zero: scheduler.type is {kind!r}: give one of {', '.join(VALID_LR_SCHEDULES)}, or of torch.optim.lr_scheduler"
-        )
-    return make(_torch_optimizer(optimizer), **config.get("params", {}))
+        given = f"{', '.join(VALID_LR_SCHEDULES)}, or of torch.optim.lr_scheduler"
+        raise ValueError(f"zero: scheduler.type is {kind!r}: give one of {given}")
+    return make(optimizer, **config.get("params", {}))
