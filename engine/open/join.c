@@ -228,8 +228,8 @@ static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status co
 
 static const char *device_word(bool discrete) { return discrete ? "a GPU" : "the CPU"; }
 
-/* No rank uses address space in parts if the device of one has none. All ranks must have read a configuration, and the same: another stage on one rank, or none, would end in a
- * hang. `mine`: this rank's failure to read it. out[0]: ranks with these CPUs; out[1]: with this quota. */
+/* All ranks must have read a configuration, and the same: another stage on one rank, or none, would end in a hang. If the
+ * device of one has no address space in parts, no rank uses it. `mine`: this rank's failure to read it. out[0]: ranks with these CPUs; out[1]: with this quota. */
 static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota, struct zero_error *mine,
                                 struct share out[2], struct zero_error *error) {
     char *text = mine->code ? NULL : config_print(j->config);
