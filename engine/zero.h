@@ -412,7 +412,8 @@ zero_status zero_engine_free_order(zero_engine *engine);
  * and changes nothing.
  *
  * - The plan has room for the parameters, and for the whole gradients, of as many of the largest units, and for parameters that
- * several units share. Each parameter and gradient keeps its one address. (On a GPU whose driver has no virtual memory there is room for all of them.) - Units that
+ * several units share. Each parameter and gradient keeps its one address. (On a GPU whose driver has no virtual memory,
+ * or where its pages of 2 MiB would take no less, there is room for all of them.) - Units that
  * are not in use stay gathered while there is room: a larger bound saves gathers. With one more than the program needs, a gradient
  * is reduced while the next unit computes. - A gradient is reduced after its unit's last backward: when each forward before the
  * pass's first backward has had its own backward. If the unit has a later backward, or must make room earlier, its gradient is
@@ -433,8 +434,8 @@ int zero_unit_trains(const zero_unit *unit);
 
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen, in several spans, or read where it is given) in every
  * use, until zero_engine_destroy or zero_engine_park. Between a use's begin and end they are those of the slot; at other times the
- * memory holds something else, or nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several
- * micro-batches, a gradient may have a second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is
+ * memory holds something else, or nothing: within a bound, a GPU that reads it fails. `add` is 0. For views of an
+ * autograd, and for graphs of a GPU. Where a use has several micro-batches, a gradient may have a second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is
  * parked. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 

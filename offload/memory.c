@@ -52,7 +52,8 @@ static zero_status memory_open(const struct tier_ops *ops, const struct tier_opt
     if (options->space_bytes)
         memory->base.space = device->ops->reserve(device, options->space_bytes, options->space_used_bytes);
     if (options->space_bytes && !memory->base.space)
-        return refused(memory, options->space_bytes, " of address space", error);
+        return device->ops->fill ? refused(memory, options->space_used_bytes, " for units in use", error)
+                                 : refused(memory, options->space_bytes, " of address space", error);
     if (device) memory->base.allocated = device->allocated[kind] - before;
     *out_tier = &memory->base;
     return ZERO_OK;

@@ -127,7 +127,7 @@ struct policy {
     /* Free order: the most units that are in use at once. Gathered parameters, and whole gradients, then take no more memory than
      * `room` (room.c). 0: no bound. */
     uint32_t bound;
-    /* With `bound`, on a device without address space in parts: all regions have memory. Parameters then stay until the pass ends, and
+    /* With `bound`, where the device does not use address space in parts: all regions have memory. Parameters then stay until the pass ends, and
      * nothing waits for memory. */
     bool roomy;
     uint32_t depth, backward_depth; /* the most gathers ahead of a forward use, of a backward use */

@@ -261,8 +261,8 @@ static void fill_device(struct blueprint *b) {
     if (fills) b->terms.device_share = 1, b->terms.device_bytes = 0; /* blueprint_room has the bytes */
 }
 
-zero_status blueprint_make(struct blueprint *b, const struct terms *terms,
-                           const struct blueprint_options *options, struct zero_error *error) {
+static zero_status make(struct blueprint *b, const struct terms *terms,
+                        const struct blueprint_options *options, struct zero_error *error) {
     *b = (struct blueprint){
         .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
     b->o.state_count += terms->precision.average;
@@ -275,6 +275,18 @@ zero_status blueprint_make(struct blueprint *b, const struct terms *terms,
     if (!status) status = scopes_check(b, error);
     if (!status) status = matrices_share_out(b, error);
     return status ? status : make_plan(b, error);
+}
+
+/* Where pages would take no less than all units (plan.c), the policy is that of a device without pages. */
+zero_status blueprint_make(struct blueprint *b, const struct terms *terms,
+                           const struct blueprint_options *options, struct zero_error *error) {
+    struct terms roomy = *terms;
+    zero_status status = make(b, terms, options, error);
+    bool keeps_all = b->policy.bound && b->plan.row_bytes[MEMORY_GATHERED] && !b->plan.space_bytes;
+    if (status || !keeps_all || !terms->page_bytes) return status;
+    roomy.page_bytes = 0;
+    blueprint_free(b);
+    return make(b, &roomy, options, error);
 }
 
 void blueprint_free(struct blueprint *b) {

@@ -201,6 +201,7 @@ struct reading {
     uint64_t discrete;   /* its memory is a GPU's */
     uint64_t memory;     /* struct host_memory.group */
     uint64_t quota;      /* struct cpu_quota.group */
+    uint64_t page_bytes; /* struct device.page_bytes */
 };
 
 static zero_status tell(struct joining *j, const struct comm_call *call, struct zero_error *error) {
@@ -227,8 +228,8 @@ static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status co
 
 static const char *device_word(bool discrete) { return discrete ? "a GPU" : "the CPU"; }
 
-/* All ranks must have read a configuration, and the same: another stage on one rank, or none, would end in a
- * hang. `mine`: this rank's failure to read it. out[0]: ranks with these CPUs; out[1]: with this quota. */
+/* All ranks must have read a configuration, and the same: another stage on one rank, or none, would end in a hang. If the
+ * device of one has no address space in parts, no rank uses it. `mine`: this rank's failure to read it. out[0]: ranks with these CPUs; out[1]: with this quota. */
 static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota, struct zero_error *mine,
                                 struct share out[2], struct zero_error *error) {
     char *text = mine->code ? NULL : config_print(j->config);
@@ -243,7 +244,8 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota
     if (!text && !mine->code) error_set(mine, ZERO_E_MEMORY, "no memory to compare configurations");
     uint64_t hash = text ? hash_string(HASH_START + (uint64_t)j->host->discard_shadow, text) : 0;
     char *message = (char *)(all + j->ranks->size + 1);
-    all[0] = (struct reading){mine->code, hash, cpus, j->run->discrete, j->host->memory.group, quota};
+    all[0] = (struct reading){
+        mine->code, hash, cpus, j->run->discrete, j->host->memory.group, quota, j->run->device->page_bytes};
     struct comm_call call = comm_rows(all, sizeof *all, "the configuration's hash");
     zero_status status = tell(j, &call, error);
     for (uint32_t r = 0; r < j->ranks->size && !status; r++)
@@ -264,6 +266,7 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota
         out[0].ranks += all[r + 1].cpus == cpus;
         out[1].ranks += all[r + 1].quota == quota;
         j->host->memory_ranks += all[r + 1].memory == j->host->memory.group;
+        if (!all[r + 1].page_bytes) j->run->device->page_bytes = 0; /* all ranks must plan alike */
     }
     free(text);
     return status;

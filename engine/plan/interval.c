@@ -151,3 +151,20 @@ uint64_t intervals_lay_out(struct intervals *s, uint64_t *out_more) {
     *out_more = best > least ? best - least : 0;
     return best;
 }
+
+static int compare_waste(const void *a, const void *b) {
+    const struct apart *x = a, *y = b;
+    double p = (double)x->pages / (double)x->room, q = (double)y->pages / (double)y->room;
+    return (p < q) - (p > q);
+}
+
+uint64_t intervals_most_at_once(struct apart *apart, uint32_t count, uint64_t room) {
+    uint64_t pages = 0;
+    qsort(apart, count, sizeof *apart, compare_waste);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t part = apart[i].room < room ? apart[i].room : room;
+        pages += apart[i].pages * part / apart[i].room;
+        room -= part;
+    }
+    return pages;
+}

@@ -40,4 +40,11 @@ void interval_end(struct intervals *intervals, struct buffer_ref ref, uint32_t t
  * not agree on an offset. */
 uint64_t intervals_lay_out(struct intervals *intervals, uint64_t *out_more);
 
+/* What a buffer takes of the policy's room, and of the device's memory: in pages of the host. */
+struct apart {
+    uint64_t room, pages;
+};
+/* The most memory that buffers take which have room at once: those that waste most, and a part of the last one. Sorts them. */
+uint64_t intervals_most_at_once(struct apart *apart, uint32_t count, uint64_t room);
+
 #endif

@@ -38,43 +38,21 @@ const char *memory_row_name(enum memory_row row) {
     return names[row];
 }
 
-/* What a buffer takes of the policy's room, and of the device's memory: in pages of the host. */
-struct apart {
-    uint64_t room, pages;
-};
-
-static int compare_waste(const void *a, const void *b) {
-    const struct apart *x = a, *y = b;
-    double p = (double)x->pages / (double)x->room, q = (double)y->pages / (double)y->room;
-    return (p < q) - (p > q);
-}
-
-/* The most memory that buffers take which have room at once: those that waste most, and a part of the last one. */
-static uint64_t most_at_once(struct apart *apart, uint32_t count, uint64_t room) {
-    uint64_t pages = 0;
-    qsort(apart, count, sizeof *apart, compare_waste);
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t part = apart[i].room < room ? apart[i].room : room;
-        pages += apart[i].pages * part / apart[i].room;
-        room -= part;
-    }
-    return pages;
-}
-
-/* Gives each interval a place of its own. *out_bytes: in use at most. */
-static zero_status lay_out_apart(struct plan *plan, struct intervals *intervals, uint64_t *out_bytes,
-                                 struct zero_error *error) {
-    const uint64_t page = plan->terms->page_bytes, unit = page ? DEVICE_PART_BYTES : ALIGN_BYTES;
-    struct apart *apart = malloc((intervals->count + 1) * sizeof *apart);
+/* Gives each interval a place of its own, at multiples of `unit`. Returns the end of the last one. */
+static uint64_t lay_out_at(struct intervals *intervals, uint64_t unit) {
     uint64_t end = 0;
-    if (!apart) return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
     for (uint32_t i = 0; i < intervals->count; i++) {
         intervals->item[i].offset = end;
         end += round_up(intervals->item[i].bytes, unit);
     }
-    *out_bytes = page ? 0 : end;
-    plan->space_bytes = page ? end : 0;
-    for (int object = 0; object < ROOMS && page; object++) {
+    return end;
+}
+
+/* The most memory that is in use at once, in pages of the device. `apart` has room for all intervals. */
+static uint64_t paged_bytes(const struct plan *plan, const struct intervals *intervals, struct apart *apart) {
+    const uint64_t page = plan->terms->page_bytes;
+    uint64_t bytes = 0;
+    for (int object = 0; object < ROOMS; object++) {
         uint32_t count = 0;
         for (uint32_t i = 0; i < intervals->count; i++) {
             const struct interval *v = &intervals->item[i];
@@ -82,9 +60,23 @@ static zero_status lay_out_apart(struct plan *plan, struct intervals *intervals,
                 apart[count++] = (struct apart){round_up(v->bytes, DEVICE_PAGE_BYTES) / DEVICE_PAGE_BYTES,
                                                 round_up(v->bytes, page) / DEVICE_PAGE_BYTES};
         }
-        uint64_t pages = most_at_once(apart, count, plan->policy->room[object] / DEVICE_PAGE_BYTES);
-        *out_bytes += round_up(pages * DEVICE_PAGE_BYTES, page);
+        uint64_t pages = intervals_most_at_once(apart, count, plan->policy->room[object] / DEVICE_PAGE_BYTES);
+        bytes += round_up(pages * DEVICE_PAGE_BYTES, page);
     }
+    return bytes;
+}
+
+/* Gives each interval a place of its own. *out_bytes: in use at most. A device with large pages keeps room for all intervals where their
+ * pages would take no less. */
+static zero_status lay_out_apart(struct plan *plan, struct intervals *intervals, uint64_t *out_bytes,
+                                 struct zero_error *error) {
+    const uint64_t page = plan->terms->page_bytes;
+    struct apart *apart = malloc((intervals->count + 1) * sizeof *apart);
+    if (!apart) return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
+    uint64_t all = lay_out_at(intervals, ALIGN_BYTES), paged = page ? paged_bytes(plan, intervals, apart) : 0;
+    bool in_parts = page && (page == DEVICE_PAGE_BYTES || paged < all);
+    plan->space_bytes = in_parts ? lay_out_at(intervals, DEVICE_PART_BYTES) : 0;
+    *out_bytes = in_parts ? paged : all;
     free(apart);
     return ZERO_OK;
 }

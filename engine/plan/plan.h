@@ -7,7 +7,7 @@
  *
  * In free order within a bound (stages/room.c) any buffers may be live together, and no dry run knows which. So that each keeps its
  * address, they are parts of an address space, and only parts in use take memory, in the device's pages, at most what has the policy's room at
- * once. Where a device has no such address space, all buffers have memory.
+ * once. Where a device has no such address space, or its pages would take no less, all buffers have memory.
  *
  * Pure: it allocates only its own tables, and owns them. */
 #ifndef ZERO_ENGINE_PLAN_PLAN_H

@@ -92,6 +92,26 @@ static void pages(const char *virtual_memory, uint32_t bytes) {
     unsetenv("FAKE_CUDA_VIRTUAL");
 }
 
+/* Unmaps that fail, as those of a GPU that has failed: all memory goes back nevertheless. */
+static void unmapped_after_a_failure(void) {
+    struct device *device = NULL;
+    struct zero_error error;
+    uint64_t before, after, total;
+    error_clear(&error);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
+    CHECK_INT(device->ops->memory(device, &before, &total, &error), ZERO_OK);
+    void *space = device->ops->reserve(device, 4 * DEVICE_PART_BYTES, 3 * DEVICE_PART_BYTES);
+    if (CHECK(space)) {
+        CHECK_INT(device->ops->fill(device, space, 3 * DEVICE_PART_BYTES, &error), ZERO_OK);
+        setenv("FAKE_CUDA_UNMAP_FAILS", "1", 1);
+        device->ops->unreserve(device, space, 4 * DEVICE_PART_BYTES, 3 * DEVICE_PART_BYTES);
+        unsetenv("FAKE_CUDA_UNMAP_FAILS");
+    }
+    CHECK_INT(device->ops->memory(device, &after, &total, &error), ZERO_OK);
+    CHECK_INT(after, before);
+    device->ops->close(device);
+}
+
 /* A GPU that has failed gives nothing, and takes back what it gave. */
 static void released_after_a_failure(void) {
     struct device *device = NULL;
@@ -172,6 +192,7 @@ int main(void) {
     pinned("0", "0", true, MPOL_DEFAULT);
     pages("1", DEVICE_PART_BYTES);
     pages("0", 0);
+    unmapped_after_a_failure();
     released_after_a_failure();
     captured_beside();
     return check_end();

@@ -16,6 +16,7 @@
  * devices, default 0; -1: unknown), and these, which may change later: FAKE_CUDA_CAPTURES
  * (default 1; 0: captures are refused; 2: they begin, and each call in them fails), FAKE_CUDA_GRAPHS (the most graphs at
  * once that there is memory for), FAKE_CUDA_REGISTERS (default 1; 0: the host's memory cannot be registered),
+ * FAKE_CUDA_UNMAP_FAILS (if set, each unmap returns an error once it is done),
  * FAKE_CUDA_IDLE (the name of a kernel that does nothing). If FAKE_CUDA_COUNTS is set, the process writes the counts below into
  * that file when it ends.
  *

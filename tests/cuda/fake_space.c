@@ -142,5 +142,5 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     memory_unlock();
     memset(memory_at(address), NO_MEMORY, bytes);
     *page = (struct page){0};
-    return call_leave(CUDA_SUCCESS);
+    return call_leave(getenv("FAKE_CUDA_UNMAP_FAILS") ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
 }

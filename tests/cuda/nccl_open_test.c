@@ -125,6 +125,12 @@ static void run_processes(bool one_host) {
 int main(void) {
     run_processes(false);
     run_processes(true);
+    setenv("FAKE_NCCL_VERSION", "22300", 1);
+    run_threads(COMM_FIRST_GATHERS | COMM_FIRST_SUMS, false, 0);
+    CHECK(!getenv("NCCL_P2P_DIRECT_DISABLE"));
+    setenv("FAKE_NCCL_VERSION", "22203", 1);
+    run_threads(COMM_FIRST_GATHERS | COMM_FIRST_SUMS, false, 0);
+    CHECK_STRING(getenv("NCCL_P2P_DIRECT_DISABLE"), "1");
     setenv("FAKE_NCCL_VERSION", "22601", 1);
     run_threads(COMM_FIRST_GATHERS | COMM_FIRST_SUMS, false, 0);
     setenv("FAKE_NCCL_VERSION", "22602", 1);

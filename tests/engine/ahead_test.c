@@ -27,15 +27,18 @@ enum { UNITS = 5, STEPS = 3, RANKS_MAX_HERE = 2, HANGS_AFTER_S = 240 };
 
 /* A reduction between ranks takes several rounds of unit 1. */
 enum { PIECE_BYTES_HERE = 32 << 10 };
-static const uint64_t counts[UNITS] = {3000, 40000, 700, 5000, 4100};
+static const uint64_t small[UNITS] = {3000, 40000, 700, 5000, 4100},
+                      large[UNITS] = {3 << 18, 3 << 18, 1 << 20, 5 << 17, 100}; /* up to 4 MiB */
 
 struct run {
     uint32_t stage, ranks, port;
-    bool narrow;  /* bf16 */
-    bool away;    /* all rests in host memory */
-    bool cancels; /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
-    bool
-        bound; /* free order: one unit in use at once, so that the host waits for the device to be done with memory */
+    bool narrow;    /* bf16 */
+    bool away;      /* all rests in host memory */
+    bool cancels;   /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
+    uint32_t bound; /* free order: the host waits until the device is done with memory */
+    bool pages;     /* large units, of which the device maps those in use: at stage 3 */
+    const uint64_t *counts;
+    uint32_t steps;
     void (*open)(struct run *, uint32_t rank, zero_runtime *);
     void (*stop)(zero_engine *, bool still); /* NULL: nothing stands still */
     zero_local *local;
@@ -60,7 +63,7 @@ static void enqueue_backward(struct rank *r, uint32_t u, uint32_t step) {
     enum dtype dtype = r->run->narrow ? DTYPE_BF16 : DTYPE_F32;
     struct cast_scaled_argument a = {.target = r->slot[u].grad,
                                      .source = r->slot[u].param,
-                                     .count = counts[u],
+                                     .count = r->run->counts[u],
                                      .factor = 0.5f + (float)(u + step + r->rank) / 8,
                                      .target_dtype = dtype,
                                      .source_dtype = dtype};
@@ -68,7 +71,7 @@ static void enqueue_backward(struct rank *r, uint32_t u, uint32_t step) {
         kernel_cast_scaled.run(&a);
         return;
     }
-    uint64_t ticket, bytes = counts[u] * dtype_bytes(dtype);
+    uint64_t ticket, bytes = r->run->counts[u] * dtype_bytes(dtype);
     struct zero_error error;
     struct device_work work = {.kernel = &kernel_cast_scaled,
                                .stream = DEVICE_COMPUTE,
@@ -96,7 +99,7 @@ static void one_pass(struct rank *r, uint32_t first, uint32_t step) {
     }
     for (uint32_t u = UNITS; u-- > first;) {
         must(zero_backward_begin(r->unit[u]), "zero_backward_begin");
-        CHECK_INT(r->slot[u].add != 0, r->run->bound);
+        CHECK_INT(r->slot[u].add != 0, r->run->bound > 0);
         enqueue_backward(r, u, step);
         must(zero_backward_end(r->unit[u]), "zero_backward_end");
     }
@@ -109,7 +112,7 @@ static void declare(struct rank *r) {
         zero_param param = {.struct_size = sizeof param,
                             .name = names[u],
                             .dims = 1,
-                            .shape = {counts[u]},
+                            .shape = {r->run->counts[u]},
                             .slot = &r->slot[u]};
         must(zero_engine_add_unit(r->engine, names[u], &r->unit[u]), "zero_engine_add_unit");
         must(zero_unit_add_param(r->unit[u], &param), "zero_unit_add_param");
@@ -121,10 +124,13 @@ static void train(struct rank *r) {
     zero_step_info info = {.struct_size = sizeof info};
     char hash[33];
     declare(r);
-    if (run->bound) must(zero_engine_free_order_within(r->engine, 1), "zero_engine_free_order_within");
+    if (run->bound)
+        must(zero_engine_free_order_within(r->engine, run->bound), "zero_engine_free_order_within");
     must(zero_engine_commit(r->engine, NULL), "zero_engine_commit");
+    const struct plan *plan = &engine_blueprint(r->engine)->plan;
+    if (run->pages && run->open) CHECK(plan->row_bytes[MEMORY_GATHERED] < plan->space_bytes);
     must(zero_engine_fill(r->engine, toy_fill, NULL), "zero_engine_fill");
-    for (uint32_t step = 0; step < STEPS; step++) {
+    for (uint32_t step = 0; step < run->steps; step++) {
         must(zero_engine_flush(r->engine), "zero_engine_flush");
         if (run->stop) run->stop(r->engine, true);
         if (run->cancels) {
@@ -197,6 +203,13 @@ static void open_sim(struct run *run, uint32_t rank, zero_runtime *runtime) {
     runtime->device = device;
 }
 
+/* The device of rank 0 has no pages, so that of no rank uses them. */
+static void open_uneven(struct run *run, uint32_t rank, zero_runtime *runtime) {
+    open_sim(run, rank, runtime);
+    struct device *device = runtime->device;
+    if (!rank) device->page_bytes = 0;
+}
+
 static void stop_sim(zero_engine *engine, bool still) {
     struct running *run = engine_running(engine);
     fair_lock_take(&run->ranks->lock);
@@ -236,14 +249,16 @@ static void open_default(struct run *run, uint32_t rank, zero_runtime *runtime) 
 
 static void compare(struct run device) {
     struct run host = device;
-    for (host.stage = 0; host.stage <= 3; host.stage++)
-        for (int narrow = 0; narrow < 2; narrow++) {
+    host.counts = device.counts = device.pages ? large : small;
+    host.steps = device.steps = device.pages ? 1 : STEPS;
+    for (host.stage = device.pages ? 3 : 0; host.stage <= 3; host.stage++)
+        for (int narrow = 0; narrow < 2 - device.pages; narrow++) {
             host.narrow = narrow, host.open = NULL, host.stop = NULL;
             start(&host);
             device.stage = host.stage, device.narrow = narrow;
             start(&device);
             int same = CHECK_STRING(device.hash, host.hash);
-            for (int s = 0; s < STEPS; s++) same &= CHECK_DOUBLE(device.norm[s], host.norm[s], 0);
+            for (int s = 0; s < (int)device.steps; s++) same &= CHECK_DOUBLE(device.norm[s], host.norm[s], 0);
             if (!same) fprintf(stderr, "at stage %u, bf16 %d\n", host.stage, narrow);
         }
 }
@@ -284,20 +299,21 @@ int main(int argc, char **argv) {
     alarm(HANGS_AFTER_S); /* a call that waits for the device never returns */
     for (int away = 0; away < 2 && !strcmp(on, "sim"); away++) {
         compare((struct run){.ranks = 1, .away = away, .open = open_sim, .stop = stop_sim});
-        compare((struct run){.ranks = 1, .away = away, .open = open_sim, .bound = true});
+        compare((struct run){.ranks = 1, .away = away, .open = open_sim, .bound = 1});
     }
+    if (!strcmp(on, "sim")) compare((struct run){.ranks = 2, .open = open_uneven, .bound = 1});
     if (!strcmp(on, "cuda")) {
         compare((struct run){.ranks = 1, .open = open_cuda, .stop = stop_stream});
         compare((struct run){.ranks = 1, .open = open_default, .stop = stop_stream, .away = true});
-        compare((struct run){.ranks = 1, .open = open_cuda, .bound = true});
+        for (uint32_t bound = 1; bound <= 2; bound++)
+            compare((struct run){.ranks = 1, .open = open_cuda, .bound = bound, .pages = true});
         refused();
     }
     if (!strcmp(on, "nccl")) {
         setenv("FAKE_CUDA_DEVICES", "2", 1);
         other_gpu();
         compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream});
-        for (int away = 0; away < 2; away++)
-            compare((struct run){.ranks = 2, .away = away, .open = open_cuda, .bound = true});
+        compare((struct run){.ranks = 2, .open = open_cuda, .bound = 1, .pages = true, .away = true});
         compare(
             (struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true, .away = true});
     }

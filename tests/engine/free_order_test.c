@@ -263,13 +263,25 @@ static void above_the_bound(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
 }
 
-/* A GPU without address space in parts keeps all units: only its operations are those of the bound. */
+/* A GPU without address space in parts keeps all units: only its operations are those of the bound. So does one whose pages would take
+ * more than all units: 2 * 40 MiB for a bound of 8. */
+static const struct paged {
+    uint32_t page_bytes, bound, mib;
+    bool roomy;
+} paged[] = {{DEVICE_PAGE_BYTES, 2, 2 * 15, false},
+             {DEVICE_PAGE_BYTES, UNITS, 2 * 36, false},
+             {DEVICE_PART_BYTES, 2, 2 * 20, false},
+             {DEVICE_PART_BYTES, UNITS, 2 * 36, true},
+             {0, 2, 2 * 36, true}};
+
 static void room_of_a_device(zero_engine *engine, uint32_t rank, void *user) {
+    const struct paged *p = user;
     struct host h = {0};
-    bool parts = *(bool *)user;
-    if (!parts) engine_running(engine)->device->page_bytes = 0;
-    declare(&h, engine, 2);
-    CHECK_INT(h.plan.gathered_bytes, (parts ? 2 * 15 : 2 * 36) * MIB);
+    engine_running(engine)->device->page_bytes = p->page_bytes;
+    declare(&h, engine, p->bound);
+    CHECK_INT(h.plan.gathered_bytes, p->mib * MIB);
+    CHECK_INT(engine_blueprint(engine)->policy.roomy, p->roomy);
+    CHECK_INT(!engine_blueprint(engine)->plan.space_bytes, p->roomy);
     plan_equals_rows(&h);
 }
 
@@ -390,8 +402,8 @@ int main(void) {
     for (uint32_t bound = 0; bound <= UNITS + 1; bound += 1 + 2 * bound) ranks_run(2, config, room, &bound);
     for (int ranks = 1; ranks <= 2; ranks++) ranks_run((uint32_t)ranks, config, above_the_bound, NULL);
     for (int ranks = 1; ranks <= 2; ranks++) ranks_run((uint32_t)ranks, on_drive, room_from_a_drive, NULL);
-    for (int parts = 0; parts < 2; parts++)
-        ranks_run_discrete(2, config, room_of_a_device, &(bool){parts != 0});
+    for (size_t i = 0; i < sizeof paged / sizeof *paged; i++)
+        ranks_run_discrete(2, config, room_of_a_device, (void *)(uintptr_t)&paged[i]);
     backwards_inside_others();
     return check_end();
 }

@@ -78,10 +78,32 @@ static void check_layout(const struct intervals *s, uint64_t top) {
     }
 }
 
+/* The most memory of buffers that have room together is between that of any set of them and that of the best set and one more. */
+static void most_at_once(uint64_t seed) {
+    enum { BUFFERS = 7 };
+    struct apart buffer[BUFFERS];
+    uint64_t room = pick(&seed, 40), largest = 0, best = 0;
+    for (int i = 0; i < BUFFERS; i++) {
+        buffer[i].room = 1 + pick(&seed, 12);
+        buffer[i].pages = (buffer[i].room + 3) / 4 * 4;
+        if (buffer[i].pages > largest) largest = buffer[i].pages;
+    }
+    for (unsigned set = 0; set < 1u << BUFFERS; set++) {
+        uint64_t taken = 0, pages = 0;
+        for (int i = 0; i < BUFFERS; i++)
+            if (set & 1u << i) taken += buffer[i].room, pages += buffer[i].pages;
+        if (taken <= room && pages > best) best = pages;
+    }
+    uint64_t most = intervals_most_at_once(buffer, BUFFERS, room);
+    if (!(CHECK(most >= best) & CHECK(most - best < largest)))
+        fprintf(stderr, "%d instead of %d\n", (int)most, (int)best);
+}
+
 int main(void) {
     uint32_t grown = 0, runs = (uint32_t)seeds_count(4000);
     for (uint32_t k = 0; k < runs; k++) {
         uint64_t seed = 1 + k;
+        most_at_once(seed);
         struct program p = {.units = 1 + pick(&seed, UNITS_MAX), .depth = pick(&seed, 5)};
         bool equal = pick(&seed, 3) == 0;
         for (uint32_t u = 0; u < p.units; u++) p.bytes[u] = 64 * (1 + (equal ? 9 : pick(&seed, 20)));

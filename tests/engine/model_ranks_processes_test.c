@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/check.h"
 #include "tests/engine/tcp_ranks.h"
@@ -142,6 +143,38 @@ static void train_mpi(const struct expected *expected) {
     compare(&run, &expected->end);
 }
 
+/* A rank that is alone in its data group adds up the program's arrays where they are: in one call, without staging memory. */
+static void lends(const zero_runtime *runtime, void *user) {
+    enum { COUNT = 3 << 20 };
+    static float param[COUNT], grad[COUNT];
+    const zero_span span = {param, grad, COUNT};
+    zero_param lent = {
+        .struct_size = sizeof lent, .name = runtime->rank ? "b" : "a", .dims = 1, .shape = {COUNT}};
+    zero_memory_row row = {.struct_size = sizeof row};
+    zero_counters counters = {.struct_size = sizeof counters};
+    struct run run = {.runtime = *runtime};
+    zero_unit *unit;
+    place(&run, runtime->rank);
+    zero_engine *engine = zero_engine_init_with("{\"train_micro_batch_size_per_gpu\": 1}", &run.runtime);
+    if (!CHECK(engine)) return;
+    lent.spans = &span, lent.span_count = 1;
+    CHECK_INT(zero_engine_add_unit(engine, "unit", &unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(unit, &lent), ZERO_OK);
+    if (!CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++)
+        if (!strcmp(row.name, "reduction staging")) CHECK_INT(row.planned, 0);
+    CHECK_INT(zero_engine_fill(engine, NULL, NULL), ZERO_OK);
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit), ZERO_OK);
+    CHECK_INT(zero_forward_end(unit), ZERO_OK);
+    CHECK_INT(zero_backward_begin(unit), ZERO_OK);
+    CHECK_INT(zero_backward_end(unit), ZERO_OK);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_counters(engine, &counters), ZERO_OK);
+    CHECK_INT(counters.reduce_calls, 1);
+    zero_engine_destroy(engine);
+}
+
 int main(int argc, char **argv) {
     for (int stage = 0; stage < STAGES; stage++) {
         struct expected expected = {stage, train_threads(stage)};
@@ -150,5 +183,6 @@ int main(int argc, char **argv) {
         else
             tcp_processes(RANKS, 200, train_process, &expected);
     }
+    if (argc == 1) tcp_processes(MODELS, 200, lends, NULL);
     return check_end();
 }

@@ -14,6 +14,10 @@ enum { VERSION_MIN = NCCL_VERSION_CODE };
 /* Before 2.26.2 there was a race if a communicator that does not block was made after a call of another one (its release notes). */
 enum { SPLIT_MIN = NCCL_VERSION(2, 26, 2) };
 
+/* Before 2.23 a rank thread's kernel writes into the memory of its peers in the same process. A GPU has access to the pages of its own
+ * address space alone (engine/device/cuda/space.h). */
+enum { DIRECT_UNTIL = NCCL_VERSION(2, 23, 0) };
+
 static zero_status look_up(struct nccl_library *library, void *handle, struct zero_error *error) {
     const char *missing = NULL;
     void *function;
@@ -52,6 +56,7 @@ zero_status nccl_library_open(struct nccl_library *out_library, struct zero_erro
                            "comm nccl: %s says that its version is %d; from %d on communicators need not "
                            "block: install NCCL %d.%d or later",
                            library_name, library.version, (int)VERSION_MIN, NCCL_MAJOR, NCCL_MINOR);
+    if (!status && library.version < DIRECT_UNTIL) setenv("NCCL_P2P_DIRECT_DISABLE", "1", false);
     if (!status && library.version >= SPLIT_MIN)
         library.ncclCommSplit = (__typeof__(library.ncclCommSplit))dlsym(handle, "ncclCommSplit");
     dlclose(handle);

@@ -70,10 +70,11 @@ CUresult space_empty(struct space *space, const struct cuda_driver *driver, cons
                      uint64_t bytes) {
     CUdeviceptr first = (uintptr_t)part;
     CUresult result = CUDA_SUCCESS;
-    for (uint64_t at = 0; at < bytes && !result; at += DEVICE_PART_BYTES) {
+    for (uint64_t at = 0; at < bytes; at += DEVICE_PART_BYTES) {
         CUmemGenericAllocationHandle *piece = &space->piece[(first + at - space->first) / DEVICE_PART_BYTES];
         if (!*piece) continue;
-        result = driver->cuMemUnmap(first + at, DEVICE_PART_BYTES);
+        CUresult unmapped = driver->cuMemUnmap(first + at, DEVICE_PART_BYTES);
+        if (!result) result = unmapped;
         space->pool[space->free++] = *piece;
         *piece = 0;
     }

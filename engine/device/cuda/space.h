@@ -3,7 +3,8 @@
  *   page: empty --space_fill--> mapped to a piece of memory of the pool --space_empty--> empty
  *
  * The pool has all memory that is in use at most, in pieces of a page: it is made at the start, so no step asks for memory. An unmap
- * may come only once the work on the page is done; it need not wait for other work. One at a time per device. */
+ * may come only once the work on the page is done. Whether the driver then waits for other work, too, has not been measured. One at a time
+ * per device. space_empty empties all pages also after a failure, and returns the first one. */
 #ifndef ZERO_ENGINE_DEVICE_CUDA_SPACE_H
 #define ZERO_ENGINE_DEVICE_CUDA_SPACE_H
 

@@ -7,13 +7,14 @@
  * So order is kept along every chain of operations: the ticket of an item comes after the tickets for which its streams wait.
  *
  * Two rules keep ranks from waiting for each other forever. Each stream of the device is given the operations in the order of their
- * emission, which is the same on all ranks: one begins when the one before it is queued. A stream waits only for operations that
- * were emitted before the one that it is given. Where comm has one order of calls, as NCCL, the gathers and reductions of all streams
- * are posted in the order of emission, too (collective_turn).
+ * emission, which is the same on all ranks: one begins when the one before it is queued, or is a release that waits for the device
+ * alone. A stream waits only for operations that were emitted before the one that it is given. Where comm has one order of calls, as NCCL,
+ * the gathers and reductions of all streams are posted in the order of emission, too (collective_turn).
  *
  * Parameters come from the host's memory on the stream of copies into the device, behind the memory's last use there; reduced gradients
  * leave on the stream out of it. An operation that involves the host's processor or a drive waits until the operations that it needs are
- * done, and those that need it wait for it. So a gather runs ahead except where the host has still to update the parameters. */
+ * done, and those that need it wait for it. So a gather runs ahead except where the host has still to update the parameters, and where it
+ * takes memory that a part of the address space gives back: it then waits until the device is done with that part. */
 #include "engine/executor/stream/stream.h"
 
 /* The stream on which the first steps of an operation are queued. A release has no work: it passes the order on. That of a part of the

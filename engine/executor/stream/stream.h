@@ -16,7 +16,8 @@ bool perform_queued(const struct executor *e, const struct item *item, uint64_t 
 bool ahead_possible(const struct executor *e);
 /* The value of task.ahead, once the task's buffers are bound. */
 uint8_t ahead_streams(const struct executor *e, const struct task *task);
-/* True if all items before the task on its line are queued or done. */
+/* True if the item before the task on its line is queued or done, and so are all before it; or if it is a release that waits for nothing
+ * but the device. */
 bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task);
 /* True if the operations of `stream` that the task waits for are queued or done. */
 bool ahead_reached(const struct executor *e, const struct task *task, int stream);

@@ -330,7 +330,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     struct comm_call call = element_call(&e->o.shape, op, item->index, item->moved);
     if (await_room(e, item, group)) return ZERO_OK;
-    bool alone = scatters(op) && lent_region(e, op->read[0]) && !reads_given(&e->o.shape, op);
+    bool alone = sums_lent(&e->o.shape, op);
     e->traffic.reduce_calls += alone;
     if (alone) return lent_sum(e, op->region), item->posted = true, ZERO_OK;
     uint64_t step = scatters(op) ? message_step(e, item) : call.count;

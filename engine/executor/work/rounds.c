@@ -22,6 +22,11 @@ bool reads_given(const struct executor_shape *o, const struct operation *op) {
     return r->grad_given || (r->grad_lent && comm_group_size(o->group[op->axes][op->stream]) > 1);
 }
 
+bool sums_lent(const struct executor_shape *o, const struct operation *op) {
+    return scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent &&
+           !reads_given(o, op);
+}
+
 /* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory, and so does one that comes from
  * memory that the host gave. Else the message takes the gradient's place. */
 bool stages_message(const struct executor_shape *o, const struct operation *op) {
@@ -106,6 +111,7 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
                    ? piece_elements(o, precision_of(o, op->region).compute, comm_group_size(group))
                    : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->terms->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
+    if (sums_lent(o, op)) return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;
     bool hosts = reads_given(o, op) && !o->terms->discrete;
     uint64_t bytes = hosts ? min64(ROUND_BYTES, piece_most(o)) : piece_most(o);

@@ -28,6 +28,7 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
     uint64_t share = o->model->region[op->region].padded /
                      (scatters(op) ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD]),
              round = round_elements(o, op);
+    if (sums_lent(o, op)) return 0;
     struct comm_call call = whole_call(o, op, share < round ? share : round);
     uint64_t bytes = codes_reduce(o, op) ? reduce_code_bytes(o, op, call) : call_staging_bytes(group, call);
     return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);

@@ -44,6 +44,8 @@ enum { ROUND_BYTES = 4 << 20 };
 
 /* The reduction reads the gradient in memory that the program gave. */
 bool reads_given(const struct executor_shape *o, const struct operation *op);
+/* The gradient is the host's arrays, and this rank is alone: it adds them up where they are, all at once. */
+bool sums_lent(const struct executor_shape *o, const struct operation *op);
 /* True if a reduction needs staging memory for its message, or for the reduced shard. */
 bool stages_message(const struct executor_shape *o, const struct operation *op);
 bool stages_shard(const struct executor_shape *o, const struct operation *op);
