@@ -71,7 +71,7 @@ enum buffer_kind {
     BUFFER_DEVICE_STATE,
     BUFFER_DEVICE_MASTER,
     BUFFER_STAGING,        /* scratch of a reduction; the region is its index */
-    BUFFER_GATHER_STAGING, /* scratch of a quantised gather; the region is its index */
+    BUFFER_GATHER_STAGING, /* scratch of a gather of codes, or from a drive; the region is its index */
     BUFFER_PARAM_STAGED, /* the ring of chunks of parameters between a drive and a gather; the region is 0 */
     /* If the host updates for a device and the update reads the whole gradient: a copy of it in host memory. */
     BUFFER_GRAD_HOST,

@@ -276,8 +276,9 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
         return "only an all-gather and an ordered reduce-scatter take a stride";
     if (shape_reduces(call)) {
         bool coded = call->code;
-        if (coded && (call->kind != COMM_REDUCE_SCATTER || call->stride || !group_levels(group)))
-            return "codes are summed by reduce-scatters by levels, without a stride";
+        if (coded &&
+            (call->kind != COMM_REDUCE_SCATTER || call->stride || call->native || !group_levels(group)))
+            return "codes are summed by ordered reduce-scatters by levels, without a stride";
         if ((call->dtype == DTYPE_U8) != coded) return "u8 cannot be summed: reduce fp32, bf16 or fp16";
         if (call->target_dtype != DTYPE_F32 && call->target_dtype != call->dtype && !coded)
             return "target_dtype must be dtype or fp32";

@@ -5,6 +5,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/comm/shape.h"
+#include "kernels/quantize.h"
 
 static const char *const kind_names[COMM_KINDS] = {
     [COMM_ALL_GATHER] = "all-gather", [COMM_REDUCE_SCATTER] = "reduce-scatter",
@@ -35,20 +36,22 @@ void record_make(const struct comm_call *call, uint64_t sequence, uint64_t hash_
         .dtype = (uint8_t)call->dtype,
         .target_dtype = (uint8_t)(shape_reduces(call) ? call->target_dtype : call->dtype),
         .native = shape_reduces(call) && call->native,
+        .code = shape_reduces(call) ? call->code : CODE_NONE,
     };
     if (call->what) strncpy(record.what, call->what, sizeof record.what - 1);
     uint64_t hash = hash_add(hash_before, sequence);
     hash = hash_add(hash, record.count);
     hash = hash_add(hash, (uint64_t)record.tag << 32 | record.root);
-    hash = hash_add(hash, (uint64_t)record.kind << 24 | (uint64_t)record.dtype << 16 |
-                              (uint64_t)record.target_dtype << 8 | record.native);
+    hash =
+        hash_add(hash, (uint64_t)record.code << 32 | (uint64_t)record.kind << 24 |
+                           (uint64_t)record.dtype << 16 | (uint64_t)record.target_dtype << 8 | record.native);
     record.hash = hash_text(hash, record.what);
     *out_record = record;
 }
 
 bool record_readable(const struct comm_record *record) {
     return record->kind < COMM_KINDS && record->dtype < DTYPES && record->target_dtype < DTYPES &&
-           memchr(record->what, 0, sizeof record->what);
+           record->code < CODE_FORMATS && memchr(record->what, 0, sizeof record->what);
 }
 
 const char *record_text(const struct comm_record *record, uint32_t group_ordinal,
@@ -60,7 +63,9 @@ const char *record_text(const struct comm_record *record, uint32_t group_ordinal
     if (record->kind == COMM_BROADCAST) snprintf(root, sizeof root, ", from member %u", record->root);
     if (record->kind != COMM_BARRIER)
         snprintf(size, sizeof size, " (%llu x %s%s%s%s)", (unsigned long long)record->count,
-                 dtype_name((enum dtype)record->dtype), into, root, tag);
+                 record->code ? code_format_name((enum code_format)record->code)
+                              : dtype_name((enum dtype)record->dtype),
+                 into, root, tag);
     snprintf(text, RECORD_TEXT_BYTES, "%s%s%s%s%s, call %llu of group %u", record->native ? "native " : "",
              kind_name((enum comm_kind)record->kind), record->what[0] ? " of " : "", record->what, size,
              (unsigned long long)record->sequence, group_ordinal);

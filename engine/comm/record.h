@@ -21,7 +21,7 @@ struct comm_record {
     uint64_t hash;
     uint64_t count;
     uint32_t tag, root;
-    uint8_t kind, dtype, target_dtype, native;
+    uint8_t kind, dtype, target_dtype, native, code;
     char what[RECORD_WHAT_BYTES];
 };
 

@@ -392,6 +392,7 @@ static void refuses_what_is_no_record(void (*damage)(struct comm_record *record)
 static void endless_text(struct comm_record *record) { memset(record->what, 'x', sizeof record->what); }
 static void unknown_type(struct comm_record *record) { record->dtype = 200; }
 static void unknown_target(struct comm_record *record) { record->target_dtype = DTYPES; }
+static void unknown_code(struct comm_record *record) { record->code = 200; }
 static void unknown_kind(struct comm_record *record) { record->kind = COMM_KINDS; }
 
 /* ---- ranks that wait for each other in different calls ---- */
@@ -449,6 +450,7 @@ int main(void) {
     refuses_what_is_no_record(unknown_kind);
     refuses_what_is_no_record(unknown_target);
     refuses_what_is_no_record(unknown_type);
+    refuses_what_is_no_record(unknown_code);
     tells_around_the_deaf();
     stays_quiet();
     names_who_stays();

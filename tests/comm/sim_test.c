@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/comm/comm.h"
+#include "kernels/quantize.h"
 #include "tests/check.h"
 
 enum { PAIR = 2, MANY = 1000, COUNT = 8 };
@@ -20,12 +21,11 @@ struct ranks {
 
 static struct ranks r;
 
-static void start(uint32_t count, double completion, bool without_data) {
+static void start_world(uint32_t count, const struct sim_options *options) {
     uint32_t members[MANY];
     struct zero_error error;
     r.count = count;
-    r.world = sim_world_create(&(struct sim_options){
-        .ranks = count, .seed = 3, .completion = completion, .without_data = without_data});
+    r.world = sim_world_create(options);
     for (uint32_t i = 0; i < count; i++) members[i] = i;
     for (uint32_t i = 0; i < count; i++) {
         error_clear(&error);
@@ -34,6 +34,12 @@ static void start(uint32_t count, double completion, bool without_data) {
                   ZERO_OK);
         CHECK_INT(comm_group_open(r.comms[i], members, count, &r.groups[i]), ZERO_OK);
     }
+}
+
+static void start(uint32_t count, double completion, bool without_data) {
+    start_world(count,
+                &(struct sim_options){
+                    .ranks = count, .seed = 3, .completion = completion, .without_data = without_data});
 }
 
 static void end(void) {
@@ -169,6 +175,29 @@ static void finds_another_order(void) {
     }
 }
 
+/* Four ranks of two nodes. */
+static void tells_codes_apart(void) {
+    struct comm_call call = {.kind = COMM_REDUCE_SCATTER,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_F32,
+                             .count = COUNT,
+                             .code = CODE_INT8,
+                             .what = "h.8"};
+    for (int native = 0; native < 2; native++) {
+        start_world(4, &(struct sim_options){
+                           .ranks = 4, .seed = 3, .completion = 1, .without_data = true, .levels = true});
+        for (uint32_t i = 0; i < r.count; i++) comm_group_place(r.groups[i], 2, 1);
+        call.code = CODE_INT8, call.native = native;
+        CHECK_INT(comm_post(r.groups[0], &call, &r.works[0]), native ? ZERO_E_ARGUMENT : ZERO_OK);
+        call.code = CODE_INT4, call.native = false;
+        if (!native) {
+            CHECK_INT(comm_post(r.groups[1], &call, &r.works[1]), ZERO_E_DIVERGED);
+            CHECK_CONTAINS(comm_error(r.comms[1])->message, "(8 x int4 into fp32)");
+        }
+        end();
+    }
+}
+
 static void refuses_a_blocking_call(void) {
     start(PAIR, 1, true);
     CHECK_INT(comm_run(r.groups[0], &(struct comm_call){.kind = COMM_BARRIER}), ZERO_E_UNSUPPORTED);
@@ -181,6 +210,7 @@ int main(void) {
     finds_touched_buffers();
     many_ranks_without_data();
     finds_another_order();
+    tells_codes_apart();
     refuses_a_blocking_call();
     return check_end();
 }

@@ -11,7 +11,7 @@
 
 #include "tests/cuda/fake_internal.h"
 
-enum { DEVICES_MAX = 8, PINNED_BEHIND_PAGE = 512 };
+enum { DEVICES_MAX = 16, PINNED_BEHIND_PAGE = 512 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool initialised;

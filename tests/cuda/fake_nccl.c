@@ -20,7 +20,7 @@
  * The engine's communicators do not block. Each call on them may return ncclInProgress, for a drawn time; then nothing is on the stream until
  * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
  * A communicator is split into one of the same members, which is there once the split is no longer in progress; refused while a call is
- * under way on it. Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
+ * under way on it; with FAKE_NCCL_SPLITS the split fails. Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -546,6 +546,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
 
 /* The communicator's split ends. */
 static ncclResult_t bear(struct ncclComm *comm) {
+    if (getenv("FAKE_NCCL_SPLITS")) return fail(ncclSystemError, "no communicator can be split");
     uint64_t id = comm->id * 0x9e3779b97f4a7c15u + (uint64_t)++comm->splits; /* a new one */
     ncclResult_t joined = join(comm->child, comm->count, id, comm->rank, comm->context);
     comm->child = NULL;

@@ -60,6 +60,16 @@ static void abandon(struct rank *rank) {
     for (int g = 0; g < GROUPS; g++) comm_group_close(group[g]);
 }
 
+static void split_fails(struct rank *rank) {
+    uint32_t ranks[RANKS] = {0, 1};
+    struct comm_group *first, *second;
+    all_ranks(rank, &first);
+    pthread_barrier_wait(rank->barrier);
+    CHECK_INT(comm_group_open(rank->comm, ranks, RANKS, &second), ZERO_E_PEER);
+    CHECK_CONTAINS(comm_error(rank->comm)->message, "making a group of 2 ranks failed");
+    comm_group_close(first);
+}
+
 static void refused(struct rank *rank) {
     uint32_t ranks[RANKS] = {0, 1};
     struct comm_group *group;
@@ -108,6 +118,10 @@ int main(void) {
     run(abandon, 2);
     setenv("FAKE_NCCL_VERSION", "22005", 1); /* aborts in no NCCL group */
     run(abandon, 2);
+    setenv("FAKE_NCCL_VERSION", "22602", 1); /* splits the second group off the first */
+    run(abandon, 2);
+    setenv("FAKE_NCCL_SPLITS", "fail", 1);
+    run(split_fails, 2);
     run(refused, 1);
     return check_end();
 }

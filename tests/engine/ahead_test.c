@@ -32,11 +32,11 @@ static const uint64_t small[UNITS] = {3000, 40000, 700, 5000, 4100},
 
 struct run {
     uint32_t stage, ranks, port;
-    bool narrow;    /* bf16 */
-    bool away;      /* all rests in host memory */
-    bool cancels;   /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
-    uint32_t bound; /* free order: the host waits until the device is done with memory */
-    bool pages;     /* large units, of which the device maps those in use: at stage 3 */
+    bool narrow;      /* bf16 */
+    const char *away; /* where all rests, keys of zero_optimization after a comma; NULL: on the device */
+    bool cancels;     /* before each pass one that is cancelled; the pass after it leaves unit 0 out */
+    uint32_t bound;   /* free order: the host waits until the device is done with memory */
+    bool pages;       /* large units, of which the device maps those in use: at stage 3 */
     const uint64_t *counts;
     uint32_t steps;
     void (*open)(struct run *, uint32_t rank, zero_runtime *);
@@ -147,6 +147,8 @@ static void train(struct rank *r) {
 }
 
 #define AWAY ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"
+#define DRIVE "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+#define STORED ", \"offload_optimizer\": " DRIVE ", \"offload_param\": " DRIVE
 
 static void *run_rank(void *argument) {
     struct rank *r = argument;
@@ -157,7 +159,7 @@ static void *run_rank(void *argument) {
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"gradient_clipping\": 1.0, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": "
              "{\"stage\": %u, \"stage3_param_persistence_threshold\": 0%s}, \"bf16\": {\"enabled\": %s}}",
-             run->stage, run->away ? AWAY : "", run->narrow ? "true" : "false");
+             run->stage, run->away ? run->away : "", run->narrow ? "true" : "false");
     if (run->open && run->cancels) {
         runtime = tcp_runtime(r->rank, run->ranks, run->port);
         runtime.local_rank = r->rank;
@@ -247,19 +249,24 @@ static void open_default(struct run *run, uint32_t rank, zero_runtime *runtime) 
 
 /* ---- */
 
-static void compare(struct run device) {
+static void compare_at(uint32_t stage, struct run device) {
+    device.stage = stage;
     struct run host = device;
     host.counts = device.counts = device.pages ? large : small;
     host.steps = device.steps = device.pages ? 1 : STEPS;
-    for (host.stage = device.pages ? 3 : 0; host.stage <= 3; host.stage++)
+    host.open = NULL, host.stop = NULL;
+    start(&host);
+    start(&device);
+    int same = CHECK_STRING(device.hash, host.hash);
+    for (int s = 0; s < (int)device.steps; s++) same &= CHECK_DOUBLE(device.norm[s], host.norm[s], 0);
+    if (!same) fprintf(stderr, "at stage %u, bf16 %d\n", stage, device.narrow);
+}
+
+static void compare(struct run device) {
+    for (uint32_t stage = device.pages ? 3 : 0; stage <= 3; stage++)
         for (int narrow = 0; narrow < 2 - device.pages; narrow++) {
-            host.narrow = narrow, host.open = NULL, host.stop = NULL;
-            start(&host);
-            device.stage = host.stage, device.narrow = narrow;
-            start(&device);
-            int same = CHECK_STRING(device.hash, host.hash);
-            for (int s = 0; s < (int)device.steps; s++) same &= CHECK_DOUBLE(device.norm[s], host.norm[s], 0);
-            if (!same) fprintf(stderr, "at stage %u, bf16 %d\n", host.stage, narrow);
+            device.narrow = narrow;
+            compare_at(stage, device);
         }
 }
 
@@ -298,13 +305,13 @@ int main(int argc, char **argv) {
     const char *on = argc > 1 ? argv[1] : "";
     alarm(HANGS_AFTER_S); /* a call that waits for the device never returns */
     for (int away = 0; away < 2 && !strcmp(on, "sim"); away++) {
-        compare((struct run){.ranks = 1, .away = away, .open = open_sim, .stop = stop_sim});
-        compare((struct run){.ranks = 1, .away = away, .open = open_sim, .bound = 1});
+        compare((struct run){.ranks = 1, .away = away ? AWAY : NULL, .open = open_sim, .stop = stop_sim});
+        compare((struct run){.ranks = 1, .away = away ? AWAY : NULL, .open = open_sim, .bound = 1});
     }
     if (!strcmp(on, "sim")) compare((struct run){.ranks = 2, .open = open_uneven, .bound = 1});
     if (!strcmp(on, "cuda")) {
         compare((struct run){.ranks = 1, .open = open_cuda, .stop = stop_stream});
-        compare((struct run){.ranks = 1, .open = open_default, .stop = stop_stream, .away = true});
+        compare((struct run){.ranks = 1, .open = open_default, .stop = stop_stream, .away = AWAY});
         for (uint32_t bound = 1; bound <= 2; bound++)
             compare((struct run){.ranks = 1, .open = open_cuda, .bound = bound, .pages = true});
         refused();
@@ -313,9 +320,10 @@ int main(int argc, char **argv) {
         setenv("FAKE_CUDA_DEVICES", "2", 1);
         other_gpu();
         compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream});
-        compare((struct run){.ranks = 2, .open = open_cuda, .bound = 1, .pages = true, .away = true});
+        compare((struct run){.ranks = 2, .open = open_cuda, .bound = 1, .pages = true, .away = AWAY});
+        compare_at(3, (struct run){.ranks = 2, .away = STORED, .open = open_cuda, .narrow = true});
         compare(
-            (struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true, .away = true});
+            (struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream, .cancels = true, .away = AWAY});
     }
     return check_end();
 }

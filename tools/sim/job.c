@@ -43,7 +43,7 @@ zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, 
     return ZERO_OK;
 }
 
-/* True if the transport's reductions need scratch; that of a discrete device comes on top. */
+/* True if the transport's calls need scratch, as its reductions show; that of a discrete device comes on top. */
 static bool stages_reductions(const struct blueprint *b) {
     struct executor_shape shape = blueprint_executor_options(b).shape;
     struct terms terms = b->terms;

@@ -62,7 +62,7 @@ struct sim_setup {
     const struct optimizer *other;     /* of the parameters that say so; NULL: `optimizer` */
     struct optimizer_params other_params[2];
     double clip;   /* 0: none */
-    bool staging;  /* reductions need scratch, as with MPI */
+    bool staging;  /* calls need scratch: reductions, as with MPI; with levels, gathers with a stride, too */
     bool levels;   /* and send by levels, as with NCCL */
     bool evaluate; /* an evaluation pass after every micro-step and every step */
     /* left out of every step's first micro-step (vertical: of all), only without segments; -1: none */

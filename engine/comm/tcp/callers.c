@@ -201,17 +201,23 @@ zero_status callers_interrupted(struct meeting *m, const char *awaited, uint32_t
                      m->r->size, callers_where(m, at, where));
 }
 
+/* Without sockets accept fails also if there is no connection. */
+static bool somebody_waits(const struct meeting *m) {
+    return poll(&(struct pollfd){.fd = m->listener, .events = POLLIN}, 1, 0) == 1;
+}
+
 /* Accepts connections up to CALLERS_MAX; the other connections wait. If the process has no more sockets, connections wait until
  * present callers have proved themselves or are dismissed. So strangers alone cannot end the job. */
 static zero_status admit(struct meeting *m) {
     while (m->caller_count < CALLERS_MAX) {
         int fd = socket_accept(m->listener);
-        m->no_sockets = fd < 0 && (errno == EMFILE || errno == ENFILE);
-        if (m->no_sockets && m->caller_count == 0)
+        int why = errno;
+        m->no_sockets = fd < 0 && (why == EMFILE || why == ENFILE);
+        if (m->no_sockets && m->caller_count == 0 && somebody_waits(m))
             return error_set(
                 m->error, ZERO_E_IO,
                 "rendezvous: rank %u: no more sockets: %s: %u ranks need %u each: raise ulimit -n",
-                m->r->rank, strerror(errno), m->r->size, RENDEZVOUS_LANES * m->r->size);
+                m->r->rank, strerror(why), m->r->size, RENDEZVOUS_LANES * m->r->size);
         if (fd < 0) return ZERO_OK;
         m->callers[m->caller_count++] = (struct caller){.answer = {.socket = fd, .since_ns = clock_now_ns()}};
     }

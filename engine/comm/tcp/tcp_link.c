@@ -223,10 +223,10 @@ static void adopt(struct tcp_link *link) {
 static void look_for_new(struct tcp_link *link) {
     struct zero_error error;
     if (!link->meeting) return;
-    if (rendezvous_serve(link->meeting, &error) && !link->told_waiting) {
-        link->told_waiting = true;
+    bool waits = rendezvous_serve(link->meeting, &error);
+    if (waits && !link->told_waiting)
         log_line(&link->comm->log, ZERO_LOG_WARN, "%s; until then a connection waits", error.message);
-    }
+    link->told_waiting = waits;
     uint32_t made = rendezvous_made(link->meeting);
     if (made == link->made) return;
     link->made = made;

@@ -84,8 +84,10 @@ static zero_status reach(struct tcp_comm *tcp, uint32_t rank) {
     return comm_raise(
         comm, full ? ZERO_E_IO : ZERO_E_PEER, (int32_t)(full ? comm->rank : rank), !full,
         "comm tcp: rank %u cannot connect to rank %u: %s: %s", comm->rank, rank, strerror(why),
-        full ? "two connections to each of many ranks need more open files: raise ulimit -n"
-             : "see whether a firewall between them closes ports: ranks listen at any free port");
+        full
+            ? "two connections to each of many ranks need more open files: raise ulimit -n"
+            : "see whether a firewall between them closes ports: ranks listen at any free port; or that rank "
+              "has no more open files: see its log");
 }
 
 zero_status tcp_reach_peers(const struct comm_work *work) {

@@ -53,13 +53,21 @@ static zero_status test_nothing(struct executor *e, struct item *item, bool *out
     return ZERO_OK;
 }
 
+/* The gather's staging belongs to the calls: those of a group in order use it one after the other. */
+static bool stages_in_order(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return stages_gather(op) && !codes_gather(&e->o.shape, op) &&
+           comm_group_in_order(e->o.shape.group[op->axes][op->stream]);
+}
+
 /* Items of a run that share scratch memory, or add to one norm, come one after the other; so do updates that take norms of tensors.
  * So do reductions of a discrete device where the later one has rounds: until its last round, sums of its blocks lie in memory that
  * all reductions use. If the host runs ahead, the device's stream orders them. */
 static bool one_by_one(const struct executor *e, const struct item *before, const struct item *item) {
     bool reduces = item->task->op.kind == OP_REDUCE;
     if (item->task->op.kind == OP_UPDATE) return true;
-    if (before->task == item->task) return reduces || item->task->op.writes > 1;
+    if (before->task == item->task)
+        return reduces || (item->task->op.writes > 1 && !stages_in_order(e, item));
     return reduces && before->task->op.kind == OP_REDUCE && e->o.shape.terms->discrete &&
            !item->task->ahead && !reduce_posts_once(e, item);
 }

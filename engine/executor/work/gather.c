@@ -1,5 +1,5 @@
 /* The steps of a gather: copy the share to the device, encode it, post the call, decode what arrived. An item of a run
- * does so with a part of each share, and a coded one in rounds of smaller parts. */
+ * does so with a part of each share, and one with staging in rounds of smaller parts. */
 #include "engine/executor/work/work.h"
 
 static struct comm_call call_of(const struct executor *e, const struct item *item) {

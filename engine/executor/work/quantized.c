@@ -1,6 +1,6 @@
 /* Coded collectives: shards at rest are gathered, and gradients are scattered, as blockwise codes
  * (kernels/quantize.h). A staging buffer holds the codes that this rank sends, followed by the codes that it
- * receives.
+ * receives, or, where sums go by levels, by the staging of the reduce-scatter.
  *
  * Coding is inexact, so it works only on request. All ranks, stages and transports get the same bits, because each
  * sum adds the same codes in one order. */
@@ -40,12 +40,13 @@ static enum code_format gather_code(const struct executor_shape *o, const struct
     return region_code(&o->model->region[op->region]);
 }
 
-/* Sums of codes go by levels where the node's sum in fp32 has fewer bytes than the codes of its members. The bits are the same. */
+/* Sums of codes go by levels where the node's sum in fp32 has at most half of the bytes of the codes of its members: levels take one more
+ * step inside the node. The bits are the same. */
 static bool codes_by_levels(const struct executor_shape *o, const struct operation *op) {
     const struct comm_group *group = o->group[op->axes][op->stream];
     uint64_t codes = quantize_bytes(NORM_BLOCK_ELEMENTS, o->terms->gradient_code);
     return comm_group_levels(group) &&
-           comm_group_node_members(group) * codes >= NORM_BLOCK_ELEMENTS * sizeof(float);
+           comm_group_node_members(group) * codes >= 2 * NORM_BLOCK_ELEMENTS * sizeof(float);
 }
 
 /* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares, or, by levels, a reduce-scatter

@@ -98,8 +98,8 @@ static uint32_t shares_of_piece(const struct comm_group *group) {
     return of_node > 1 ? (uint32_t)(members / min64(members / of_node, NODES_MOST)) : members;
 }
 
-uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
-    return piece_of(piece_most(o), dtype, shares);
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, const struct comm_group *group) {
+    return piece_of(piece_most(o), dtype, shares_of_piece(group));
 }
 
 /* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
@@ -107,9 +107,7 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
     const struct comm_group *group = o->group[op->axes][op->stream];
     if (op->kind == OP_GATHER)
-        return stages_gather(op)
-                   ? piece_elements(o, precision_of(o, op->region).compute, comm_group_size(group))
-                   : UINT64_MAX;
+        return stages_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, group) : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->terms->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
     if (sums_lent(o, op)) return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;

@@ -81,7 +81,7 @@ uint64_t executor_gather_staging(const struct executor_shape *o, uint32_t region
     const struct comm_group *group = o->group[steps[0].axes][STREAM_GATHER];
     uint64_t members = comm_group_size(group), share = o->model->region[region].padded / members;
     struct comm_call part = {.kind = COMM_ALL_GATHER, .dtype = precision_of(o, region).compute};
-    part.count = min64(share, piece_elements(o, part.dtype, (uint32_t)members));
+    part.count = min64(share, piece_elements(o, part.dtype, group));
     part.stride = part.count + 1; /* any: it is not the whole share */
     enum code_format format = region_code(&o->model->region[region]);
     if (format) return (members + 1) * quantize_bytes(part.count, format);

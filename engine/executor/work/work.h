@@ -50,8 +50,8 @@ bool sums_lent(const struct executor_shape *o, const struct operation *op);
 bool stages_message(const struct executor_shape *o, const struct operation *op);
 bool stages_shard(const struct executor_shape *o, const struct operation *op);
 
-/* Elements of each share in a piece of all shares: whole blocks of the norm, one at least. */
-uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares);
+/* Elements of each share in a piece of the shares of a gather: whole blocks of the norm, one at least. */
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, const struct comm_group *group);
 /* The most elements of each share in a round. */
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op);
 struct part item_part(const struct executor_shape *o, const struct operation *op, uint32_t index);
