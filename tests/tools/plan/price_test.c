@@ -5,6 +5,7 @@
 #include <json-c/json.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/check.h"
 #include "tools/plan/print/print.h"
@@ -567,6 +568,29 @@ static void the_plainest_of_equals_is_taken(void) {
     CHECK_INT(shown, t.rows / 2);
 }
 
+/* State that the host would update at once takes the room of blocks' parts; with room for both nothing is said. */
+static void the_advice_names_the_ratio(void) {
+    static const char bf16[] = "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}";
+    static const struct space one = {.fixed = {.stage = 2, .optimizer = ZERO_CPU, .recompute = 1},
+                                     .micros = 1};
+    const double rows = 2 * 128,
+                 parts = 2 * rows * 2 * 256 + 3 * rows * (2 * (256 + 768 + 256 + 1024) + 4 * 8);
+    char text[200];
+    struct scenario s = ideal(text);
+    s.space = &one;
+    s.machine.device.is_host = false, s.machine.device.flops[DTYPE_BF16] = 1e12;
+    snprintf(text, sizeof text, "%s}", bf16);
+    double bytes = (double)table(&s).row[0].tier_bytes[ZERO_DEVICE] + parts;
+    s.outputs = GPT_OUTPUTS_FITTING;
+    for (int both = 0; both < 2; both++) {
+        snprintf(text, sizeof text, "%s, \"memory\": {\"device\": %.0f}}", bf16, bytes + 1e9 * both);
+        struct table t = table(&s);
+        CHECK_INT(t.rows, 1);
+        CHECK_INT(t.row[0].kept[GPT_MLP], both ? 3 : 0);
+        CHECK_INT(strstr(t.advice, "With offload_optimizer.ratio 1.0 blocks keep more") != NULL, !both);
+    }
+}
+
 static void the_first_that_fits_is_taken(void) {
     struct scenario s = ideal(fp32);
     struct price least = price(&s, 3, ZERO_CPU);
@@ -749,6 +773,7 @@ int main(void) {
     what_does_not_fit_says_by_how_much();
     refusals_say_why();
     the_plainest_of_equals_is_taken();
+    the_advice_names_the_ratio();
     the_first_that_fits_is_taken();
     gathering_later_is_advised_where_it_fits();
     json_is_json();
