@@ -524,10 +524,11 @@ zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t by
  * backward else computes again: at most `parts` parts of part_bytes bytes each. Commit grants as many parts as the plan leaves room
  * for, first those that were declared first: within memory.device, and on a GPU within what is free there. Of the free memory,
  * memory.device_margin stays free, or a twentieth of the GPU's memory if that is more; ranks that are threads on one GPU divide the
- * rest. State that fills the device takes its room first. All ranks get the number of the rank with the least room. Where nothing
- * bounds the device's memory, all parts are granted. *out_granted lives until commit, which sets it; before, it is 0. Allocate the
- * granted parts after commit: from then on they count as a reservation. zero_engine_plan grants within memory.device alone.
- * ZERO_E_ARGUMENT: parts of 0 bytes, or more than 4 spare memories. Before commit, the same on all ranks. Local. */
+ * rest. State that fills the device takes its room before spare memory of several parts. All ranks get the number of the rank with
+ * the least room. Where nothing bounds the device's memory, all parts are granted. *out_granted lives until commit, which sets it;
+ * before, it is 0. Allocate the granted parts after commit: from then on they count as a reservation. zero_engine_plan grants within
+ * memory.device alone.
+ * ZERO_E_ARGUMENT: parts of 0 bytes, or more than 8 spare memories. Before commit, the same on all ranks. Local. */
 zero_status zero_engine_reserve_spare(zero_engine *engine, uint64_t part_bytes, uint64_t parts,
                                       const char *name, uint64_t *out_granted);
 

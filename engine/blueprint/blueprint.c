@@ -374,8 +374,10 @@ struct blueprint_room blueprint_room(const struct blueprint *b, uint32_t round) 
     const uint64_t arrays =
         OPTIMIZER_STATES_MAX + b->terms.precision.average + 2; /* states, masters, gradients */
     struct blueprint_room out = {.chunk_elements = fitting_chunk(b), .device_bytes = b->terms.device_bytes};
-    if (round + 1 < blueprint_rooms(b->o.config, b->terms.discrete)) { /* spare memory has the rest */
-        out.device_bytes = left_bytes(b, TIER_DEVICE, arrays);
+    if (round + 1 < blueprint_rooms(b->o.config, b->terms.discrete)) { /* other spare memory has the rest */
+        uint64_t left = left_bytes(b, TIER_DEVICE, arrays),
+                 single = b->o.config->tiered ? 0 : reservations_single_bytes(b->o.reservations);
+        out.device_bytes = left > single ? left - single : 0;
         return out;
     }
     uint64_t room = free_bytes(b);

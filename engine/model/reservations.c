@@ -47,6 +47,16 @@ void reservations_fit(const struct reservations *reservations, uint64_t room, ui
     }
 }
 
+uint64_t reservations_single_bytes(const struct reservations *reservations) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < reservations->count; i++) {
+        const struct reservation *r = &reservations->item[i];
+        uint64_t single = r->granted && r->parts == 1 ? r->part_bytes - r->bytes : 0;
+        if (__builtin_add_overflow(bytes, single, &bytes)) return UINT64_MAX;
+    }
+    return bytes;
+}
+
 uint64_t reservations_grant(struct reservations *reservations, const uint64_t parts[SPARES_MAX]) {
     uint64_t bytes = 0;
     for (uint32_t i = 0, spare = 0; i < reservations->count; i++) {

@@ -7,7 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/zero.h"
 
-enum { RESERVATIONS_MAX = 32, SPARES_MAX = 4 };
+enum { RESERVATIONS_MAX = 32, SPARES_MAX = 8 };
 
 struct reservations {
     struct reservation {
@@ -38,6 +38,9 @@ void reservations_fit(const struct reservations *reservations, uint64_t room, ui
 
 /* Grants so many parts, and tells the host program. Returns their bytes. */
 uint64_t reservations_grant(struct reservations *reservations, const uint64_t parts[SPARES_MAX]);
+
+/* Of spare memories of one part, what is not granted. */
+uint64_t reservations_single_bytes(const struct reservations *reservations);
 
 /* Bytes that the reservations move from and to the drive in a step. */
 uint64_t reservations_read_bytes(const struct reservations *reservations);

@@ -282,7 +282,8 @@ static void fitting_outputs(struct gpt_config config, const char *capability) {
     CHECK_INT(gpt_train(again.gpt, again.tokens, again.targets, &loss), ZERO_OK);
     unsigned long long kernels = counts_of_training(config).kernels, less = 0;
     config.outputs = GPT_OUTPUTS_FITTING;
-    uint32_t kinds = gpt_cuda_spares(&config, 1, ZERO_BF16, spare), blocks[GPT_OUTPUT_KINDS] = {0};
+    uint32_t kinds = gpt_cuda_spares(&config, 1, ZERO_BF16, config.layers, spare),
+             blocks[GPT_OUTPUT_KINDS] = {0};
     uint64_t room = 0;
     for (uint32_t i = 0; i < kinds; i++)
         for (uint32_t place = 0; place < spare[i].parts; place++) {
@@ -297,20 +298,21 @@ static void fitting_outputs(struct gpt_config config, const char *capability) {
     unsetenv("FAKE_CUDA_CAPABILITY");
 }
 
-/* Recordings of a forward and of its repetition are not the same: with other tokens, what is kept is theirs. */
+/* Recordings of a forward and of its repetition are not the same: what is kept is of the tokens of this step, which take
+ * turns. */
 static void kept_of_these_tokens(struct gpt_config config, struct fixture *whole) {
     struct fixture f;
     double loss, expected;
     fixture_open_on(&device, ZERO_BF16, &f, config, 1, 1, 1);
-    for (int step = 0; step < 3; step++) {
-        fake_engine_next_step(f.engine);
-        CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+    for (int step = 0; step < 5; step++) {
+        const int32_t *tokens = step % 2 ? f.targets : f.tokens, *targets = step % 2 ? f.tokens : f.targets;
+        fake_engine_next_step(f.engine), fake_engine_next_step(whole->engine);
+        CHECK_INT(gpt_train(f.gpt, tokens, targets, &loss), ZERO_OK);
+        CHECK_INT(gpt_train(whole->gpt, tokens, targets, &expected), ZERO_OK);
+        CHECK_DOUBLE(loss, expected, 0);
+        same_gradients(&f, whole, NONE);
+        CHECK_INT(gpt_evaluate(f.gpt, targets, tokens, 0, &loss), ZERO_OK);
     }
-    fake_engine_next_step(f.engine), fake_engine_next_step(whole->engine);
-    CHECK_INT(gpt_train(f.gpt, f.targets, f.tokens, &loss), ZERO_OK);
-    CHECK_INT(gpt_train(whole->gpt, f.targets, f.tokens, &expected), ZERO_OK);
-    CHECK_DOUBLE(loss, expected, 0);
-    same_gradients(&f, whole, NONE);
     fixture_close(&f);
 }
 
@@ -328,7 +330,7 @@ static void fitting_in_segments(struct gpt_config config, uint32_t segment, cons
     CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &loss), ZERO_OK);
     config.outputs = GPT_OUTPUTS_FITTING, config.recompute = segment;
     struct fake_cuda_counts before = counts_of_training(config);
-    uint32_t kinds = gpt_cuda_spares(&config, 1, ZERO_BF16, spare), first = kinds - 2;
+    uint32_t kinds = gpt_cuda_spares(&config, 1, ZERO_BF16, config.layers, spare), first = kinds - 2;
     CHECK_INT(kinds, segment == 1 ? 3 : 4);
     for (uint32_t i = 0; i < kinds; i++)
         for (uint32_t part = 0; part < spare[i].parts; part++) {
@@ -343,6 +345,8 @@ static void fitting_in_segments(struct gpt_config config, uint32_t segment, cons
             room_for(config, room, blocks);
             if (counts_read(&ignored)) CHECK_INT(counts_of_training(config).products, before.products);
             if (i > first || !part) same_training(config, 1, &whole, loss, segment == 1 ? ODD : NONE);
+            if (i == first && part + 1 == again)
+                kept_of_these_tokens(config, &whole); /* ends with `whole` as before */
         }
     CHECK_INT(blocks[GPT_ATTENTION], again);
     CHECK_INT(blocks[GPT_MLP], again);
@@ -350,6 +354,25 @@ static void fitting_in_segments(struct gpt_config config, uint32_t segment, cons
     if (counts_read(&ignored)) CHECK(counts_of_training(config).kernels < before.kernels);
     kept_of_these_tokens(config, &whole);
     fixture_close(&whole);
+    device.spare_bytes = 0;
+}
+
+/* Segments whose blocks are all below the lowest that trains do not run again: they keep no parts. */
+static void frozen_keep_no_parts(struct gpt_config config, uint32_t segment, uint32_t frozen_blocks,
+                                 uint32_t parts) {
+    struct gpt *gpt = NULL;
+    zero_engine *engine = fake_engine_create(ZERO_BF16, 1, 1);
+    device.spare_bytes = UINT64_MAX;
+    fake_engine_on(engine, &device);
+    fake_engine_freeze_units(engine, 1 + frozen_blocks);
+    config.outputs = GPT_OUTPUTS_FITTING, config.recompute = segment, config.layers = 5;
+    CHECK_INT(gpt_create(engine, &config, 1, &gpt), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(gpt_keep_outputs(gpt), ZERO_OK);
+    CHECK_INT(gpt_kept(gpt, GPT_ATTENTION), parts);
+    CHECK_INT(gpt_kept(gpt, GPT_MLP), parts);
+    gpt_destroy(gpt);
+    zero_engine_destroy(engine);
     device.spare_bytes = 0;
 }
 
@@ -572,6 +595,14 @@ int main(void) {
     segments.layers = 3, segments.context = 5;
     for (uint32_t segment = 1; segment <= 2; segment++)
         fitting_in_segments(segments, segment, (uint32_t[]){2, 2});
+    struct gpt_config layer_norm = gpt2, qwen3 = segments;
+    layer_norm.layers = 3, layer_norm.context = 5, qwen3.architecture = GPT_QWEN3;
+    fitting_in_segments(layer_norm, 1, (uint32_t[]){2, 1});
+    fitting_in_segments(qwen3, 1, (uint32_t[]){2, 2});
+    frozen_keep_no_parts(segments, 1, 0, 4);
+    frozen_keep_no_parts(segments, 1, 3, 1);
+    frozen_keep_no_parts(segments, 2, 3, 2); /* block 2 is frozen, and runs again for block 3 */
+    frozen_keep_no_parts(segments, 1, 5, 0);
     outputs_without_memory(llama, &cuda.driver);
     kept.outputs = GPT_OUTPUTS_KEPT;
     against_host(kept, 2, ZERO_BF16, 0.08);

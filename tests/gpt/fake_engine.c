@@ -57,7 +57,7 @@ struct zero_engine {
     uint64_t moved[2]; /* places stored, places fetched */
     struct spare {
         uint64_t part_bytes, parts, *granted;
-    } spare[4];
+    } spare[8];
     uint32_t spares;
 };
 
@@ -143,7 +143,7 @@ zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t by
 zero_status zero_engine_reserve_spare(zero_engine *engine, uint64_t part_bytes, uint64_t parts,
                                       const char *name, uint64_t *out_granted) {
     *out_granted = 0;
-    if (engine->committed || engine->spares == 4) return ZERO_E_ORDER;
+    if (engine->committed || engine->spares == 8) return ZERO_E_ORDER;
     engine->spare[engine->spares++] = (struct spare){part_bytes, parts, out_granted};
     return ZERO_OK;
 }

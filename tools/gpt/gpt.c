@@ -66,7 +66,9 @@ static zero_status reserve_outputs(struct gpt *gpt) {
     struct gpt_spare spare[GPT_OUTPUT_KINDS];
     bool fitting = gpt->backend->keep_outputs && gpt->config.outputs == GPT_OUTPUTS_FITTING;
     zero_dtype dtype = zero_engine_dtype(gpt->engine);
-    uint32_t count = fitting ? gpt_cuda_spares(&gpt->config, gpt->batch, dtype, spare) : 0;
+    uint32_t count = fitting ? gpt_cuda_spares(&gpt->config, gpt->batch, dtype,
+                                               trained_blocks(&gpt->config, gpt->units), spare)
+                             : 0;
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < count && !status; i++)
         status = zero_engine_reserve_spare(gpt->engine, spare[i].part_bytes, spare[i].parts,
@@ -113,15 +115,17 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     return ZERO_OK;
 }
 
-zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot) {
+zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot,
+                        uint32_t *out_trained) {
     struct gpt_config c = gpt_complete(config);
     zero_scratch *unused;
     struct unit *units = calloc(gpt_units(&c), sizeof *units);
     zero_status status = units ? declare_plan(engine, &c, slot, units) : ZERO_E_MEMORY;
     c.micros = (uint32_t)zero_engine_use_micros(engine);
+    uint32_t trained = status ? 0 : trained_blocks(&c, units);
     if (!status)
-        status = checkpoints_declare(engine, &c, (uint32_t)zero_engine_micro_batch(engine),
-                                     trained_blocks(&c, units), &unused);
+        status = checkpoints_declare(engine, &c, (uint32_t)zero_engine_micro_batch(engine), trained, &unused);
+    if (out_trained) *out_trained = trained;
     free(units);
     return status;
 }

@@ -157,13 +157,14 @@ uint32_t gpt_kept(const struct gpt *gpt, enum gpt_output kind);
 
 /* The spare memory: parts of outputs of a kind, in the order in which memory for them saves most time. Blocks share places of the outputs
  * of norms and activations: block b uses place b % places, where places are the layers, or the blocks of a recomputed segment. Of the
- * blocks that are computed again, the last ones keep their attention or their MLP, in places of their own. Returns how many there are. */
+ * blocks that are computed again, the last ones keep their attention or their MLP, in places of their own. `trained`: the blocks that the
+ * backward runs. Returns how many there are. */
 struct gpt_spare {
     enum gpt_output kind;
     uint64_t part_bytes; /* of a place */
     uint32_t parts;      /* places */
 };
-uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
+uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype, uint32_t trained,
                          struct gpt_spare out[GPT_OUTPUT_KINDS]);
 /* True if block `block` keeps outputs of this kind, where `kept` are the places of each kind. A block that keeps its attention or its MLP
  * does without kept outputs of norms and activations. */
@@ -175,9 +176,11 @@ enum { GPT_DEVICE_NAME_BYTES = 100 };
 void gpt_device_name(const struct gpt *gpt, char out[GPT_DEVICE_NAME_BYTES]);
 
 /* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot, and the same scratch.
+ * *out_trained, unless NULL: the blocks that the backward runs.
  * gpt_activation_bytes returns the bytes that gpt_create would reserve, *out_cpu of them on the cpu tier. The
  * configuration must have no problem. */
-zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot);
+zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot,
+                        uint32_t *out_trained);
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu);
 /* On the drive, of the input of one segment of a micro-batch; 0: none goes there. */

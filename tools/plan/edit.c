@@ -95,6 +95,13 @@ char *edit_no_prefetch(const char *text) {
     return print(root);
 }
 
+char *edit_ratio(const char *text) {
+    json_object *root = parse(text);
+    if (!root) return NULL;
+    add(child(child(root, "zero_optimization"), "offload_optimizer"), "ratio", json_object_new_double(1));
+    return print(root);
+}
+
 static void set_tier(json_object *zero, const char *name, zero_tier tier) {
     json_object *block = child(zero, name);
     add(block, "device", json_object_new_string(tier_table[tier]->choice));

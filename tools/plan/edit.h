@@ -18,6 +18,9 @@ char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_s
 /* Units are gathered when they are used, not ahead. */
 char *edit_no_prefetch(const char *text);
 
+/* All state is offloaded: none fills the device. */
+char *edit_ratio(const char *text);
+
 /* The settings that differ between the rows of a table: a cell. */
 struct cell {
     uint32_t stage;

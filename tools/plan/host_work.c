@@ -68,17 +68,14 @@ static double attention_rate_of(const struct hardware_device *d, enum dtype dtyp
     return d->flops[DTYPE_F32] > 0 ? d->flops[DTYPE_F32] : d->flops[dtype];
 }
 
-/* Of a block's forward, the parts that it keeps, where products take products_s, attention's scores attention_s, and a byte
- * per_byte. */
-static double kept_s(const struct work_options *o, uint32_t unit, double products_s, double attention_s,
-                     const double bytes[GPT_OUTPUT_KINDS], double per_byte) {
+/* Of a block's forward one part, where products take products_s, attention's scores attention_s, and a byte of elementwise passes per_byte.
+ * Both parts together lack the activation, the last product, and its residual sum. */
+static double part_s(const struct work_options *o, uint32_t unit, int part, double products_s,
+                     double attention_s, const struct elementwise *bytes, double per_byte) {
     double all = shapes_weight_flops(o->shapes, unit), narrow = shapes_output_flops(o->shapes),
-           widen = o->shapes->architecture == GPT_GPT2 ? narrow : 2 * narrow, seconds = 0;
-    if (shapes_keeps(o->shapes, o->recompute, unit, GPT_ATTENTION))
-        seconds += products_s * (all - widen - narrow) / all + attention_s + bytes[GPT_ATTENTION] * per_byte;
-    if (shapes_keeps(o->shapes, o->recompute, unit, GPT_MLP))
-        seconds += products_s * widen / all + bytes[GPT_MLP] * per_byte;
-    return seconds;
+           widen = o->shapes->architecture == GPT_GPT2 ? narrow : 2 * narrow,
+           share = (part == GPT_MLP ? widen : all - widen - narrow) / all;
+    return products_s * share + (part == GPT_ATTENTION ? attention_s : 0) + bytes->again[part] * per_byte;
 }
 
 /* On a GPU products, attention and elementwise passes take turns, each at its own rate. */
@@ -106,9 +103,16 @@ static struct unit_times device_times(const struct work_options *o, uint32_t uni
                                                 style->again.attention * attention +
                                                 style->again.elementwise * passes + outputs
                                           : 0};
-    t.recompute = t.forward - shapes_output_flops(o->shapes) / rate;
-    if (block)
-        t.kept = kept_s(o, unit, products + FORWARD_PASSES * weights, attention, bytes.again, per_byte);
+    bool own = block && style->kernels == KERNELS_OWN;
+    if (!own) t.recompute = t.forward - shapes_output_flops(o->shapes) / rate;
+    for (int part = GPT_ATTENTION; own && part < GPT_OUTPUT_KINDS; part++) {
+        double s = part_s(o, unit, part, products + FORWARD_PASSES * weights, attention, &bytes, per_byte);
+        t.recompute += s;
+        if (shapes_keeps(o->shapes, o->recompute, unit, (enum gpt_output)part)) t.kept += s;
+    }
+    /* else the backward computes it */
+    if (own && shapes_keeps(o->shapes, o->recompute, unit, GPT_ACTIVATIONS))
+        t.recompute += bytes.again[GPT_ACTIVATIONS] * per_byte;
     return t;
 }
 
@@ -116,7 +120,6 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
     double share = trained_share(o->blueprint->o.model, unit);
     struct unit_times t =
         o->machine->device.is_host ? host_times(o, unit, share) : device_times(o, unit, share);
-    t.kept = fmin(t.kept, t.recompute);
     return (struct pass_work){.forward_ns = nanoseconds(t.forward),
                               .backward_ns = nanoseconds(t.backward + t.again),
                               .recompute_ns = t.recompute > 0 ? nanoseconds(t.recompute) : 0,

@@ -64,12 +64,13 @@ static struct shapes_recompute recompute_of(const struct scenario *s, const zero
 }
 
 static zero_status reserve_spares(const struct scenario *s, zero_engine *engine,
-                                  struct shapes_recompute recompute, struct spares *out) {
+                                  struct shapes_recompute recompute, uint32_t trained, struct spares *out) {
     enum dtype dtype = (enum dtype)zero_engine_dtype(engine);
     bool fitting = recompute.gpu && recompute.outputs == GPT_OUTPUTS_FITTING;
     zero_status status = ZERO_OK;
     if (fitting)
-        out->count = shapes_spares(&s->shapes, dtype, zero_engine_micro_batch(engine), recompute, out->spare);
+        out->count =
+            shapes_spares(&s->shapes, dtype, zero_engine_micro_batch(engine), recompute, trained, out->spare);
     for (uint32_t i = 0; i < out->count && !status; i++)
         status = zero_engine_reserve_spare(engine, out->spare[i].part_bytes, out->spare[i].parts, "outputs",
                                            &out->granted[i]);
@@ -77,8 +78,8 @@ static zero_status reserve_spares(const struct scenario *s, zero_engine *engine,
 }
 
 /* Reserves the activations, as a trainer does before the engine fills budgets with state. */
-static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, struct spares *spares,
-                                       struct price *p) {
+static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, uint32_t trained,
+                                       struct spares *spares, struct price *p) {
     struct shapes_recompute recompute = recompute_of(s, engine, p);
     p->activation_bytes = shapes_activation_bytes(
         &s->shapes, s->machine.device.is_host, (enum dtype)zero_engine_dtype(engine),
@@ -86,10 +87,10 @@ static zero_status reserve_activations(const struct scenario *s, zero_engine *en
     zero_status status = zero_engine_reserve(engine, ZERO_DEVICE,
                                              p->activation_bytes - p->activation_host_bytes, "activations");
     if (!status) status = zero_engine_reserve(engine, ZERO_CPU, p->activation_host_bytes, "activations");
-    return status ? status : reserve_spares(s, engine, recompute, spares);
+    return status ? status : reserve_spares(s, engine, recompute, trained, spares);
 }
 
-/* The outputs of norms and activations that the engine grants, as far as the device has room for them: the engine knows only its
+/* The outputs and parts of blocks that the engine grants, as far as the device has room for them: the engine knows only its
  * budget. */
 static void keep_outputs(const struct scenario *s, const struct blueprint *b, const struct spares *spares,
                          struct shapes_recompute *recompute, struct price *p) {
@@ -184,13 +185,14 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     zero_plan plan = {.struct_size = sizeof plan};
     zero_slot unused; /* nothing is gathered */
     struct spares spares = {0};
+    uint32_t trained;
     struct shapes_recompute recompute = recompute_of(s, engine, p);
     const char *problem = shapes_problem(&s->shapes, s->machine.device.is_host, recompute);
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     zero_status status = check_rows(s, engine, error);
     if (status) return status;
-    status = shapes_declare(&s->shapes, recompute, engine, &unused);
-    if (!status) status = reserve_activations(s, engine, &spares, p);
+    status = shapes_declare(&s->shapes, recompute, engine, &unused, &trained);
+    if (!status) status = reserve_activations(s, engine, trained, &spares, p);
     if (!status && s->traced)
         status = zero_engine_trace(engine, 1, 1); /* unless the configuration says otherwise */
     if (!status) status = zero_engine_plan(engine, &plan);

@@ -137,9 +137,9 @@ struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t block
 }
 
 zero_status shapes_declare(const struct shapes *shapes, struct shapes_recompute recompute,
-                           zero_engine *engine, zero_slot *slot) {
+                           zero_engine *engine, zero_slot *slot, uint32_t *out_trained) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    return gpt_declare(engine, &config, slot);
+    return gpt_declare(engine, &config, slot, out_trained);
 }
 
 uint32_t shapes_units(const struct shapes *shapes) { return (uint32_t)shapes->layers + 2 * ends_of(shapes); }
@@ -202,9 +202,10 @@ uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_reco
 }
 
 uint32_t shapes_spares(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
-                       struct shapes_recompute recompute, struct gpt_spare out[GPT_OUTPUT_KINDS]) {
+                       struct shapes_recompute recompute, uint32_t trained,
+                       struct gpt_spare out[GPT_OUTPUT_KINDS]) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    return gpt_cuda_spares(&config, (uint32_t)batch, (zero_dtype)dtype, out);
+    return gpt_cuda_spares(&config, (uint32_t)batch, (zero_dtype)dtype, trained, out);
 }
 
 bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute, uint32_t unit,

@@ -44,9 +44,10 @@ struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t block
 const char *shapes_problem(const struct shapes *shapes, bool host, struct shapes_recompute recompute);
 
 /* Adds units and parameters to an engine, as tools/gpt does; and the recomputed segments with the scratch of
- * their inputs. The parameters share `slot`: for engines that only plan, or that are not used. */
+ * their inputs. The parameters share `slot`: for engines that only plan, or that are not used. *out_trained, unless NULL: the blocks
+ * that the backward runs. */
 zero_status shapes_declare(const struct shapes *shapes, struct shapes_recompute recompute,
-                           zero_engine *engine, zero_slot *slot);
+                           zero_engine *engine, zero_slot *slot, uint32_t *out_trained);
 
 uint64_t shapes_parameters(const struct shapes *shapes); /* counts a tied parameter once */
 
@@ -74,7 +75,8 @@ uint32_t shapes_checkpoints_kept(const struct shapes *shapes, struct shapes_reco
 
 /* On a GPU: the spare memory of outputs that are kept (gpt_cuda_spares). */
 uint32_t shapes_spares(const struct shapes *shapes, enum dtype dtype, uint64_t batch,
-                       struct shapes_recompute recompute, struct gpt_spare out[GPT_OUTPUT_KINDS]);
+                       struct shapes_recompute recompute, uint32_t trained,
+                       struct gpt_spare out[GPT_OUTPUT_KINDS]);
 /* True if a unit, which is a block, keeps its outputs of this kind. */
 bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute, uint32_t unit,
                   enum gpt_output kind);

@@ -179,8 +179,8 @@ static char *config_text(const struct job *job, uint32_t ranks, struct zero_erro
 static zero_status declare(const struct job *job, zero_engine *engine, struct zero_error *error) {
     if (job->units) return declare_uniform(job, engine, error);
     static zero_slot unused; /* no parameter is ever gathered */
-    zero_status status =
-        shapes_declare(&job->shapes, (struct shapes_recompute){.blocks = job->recompute}, engine, &unused);
+    zero_status status = shapes_declare(&job->shapes, (struct shapes_recompute){.blocks = job->recompute},
+                                        engine, &unused, NULL);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 

@@ -56,7 +56,7 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
     uint64_t before = free_bytes(), host,
              bytes = shapes_activation_bytes(s, false, types[t].dtype, batch, 1, recompute, &host);
     uint32_t spares = recompute.outputs == GPT_OUTPUTS_FITTING
-                          ? shapes_spares(s, types[t].dtype, batch, recompute, spare)
+                          ? shapes_spares(s, types[t].dtype, batch, recompute, (uint32_t)s->layers, spare)
                           : 0;
     CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_OK);
     uint64_t taken = before - free_bytes(); /* the fake engine takes memory at its commit */

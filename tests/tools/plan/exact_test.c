@@ -284,7 +284,7 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
                                 : shapes_declare(&units,
                                                  (struct shapes_recompute){.blocks = config.recompute,
                                                                            .tier = config.checkpoints},
-                                                 engine, &unused);
+                                                 engine, &unused, NULL);
     if (!status) status = zero_engine_commit(engine, &plan);
     if (!CHECK_INT(status, ZERO_OK)) {
         fprintf(stderr, "%s\n", zero_last_error());

@@ -5,6 +5,7 @@
 #include <json-c/json.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/check.h"
 #include "tools/plan/print/print.h"
@@ -184,6 +185,29 @@ static void the_fill_comes_first(void) {
     }
 }
 
+/* With segments of one block all blocks share one place for outputs of norms, which has its room before the fill. */
+static void one_place_comes_before_the_fill(void) {
+    static const char bf16[] = "{\"train_micro_batch_size_per_gpu\": 16, \"bf16\": {\"enabled\": true}";
+    const struct cell cell = {.stage = 2, .optimizer = ZERO_CPU, .recompute = 1};
+    const double norms = 2 * (16 * 128) * 2 * 256;
+    char text[200];
+    struct scenario s = ideal(text);
+    struct price again, p;
+    struct zero_error error;
+    error_clear(&error);
+    s.machine.device.is_host = false;
+    snprintf(text, sizeof text, "%s}", bf16);
+    CHECK_INT(price_cell(&s, &cell, &again, &error), ZERO_OK);
+    s.outputs = GPT_OUTPUTS_FITTING;
+    double bytes = (double)again.tier_bytes[ZERO_DEVICE] + 1.5 * norms;
+    snprintf(text, sizeof text, "%s, \"memory\": {\"device\": %.0f}}", bf16, bytes);
+    CHECK_INT(price_cell(&s, &cell, &p, &error), ZERO_OK);
+    CHECK_INT(p.kept[GPT_NORMS], 4);
+    CHECK_DOUBLE((double)p.spare_bytes, norms, 0);
+    CHECK(p.tier_bytes[ZERO_DEVICE] <= bytes);
+    CHECK(p.tier_bytes[ZERO_CPU] < again.tier_bytes[ZERO_CPU]); /* the other half */
+}
+
 /* Of four blocks three run again, but for their last product; where they keep both their parts, nothing does. */
 static void kept_parts_save_their_products(void) {
     struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
@@ -209,6 +233,52 @@ static void kept_parts_save_their_products(void) {
     double parts = 2 * rows * (256 + 768 + 256 + 1024) + 4 * rows * (4 + 2 * 2);
     CHECK_DOUBLE((double)p[1].spare_bytes, norms + 3 * parts, 0);
     CHECK_INT(p[1].tier_bytes[ZERO_DEVICE], p[0].tier_bytes[ZERO_DEVICE] + p[1].spare_bytes);
+}
+
+static struct price in_segments(struct scenario *s, uint32_t segment) {
+    struct price p = {0};
+    struct zero_error error;
+    error_clear(&error);
+    s->machine.device.is_host = false;
+    CHECK_INT(price_cell(s, &(struct cell){.recompute = segment}, &p, &error), ZERO_OK);
+    return p;
+}
+
+/* A repeated block moves two norms, one residual sum, rotations, and its weights but for the last product's; where it keeps both parts,
+ * nothing. Its backward computes the activation again in any case, unless all activations are kept: then the repetition does. */
+static void kept_parts_save_their_bytes(void) {
+    const struct shapes llama = {"test", "", GPT_LLAMA, 4, 256, 4, 2, 128, 1000, 704, true, 0, 0, 0, 0};
+    const double width = 256, rows = 2 * 128, norms = 2 * 4 * width * rows;
+    for (int i = 0; i < 2; i++) {
+        struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
+        double activation = i ? 6 * 704 * rows : 4 * 1024 * rows, rotations = i ? 4 * (256 + 128) * rows : 0,
+               columns = i ? 3 * 256 + 3 * 704 : 12 * 256, last = i ? 704 : 1024,
+               vectors = i ? 2 * width : 13 * width,
+               weights = 2 * (columns * width + vectors) * (columns - last) / columns,
+               repeated = 3 * (norms + 2 * width * rows + rotations + weights);
+        s.shapes = i ? llama : model;
+        s.machine.device.memory_per_s = 1e9;
+        double whole = in_segments(&s, 0).step.busy_s[RESOURCE_COMPUTE];
+        CHECK_DOUBLE(in_segments(&s, 1).step.busy_s[RESOURCE_COMPUTE], whole + repeated / 1e9, 1e-6);
+        s.outputs = GPT_OUTPUTS_KEPT;
+        CHECK_DOUBLE(in_segments(&s, 1).step.busy_s[RESOURCE_COMPUTE],
+                     whole + (repeated - 4 * norms - activation) / 1e9, 1e-6);
+        s.outputs = GPT_OUTPUTS_FITTING;
+        struct price kept = in_segments(&s, 1);
+        CHECK_DOUBLE(kept.step.busy_s[RESOURCE_COMPUTE], whole - norms / 1e9, 1e-6); /* of the last block */
+        CHECK_DOUBLE(kept.kept_s, repeated / 1e9, 1e-6);
+    }
+}
+
+/* Blocks below the lowest that trains do not run again. */
+static void frozen_blocks_keep_no_parts(void) {
+    struct scenario s =
+        ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}, "
+              "\"param_groups\": [{\"match\": [\"w*\", \"h.0.*\", \"h.1.*\"], \"frozen\": true}]}");
+    s.outputs = GPT_OUTPUTS_FITTING;
+    struct price p = in_segments(&s, 1);
+    CHECK_INT(p.kept[GPT_ATTENTION], 1);
+    CHECK_INT(p.kept[GPT_MLP], 1);
 }
 
 /* A step longer by what another style adds to its bytes, and by what is computed again. */
@@ -499,6 +569,29 @@ static void the_plainest_of_equals_is_taken(void) {
     CHECK_INT(shown, t.rows / 2);
 }
 
+/* State that the host would update at once takes the room of blocks' parts; with room for both nothing is said. */
+static void the_advice_names_the_ratio(void) {
+    static const char bf16[] = "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}";
+    static const struct space one = {.fixed = {.stage = 2, .optimizer = ZERO_CPU, .recompute = 1},
+                                     .micros = 1};
+    const double rows = 2 * 128,
+                 parts = 2 * rows * 2 * 256 + 3 * rows * (2 * (256 + 768 + 256 + 1024) + 4 * 8);
+    char text[200];
+    struct scenario s = ideal(text);
+    s.space = &one;
+    s.machine.device.is_host = false, s.machine.device.flops[DTYPE_BF16] = 1e12;
+    snprintf(text, sizeof text, "%s}", bf16);
+    double bytes = (double)table(&s).row[0].tier_bytes[ZERO_DEVICE] + parts;
+    s.outputs = GPT_OUTPUTS_FITTING;
+    for (int both = 0; both < 2; both++) {
+        snprintf(text, sizeof text, "%s, \"memory\": {\"device\": %.0f}}", bf16, bytes + 1e9 * both);
+        struct table t = table(&s);
+        CHECK_INT(t.rows, 1);
+        CHECK_INT(t.row[0].kept[GPT_MLP], both ? 3 : 0);
+        CHECK_INT(strstr(t.advice, "With offload_optimizer.ratio 1.0 blocks keep more") != NULL, !both);
+    }
+}
+
 static void the_first_that_fits_is_taken(void) {
     struct scenario s = ideal(fp32);
     struct price least = price(&s, 3, ZERO_CPU);
@@ -662,7 +755,10 @@ int main(void) {
     kept_outputs_take_memory();
     outputs_that_fit();
     the_fill_comes_first();
+    one_place_comes_before_the_fill();
     kept_parts_save_their_products();
+    kept_parts_save_their_bytes();
+    frozen_blocks_keep_no_parts();
     heads_take_their_tiles();
     latencies_add_up();
     updates_are_not_hidden_in_memory();
@@ -678,6 +774,7 @@ int main(void) {
     what_does_not_fit_says_by_how_much();
     refusals_say_why();
     the_plainest_of_equals_is_taken();
+    the_advice_names_the_ratio();
     the_first_that_fits_is_taken();
     gathering_later_is_advised_where_it_fits();
     json_is_json();

@@ -301,16 +301,19 @@ void cuda_layout_outputs(struct cuda_memory *m, const struct gpt_config *config,
     m->outputs_bytes = p.device.bytes;
 }
 
-static uint32_t parts_of(const struct gpt_config *c, enum gpt_output kind) {
+/* The backward does not reach the segments below the lowest of the `trained` blocks. */
+static uint32_t parts_of(const struct gpt_config *c, enum gpt_output kind, uint32_t trained) {
     /* A block that is computed again right before its backward leaves its activation to the backward. */
     if (kind == GPT_ACTIVATIONS && c->recompute == 1) return 0;
-    return kind < GPT_ATTENTION ? places_of(c) : blocks_again(c);
+    if (kind < GPT_ATTENTION) return places_of(c);
+    uint32_t again = blocks_again(c), below = again ? (c->layers - trained) / c->recompute * c->recompute : 0;
+    return again > below ? again - below : 0;
 }
 
 /* For each byte that is kept, a backward moves 3 bytes less with SwiGLU, which reads two numbers for each that it writes, and 2 with GELU or
  * norms. Norms have the smaller kernels, whose launches weigh more, so they come before GELU. Attention and MLP save about as many
  * products per byte, and attention its scores, too. */
-uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
+uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_dtype dtype, uint32_t trained,
                          struct gpt_spare out[GPT_OUTPUT_KINDS]) {
     const struct gpt_config c = gpt_complete(config);
     struct cuda_memory sizes = {.device = NULL};
@@ -319,7 +322,7 @@ uint32_t gpt_cuda_spares(const struct gpt_config *config, uint32_t batch, zero_d
                                GPT_ATTENTION, GPT_MLP};
     uint32_t count = 0;
     for (int i = 0; i < GPT_OUTPUT_KINDS; i++) {
-        uint32_t kept[GPT_OUTPUT_KINDS] = {0}, parts = parts_of(&c, order[i]);
+        uint32_t kept[GPT_OUTPUT_KINDS] = {0}, parts = parts_of(&c, order[i], trained);
         kept[order[i]] = 1;
         cuda_layout_outputs(&sizes, &c, batch, dtype, kept);
         if (parts) out[count++] = (struct gpt_spare){order[i], sizes.outputs_bytes, parts};

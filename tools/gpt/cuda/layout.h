@@ -67,8 +67,9 @@ struct cuda_memory {
     uint64_t bytes, pinned_bytes, batch_bytes;
     char *outputs; /* an allocation of its own, after commit: outputs that are kept because there is room */
     uint64_t outputs_bytes;
-    uint32_t kept[GPT_OUTPUT_KINDS]; /* places whose outputs are kept, in either allocation */
-    uint32_t rows, head_rows;        /* head_rows: logits exist for this many rows at a time */
+    /* In either allocation: places whose outputs are kept; of attention and MLP, blocks that keep theirs. */
+    uint32_t kept[GPT_OUTPUT_KINDS];
+    uint32_t rows, head_rows; /* head_rows: logits exist for this many rows at a time */
     uint64_t logits_stride;
 
     struct cuda_set *set; /* [cuda_sets]; NULL: only compute sizes */

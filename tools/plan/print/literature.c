@@ -67,8 +67,8 @@ static zero_status plan(const struct literature_row *row, const struct shapes *s
                         double *out_bytes, double *out_parameters) {
     zero_plan planned = {.struct_size = sizeof planned};
     zero_slot unused; /* nothing is gathered */
-    zero_status status =
-        shapes_declare(shapes, (struct shapes_recompute){.blocks = row->cell.recompute}, engine, &unused);
+    zero_status status = shapes_declare(shapes, (struct shapes_recompute){.blocks = row->cell.recompute},
+                                        engine, &unused, NULL);
     if (!status) status = zero_engine_plan(engine, &planned);
     if (status) return status;
     *out_bytes = (double)counted(row, &planned, &engine_blueprint(engine)->plan);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/plan/print/figure.h"
 
@@ -205,11 +206,36 @@ static zero_status try_no_prefetch(const struct scenario *s, struct table *t, st
     return status;
 }
 
+/* Adds to the advice if parts that blocks keep would save more than the state that takes their room. */
+static zero_status try_ratio(const struct scenario *s, struct table *t, struct zero_error *error) {
+    struct scenario changed = *s;
+    const struct price *best = &t->row[t->best];
+    struct price other;
+    struct zero_error refusal;
+    size_t length = strlen(t->advice);
+    char *config = edit_ratio(s->config);
+    if (!config) return error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
+    error_clear(&refusal);
+    changed.config = config;
+    if (!price_cell(&changed, &best->cell, &other, &refusal) && other.fits && other.kept_s > best->kept_s &&
+        better(&other, best))
+        snprintf(
+            t->advice + length, sizeof t->advice - length,
+            " With offload_optimizer.ratio 1.0 blocks keep more, and state fills no room on the device: %s "
+            "per step.",
+            figure_seconds(other.step.seconds).chars);
+    free(config);
+    return ZERO_OK;
+}
+
 zero_status table_make(const struct scenario *s, struct table *out, struct zero_error *error) {
     zero_status status = price_all(s, out, error);
     if (status) return status;
     advise(s, out);
     const struct price *nearest = &out->row[out->best];
+    bool fills = nearest->fits && !s->bytes_alone && !s->machine.device.is_host &&
+                 nearest->cell.optimizer != ZERO_DEVICE && nearest->cell.recompute;
+    if (fills && s->outputs == GPT_OUTPUTS_FITTING) return try_ratio(s, out, error);
     bool gathers = nearest->short_bytes[SHORT_DEVICE] && nearest->gathered_bytes;
     return !nearest->fits && gathers ? try_no_prefetch(s, out, error) : ZERO_OK;
 }
