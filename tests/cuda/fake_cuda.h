@@ -58,7 +58,8 @@ enum { FAKE_NCCL_RANKS_MAX = 16 };
 /* Of the stand-in for NCCL: communicators that ranks of this process joined, calls that they put on streams, and the bytes that they
  * sent straight, by their numbers in the communicator and the receivers'. */
 struct fake_nccl_counts {
-    unsigned long long communicators, splits, calls, exchanges, sent[FAKE_NCCL_RANKS_MAX][FAKE_NCCL_RANKS_MAX];
+    unsigned long long communicators, splits, calls, exchanges,
+        sent[FAKE_NCCL_RANKS_MAX][FAKE_NCCL_RANKS_MAX];
 };
 void fake_nccl_counts(struct fake_nccl_counts *out);
 

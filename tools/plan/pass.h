@@ -14,7 +14,7 @@ struct pass_work { /* of a unit, in a micro-step */
     /* of its forward when it runs again directly before its backward and needs no output */
     uint64_t recompute_ns;
     bool trains;
-    uint64_t kept_ns; /* by which this and a repeated forward are shorter, because parts of the unit are kept */
+    uint64_t kept_ns; /* by which this and a repeated forward are shorter: parts of the unit are kept */
 };
 
 /* Activation checkpointing: units [first, end) form segments of `blocks` units. The last segment is not computed again,

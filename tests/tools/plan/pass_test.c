@@ -15,7 +15,8 @@ static const char *spell(struct pass_segments segments, uint32_t frozen, uint64_
     struct pass pass;
     struct zero_error error;
     error_clear(&error);
-    for (uint32_t u = 0; u < UNITS; u++) work[u] = (struct pass_work){100, 200, 10, u >= frozen, u == 1 || u == 2 ? 4 : 0};
+    for (uint32_t u = 0; u < UNITS; u++)
+        work[u] = (struct pass_work){100, 200, 10, u >= frozen, u == 1 || u == 2 ? 4 : 0};
     CHECK_INT(pass_make(work, UNITS, &segments, &pass, &error), ZERO_OK);
     *text = 0, *out_ns = 0;
     for (uint32_t i = 0; i < pass.uses; i++) {
