@@ -257,7 +257,7 @@ def made_for_stage_3():
     weight, bias = model.head.weight, model.head.bias
     assert weight.ds_numel == 128 and tuple(weight.ds_shape) == (8, 16) and isinstance(weight.ds_id, int)
     available = type(weight.ds_status).AVAILABLE
-    assert weight.ds_status != available
+    assert weight.ds_status != available and not any(p.numel() for p in model.parameters()) and weight.ds_tensor.numel() == 64
     with deepspeed.zero.GatheredParameters([weight, bias], modifier_rank=1):
         assert weight.ds_status == available and weight.shape == (8, 16)
         if dist.get_rank() == 1:
@@ -272,6 +272,76 @@ def made_for_stage_3():
         found.append(sum(p.double().sum().item() for p in engine.module.parameters()))
         assert all(p.shape == p.ds_shape for p in engine.module.parameters())
     return found
+
+
+class Sets(Net):
+    """Constructors that write to what other constructors have made, by each way to it."""
+
+    def __init__(self, seed):
+        super().__init__(seed=seed)
+        self.attention = nn.MultiheadAttention(16, 2)  # its constructor clears a bias of a module in it
+        self.blocks[0].up.weight.data.mul_(2)
+        nn.init.xavier_uniform_(self.blocks[1].up.weight)
+        with torch.no_grad():
+            self.blocks[0].down.weight.copy_(self.blocks[1].down.weight)
+            for p in self.parameters():
+                p.add_(torch.rand(1))
+
+    def forward(self, x, y):
+        return super().forward(x + self.attention(x, x, x)[0], y)
+
+
+class Chosen(Net):
+    """Which blocks it uses depends on its data. The head is registered first, and called last."""
+
+    def __init__(self, seed):
+        super().__init__(seed=seed)
+        self.blocks = self._modules.pop("blocks")
+
+    def forward(self, x, y):
+        for block in self.blocks:
+            x = block(x) if x.sum().item() < 1e9 else x
+        return nn.functional.cross_entropy(self.head(x), y)
+
+
+def same_as_without_init():
+    """Only here: the bits of rank 0's model, and the order of units."""
+    for kind in (Sets, Chosen):
+        with deepspeed.zero.Init():
+            model = kind(dist.get_rank())
+        rank_0 = kind(0)
+        with deepspeed.zero.GatheredParameters(model.parameters()):
+            assert all(map(torch.equal, model.parameters(), rank_0.parameters()))
+        rows = train(made(3, model.to("cpu")), 2)
+        assert rows == train(made(3, rank_0), 2), rows
+    return []
+
+
+def held():
+    """Only here: no rank holds the model while it is made, filled by rank 0, and moves to the engine, in bytes of live tensors."""
+    from zero._activations import Live
+
+    config = {"zero_optimization": {"stage": 3}}
+    with Live([]) as live:
+        with deepspeed.zero.Init(config_dict_or_path=config):
+            model = Net(width=256)
+        size, largest = sum(p.ds_numel for p in model.parameters()), max(p.ds_numel for p in model.parameters())
+        made_in, live.peak = live.peak, live.now
+        for block in model.modules():
+            with deepspeed.zero.GatheredParameters(block.parameters(recurse=False), modifier_rank=0), torch.no_grad():
+                for p in block.parameters(recurse=False):
+                    p.fill_(0.5 if dist.get_rank() == 0 else 9)
+        assert 2 * size <= live.now <= 2 * size + 1024, (live.now, size)  # bytes: half of it
+        assert max(made_in, live.peak) <= 2 * size + 4 * 4 * largest, (made_in, live.peak, size, largest)
+        engine = made(3, model)
+        live.peak = live.now
+        engine.zero._commit()
+        engine.zero._fill()
+        assert live.peak <= 2 * size + 4 * 4 * largest, (live.peak, size, largest)
+        engine.zero._attach()
+    with deepspeed.zero.GatheredParameters(model.parameters()):
+        assert all((p == 0.5).all() for p in model.parameters())
+    return []
 
 
 def whole_values():
@@ -539,4 +609,4 @@ def names():
 
 CASES = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
 CASES += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
-CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads] if deepspeed.__version__.endswith("zero") else []
+CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads, same_as_without_init, held] if deepspeed.__version__.endswith("zero") else []

@@ -70,6 +70,7 @@ def configurations():
 
 
 offloads, own_optimizers, closed = configurations, module, module
+held = same_as_without_init = list  # assertions of their own
 
 
 def recomputes():

@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from zero import _abi, _gathered, _header, _units
+from zero import _abi, _gathered, _header, _parts, _units
 from zero._abi import ZeroError, lib
 from zero._activations import Compared, peak, with_margin
 from zero._cast import cast_inputs
 from zero._files import own_name
-from zero._leaf import Leaf
+from zero._leaf import Leaf, owned
 from zero._open import Use
 from zero._optimizer import NO_COPY, Optimizer, configure
 from zero._pass import Passes
@@ -101,6 +101,7 @@ class Declared:
             p for module in layers for p in module.parameters() if p.requires_grad
         }  # PEFT freezes them while they are off
         self._puts: list[tuple[Leaf, torch.Tensor]] = []  # whole parameters to write
+        self._parts: dict[Leaf, tuple[int, torch.Tensor]] = {}  # first values on their way to the engine
         self._samples = 0  # used by the steps so far, those before a load included
         self._stepping: int | None = None  # the samples after the step that has begun
         self._plan: _header.zero_plan | None = None
@@ -208,7 +209,10 @@ class Declared:
         if self._plan is None:
             self._check_place()
             check_apart(self.model)
-            record = self._traced(args, kwargs)
+            record, cut = self._traced(args, kwargs), [*filter(_parts.is_cut, self.model.parameters())]
+            if cut and self._any(record is None and bool(args or kwargs)):  # a forward that depends on its data
+                with _parts.joined(cut):
+                    record = self._traced(args, kwargs)
             laid_out = _units.lay_out(self.model, self._spec, record, self._ignored)
             if self._declaring:
                 raise ZeroError(
@@ -294,7 +298,7 @@ class Declared:
             owner = made.get(p)
             own = own_name(key)
             leaf = owner or made.setdefault(p, Leaf(self._rename(own), name, p, modules))
-            shape = tuple(p.shape) or (1,)
+            shape = tuple(_parts.shape(p)) or (1,)
             excess = max(0, len(shape) - _header.ZERO_DIMS_MAX)
             shape = (math.prod(shape[: excess + 1]), *shape[excess + 1 :])
             param = _header.zero_param(
@@ -321,15 +325,27 @@ class Declared:
 
     def _fill(self) -> None:
         """Moves the values of parameters to the engine, one parameter after another."""
-        given = self._agree([leaf.parameter for leaf in self._passes.leaves])
+        for leaf in self._passes.leaves:
+            if _parts.is_cut(leaf.parameter) and leaf not in self._parts:
+                self._parts[leaf] = self._own_part(leaf)
+                leaf.parameter.ds_tensor = torch.empty(0)
+        given = self._agree([leaf.parameter for leaf in self._passes.leaves if leaf not in self._parts])
         value = first_values(self.model, self._init, lib.zero_engine_seed(self._handle), given)
         by_name = {leaf.name: leaf for leaf in self._passes.leaves}
 
         def fill(user: int, name: bytes, first: int, count: int, out: int) -> None:
             if not _abi.raised:  # else the call fails, but asks for the other values first
-                C.memmove(out, value(by_name[name.decode()]).data_ptr() + 4 * first, 4 * count)
+                leaf = by_name[name.decode()]
+                begin, values = self._parts[leaf] if leaf in self._parts else (0, value(leaf))
+                part = values[first - begin :][:count].float()
+                C.memmove(out, part.data_ptr(), part.nbytes)
 
         lib.zero_engine_fill(self._handle, _abi.callback(_header.zero_fill_fn, fill), None)
+
+    def _own_part(self, leaf: Leaf) -> tuple[int, torch.Tensor]:
+        """Of a parameter in parts: the first element that this rank stores, and the values of all."""
+        first, count = owned(leaf, _header.ZERO_PARAM)
+        return first, _parts.whole(leaf.parameter).view(-1)[first : first + count].to("cpu", copy=True)
 
     def _broadcast(self, t: torch.Tensor) -> torch.Tensor:
         """Rank 0's bytes in the place of this rank's, in the memory of a tensor on the CPU."""
@@ -388,6 +404,7 @@ class Declared:
         for leaf in passes.leaves:
             leaf.wake = None if self._shards else passes.wake
             leaf.attach(_DTYPES[lib.zero_param_dtype(leaf.handle)], self.device)
+        self._parts.clear()
         _gathered.known.update((id(leaf.parameter), weakref.ref(self)) for leaf in passes.leaves)
         for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
             use.trains = any(leaf.trains for leaf in use.leaves)

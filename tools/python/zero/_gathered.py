@@ -11,6 +11,7 @@ from torch import nn
 
 from zero._abi import ZeroError, lib
 from zero._leaf import Leaf
+from zero._parts import is_cut, joined
 
 if TYPE_CHECKING:
     from zero._state import State
@@ -33,19 +34,20 @@ def find(parameters: Iterable[Any]) -> dict["State", list[Leaf]]:
 @contextmanager
 def gathered(parameters: nn.Module | torch.Tensor | Iterable[torch.Tensor], modify: int | None = None) -> Iterator[None]:
     """Inside, these parameters (or those of a module) are whole, in the type and on the device in which the model computes, for any use. They
-    may be of several models; one that is on no engine yet stays as it is. `modify`: a rank; what that rank changes lasts, on all ranks.
+    may be of several models; one that is on no engine yet stays as it is, or is joined. `modify`: a rank; what that rank changes lasts, on all ranks.
     None: below stage 3 a change is refused, at stage 3 it is dropped. Anywhere: between steps and micro-steps, between a forward and its
     backward (without `modify`), and inside of a forward if the forward uses them. Collective at stage 3, or with `modify`."""
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
     chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    engines = find(chosen)
+    engines, parts = find(chosen), [p for p in chosen if is_cut(p)]
     with ExitStack() as stack:
+        before = list(_before_an_engine(chosen, engines, modify)) if modify else []
+        stack.enter_context(joined(parts, modify))
         for engine, leaves in engines.items():
             stack.enter_context(engine._gathered(leaves, modify))
-        before = list(_before_an_engine(chosen, engines, modify)) if modify else []
         yield
-        if any(engine not in engines for engine in find(before)):
+        if modify and any(engine not in engines for engine in find([*before, *parts])):
             raise ZeroError(
                 f"zero: gathered: parameters have moved to an engine inside of it, with rank 0's values in place of those of rank {modify}: "
                 "call engine.commit() before it"

@@ -11,6 +11,7 @@ from torch import nn
 
 from zero import _header
 from zero._abi import ZeroError, lib
+from zero._parts import shape
 from zero._private import guard, plain_class, storage_at, unguard
 
 _torch: Any = torch  # functions without types
@@ -61,6 +62,7 @@ class Leaf:
         self.tensor = self.at(slot.param, dtype, device)
         if not p.is_meta:
             p.data = self.tensor
+            p.__dict__.pop("ds_tensor", None)
         else:  # another tensor takes the parameter's identity
             new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
             new.__dict__.update(p.__dict__)
@@ -96,10 +98,9 @@ class Leaf:
         self.parameter.grad = self.no_grad
 
     def at(self, address: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        size = self.parameter.numel() * dtype.itemsize
-        tensor: torch.Tensor = _torch.empty(0, dtype=dtype, device=device).set_(
-            storage_at(address, size, device), 0, self.parameter.shape
-        )
+        whole = shape(self.parameter)
+        storage = storage_at(address, whole.numel() * dtype.itemsize, device)
+        tensor: torch.Tensor = _torch.empty(0, dtype=dtype, device=device).set_(storage, 0, whole)
         return tensor
 
     def _guard(self, sentence: str) -> None:

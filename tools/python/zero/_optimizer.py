@@ -13,6 +13,7 @@ from torch import nn
 
 from zero import _header
 from zero._abi import ZeroError, lib
+from zero._parts import shape
 from zero._pieces import Pieces
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def configure(config: dict[str, Any], model: nn.Module, client: torch.optim.Opti
     if any(state.get("step", 1) for state in client.state.values()):
         raise ZeroError("zero: fully_shard: the optimizer has taken steps already, and its moments would be lost: give a new one")
     names = {p: name for name, p in model.named_parameters()}
-    groups = [[p for p in group["params"] if p.numel()] for group in client.param_groups]
+    groups = [[p for p in group["params"] if shape(p).numel()] for group in client.param_groups]
     if any(p not in names for group in groups for p in group):
         raise ZeroError(
             "zero: fully_shard: the optimizer holds a parameter that the model does not have: make it from model.parameters()"
@@ -144,7 +145,7 @@ class Optimizer(torch.optim.Optimizer):
             self.param_groups, self.state, self.defaults = client.param_groups, client.state, client.defaults
             for name in _CALLS:
                 setattr(client, name, MethodType(_to(self, name), client))
-        filled = [i for i, group in enumerate(self.param_groups) if client is None or any(p.numel() for p in group["params"])]
+        filled = [i for i, group in enumerate(self.param_groups) if client is None or any(shape(p).numel() for p in group["params"])]
         first = filled[:1] if client is not None and engine.setting("param_groups") else []  # Muon's first has two of the engine's
         self.index = [] if pieces else first + filled  # by the engine's groups
         self.group: dict[nn.Parameter, int] = {}  # the engine's, but 0

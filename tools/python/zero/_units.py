@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from zero._parts import is_cut, shape
 from zero._private import FakeTensorMode, TorchDispatchMode, outer_hooks, pytree, set_stance, without_modes
 from zero._twin import Twin, twin
 
@@ -143,7 +144,7 @@ def fake_twin(model: nn.Module, args: Any, kwargs: Any, device: torch.device, ty
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         tensors = (*model.parameters(), *model.buffers())
-        fake: Any = {t: torch.empty(t.shape, dtype=types.get(t, t.dtype), device=device) for t in tensors}
+        fake: Any = {t: torch.empty(shape(t), dtype=types.get(t, t.dtype), device=device) for t in tensors}
         fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
     return mode, fake, twin(model, args, kwargs, fake, mode.from_tensor)
 
@@ -184,6 +185,8 @@ def _trace(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> Tr
     try:
         return _without_data(model, args, kwargs, device)
     except Exception as error:  # noqa: BLE001  # a forward that depends on its data, for example
+        if any(map(is_cut, model.parameters())):
+            return None  # the engine joins them, and comes again
         logger.warning(
             "a forward without data failed (%s), so copies of the model and of this batch run one with data, to find the order of units",
             error,
@@ -236,7 +239,7 @@ def lay_out(
     groups which have them whole: they are held."""
     order = record.calls if record else [m for m in model.modules() if not _is_container(m)]
     groups = _partition(model, chosen_modules(model, units), set(order))
-    names = {p: name for name, p in model.named_parameters() if p.is_floating_point() and p.numel() and p not in ignored}
+    names = {p: name for name, p in model.named_parameters() if p.is_floating_point() and shape(p).numel() and p not in ignored}
     for name, p in model.named_parameters():
         if p in ignored:
             continue

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from zero._files import Files, own_name, plain
+from zero._parts import shape
 
 if TYPE_CHECKING:
     from zero._leaf import Leaf
@@ -189,7 +190,7 @@ def initialised(model: nn.Module, modules: frozenset[nn.Module], init: Init | No
         for store in (module._parameters, module._buffers) if module in modules else ():
             for key, t in store.items():
                 if isinstance(t, nn.Parameter):
-                    made.setdefault(id(t), nn.Parameter(_unset(t.shape, torch.float32)))
+                    made.setdefault(id(t), nn.Parameter(_unset(shape(t), torch.float32)))
                 elif t is not None and t.is_meta:
                     made.setdefault(id(t), _unset(t.shape, t.dtype))
                 if id(t) in made:

@@ -1,10 +1,11 @@
 """deepspeed.zero: a model that is made for stage 3, and whole parameters of an engine.
 
-A parameter of stage 3 has DeepSpeed's attributes, by which programs tell whether to gather. Before its engine it is whole on each rank,
-and takes rank 0's value when it is first gathered. Afterwards the engine has it."""
+A parameter of stage 3 has DeepSpeed's attributes, by which programs tell whether to gather. One that was made inside of Init is cut until
+its engine has it (_parts.py); another one is whole until then."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from itertools import count
@@ -12,8 +13,9 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 import zero
 from zero._abi import ZeroError
@@ -22,11 +24,12 @@ from zero._header import ZERO_GRAD as GRAD
 from zero._header import ZERO_PARAM as PARAM
 from zero._header import ZERO_STATE0 as STATE0
 from zero._header import ZERO_STATE1 as STATE1
+from zero._parts import cut, is_cut, of_rank, whole
+from zero._private import pytree
 from zero.deepspeed.comm import init_distributed
 from zero.deepspeed.config import loaded
 
 _ids = count()
-_module: Any = nn.Module
 
 
 class ZeroParamStatus(Enum):
@@ -50,7 +53,7 @@ def mark(parameters: Iterable[Any]) -> None:
     for p in parameters:
         if not hasattr(p, "ds_id"):
             p.ds_id, p.ds_numel, p.ds_shape = next(_ids), p.numel(), p.shape
-            p.ds_status, p.ds_active_sub_modules, p.ds_agreed = ZeroParamStatus.NOT_AVAILABLE, set(), False
+            p.ds_status, p.ds_active_sub_modules = ZeroParamStatus.NOT_AVAILABLE, set()
 
 
 def without_closed(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
@@ -64,8 +67,14 @@ def without_closed(module: nn.Module, state: dict[str, Any], prefix: str, _: Any
             state[name] = state[name].new_empty(0)
 
 
-class Init:
-    """Inside, modules are made for stage 3. Transformers gives them values afterwards, on rank 0 alone, within GatheredParameters."""
+# What a program may ask of a parameter that is cut, and leave it so.
+_LOOKS = {"numel", "dtype", "device", "requires_grad", "requires_grad_", "grad", "grad_fn", "is_leaf", "is_meta", "__repr__"}
+_WOKEN_MAX = 16
+
+
+class Init(TorchFunctionMode):
+    """Inside, modules are made for stage 3: when a module becomes a part of another one, or at the end, each rank keeps its part of rank 0's
+    values. Where a constructor uses parameters of a module in it, the last of them are whole again: so it makes the same values."""
 
     def __init__(
         self,
@@ -76,35 +85,62 @@ class Init:
         enabled: bool = True,
         **__: Any,
     ) -> None:
+        super().__init__()
         settings = config_dict_or_path if config_dict_or_path is not None else config
         stage = loaded(settings).get("zero_optimization", {}).get("stage", 0) if settings is not None else 3
-        self.enabled, self._seen = enabled and stage == 3, list[Any]()
+        self.enabled = enabled and stage == 3
+        self._made: dict[nn.Module, None] = {}  # with parameters that are whole
+        self._woken: deque[Any] = deque()
         if self.enabled:
             init_distributed()
         if module is not None and self.enabled:
             mark(module.parameters())
+            self._cut(module.modules())
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
+        if not self.enabled:
+            return self
+
+        def parameter(module: nn.Module, name: str, parameter: Any) -> None:
+            mark(() if parameter is None else (parameter,))
+            self._made[module] = None
+
+        def child(module: nn.Module, name: str, child: nn.Module | None) -> None:
+            self._cut(m for m in (child.modules() if child else ()) if m in self._made)
+
+        self._hooks = register_module_parameter_registration_hook(parameter), register_module_module_registration_hook(child)
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
         if not self.enabled:
             return
-        self._register: Callable[..., None] = nn.Module.register_parameter
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+        if error == (None, None, None):
+            self._cut(list(self._made))
+            self._sleep(0)
 
-        def register(module: nn.Module, name: str, parameter: Any) -> None:
-            self._register(module, name, parameter)
-            mark(() if parameter is None else (parameter,))
+    def _cut(self, modules: Iterable[nn.Module]) -> None:
+        for module in modules:
+            self._made.pop(module, None)
+            for p in module._parameters.values():
+                cut(p)
 
-        _module.register_parameter = register
+    def _sleep(self, left: int) -> None:
+        while len(self._woken) > left:
+            cut(self._woken.popleft())
 
-    def __exit__(self, *_: object) -> None:
-        if self.enabled:
-            _module.register_parameter = self._register
-
-
-def _agree(parameters: list[Any], source: int) -> None:
-    for p in parameters:
-        if p.numel() and not p.is_meta:
-            dist.broadcast(p.data, src=source)
-        p.ds_agreed = True
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        asks = function.__self__ if getattr(function, "__name__", "") == "__get__" else function
+        for p in pytree.tree_leaves((args, kwargs)) if getattr(asks, "__name__", "") not in _LOOKS else ():
+            if is_cut(p):
+                p.data = whole(p)
+                self._woken.append(p)
+        try:
+            return function(*args, **(kwargs or {}))
+        finally:
+            self._sleep(_WOKEN_MAX)
 
 
 class GatheredParameters:
@@ -117,19 +153,17 @@ class GatheredParameters:
 
     def __enter__(self) -> None:
         own = {leaf.parameter for leaves in find(self.params).values() for leaf in leaves}
-        marked = [p for p in self.params if hasattr(p, "ds_id") and p.ds_status != ZeroParamStatus.AVAILABLE]
-        self.free = [p for p in marked if p not in own]
-        _agree([p for p in self.free if not p.ds_agreed], 0)
+        self.marked = [p for p in self.params if hasattr(p, "ds_id") and p.ds_status != ZeroParamStatus.AVAILABLE]
+        for p in self.marked:
+            if p not in own and p.numel() and not p.is_meta:  # its engine takes rank 0's values
+                p.data.copy_(of_rank(p, 0).view(p.shape))
         self._stack.enter_context(zero.gathered(self.params, modify=self.modifier_rank))
-        self.marked = marked
-        for p in marked:
+        for p in self.marked:
             p.ds_status = ZeroParamStatus.AVAILABLE
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for p in self.marked:
             p.ds_status = ZeroParamStatus.NOT_AVAILABLE
-        if self.modifier_rank is not None and error is None:
-            _agree(self.free, self.modifier_rank)
         self._stack.__exit__(kind, error, trace)
 
 
