@@ -326,9 +326,11 @@ class Declared:
     def _fill(self) -> None:
         """Moves the values of parameters to the engine, one parameter after another."""
         for leaf in self._passes.leaves:
-            if _parts.is_cut(leaf.parameter) and leaf not in self._parts:
-                self._parts[leaf] = self._own_part(leaf)
-                leaf.parameter.ds_tensor = torch.empty(0)
+            p: Any = leaf.parameter
+            if _parts.is_cut(p) and leaf not in self._parts:
+                first, count = owned(leaf, _header.ZERO_PARAM)
+                self._parts[leaf] = first, _parts.whole(p).view(-1)[first : first + count].to("cpu", copy=True)
+                p.ds_tensor = torch.empty(0)
         given = self._agree([leaf.parameter for leaf in self._passes.leaves if leaf not in self._parts])
         value = first_values(self.model, self._init, lib.zero_engine_seed(self._handle), given)
         by_name = {leaf.name: leaf for leaf in self._passes.leaves}
@@ -341,11 +343,6 @@ class Declared:
                 C.memmove(out, part.data_ptr(), part.nbytes)
 
         lib.zero_engine_fill(self._handle, _abi.callback(_header.zero_fill_fn, fill), None)
-
-    def _own_part(self, leaf: Leaf) -> tuple[int, torch.Tensor]:
-        """Of a parameter in parts: the first element that this rank stores, and the values of all."""
-        first, count = owned(leaf, _header.ZERO_PARAM)
-        return first, _parts.whole(leaf.parameter).view(-1)[first : first + count].to("cpu", copy=True)
 
     def _broadcast(self, t: torch.Tensor) -> torch.Tensor:
         """Rank 0's bytes in the place of this rank's, in the memory of a tensor on the CPU."""

@@ -41,13 +41,16 @@ def of_rank(p: torch.Tensor, rank: int) -> torch.Tensor:
 
 def cut(p: Any, rank: int = 0) -> None:
     """Each rank keeps its part of that rank's values, filled up to the same size."""
-    if type(p) is not nn.Parameter or not p.numel() or p.is_meta or not p.is_floating_point():
+    fits = type(p) is nn.Parameter and p.numel() and not p.is_meta and p.is_floating_point()
+    if not fits:
         return
     flat, ranks = of_rank(p, rank), dist.get_world_size()
     size = -(-len(flat) // ranks)
-    own, part = flat[dist.get_rank() * size :][:size], flat.new_zeros(size)
-    part[: len(own)] = own
-    p.ds_shape, p.ds_tensor = p.shape, part.to(p.device)
+    own = flat[dist.get_rank() * size :][:size]
+    if len(getattr(p, "ds_tensor", ())) != size:  # else its memory stays where it is: the next whole one fits between
+        p.ds_tensor = p.data.new_zeros(size)
+    p.ds_tensor[: len(own)] = own
+    p.ds_shape = p.shape
     p.data = p.data.new_empty(0)
 
 
@@ -55,9 +58,13 @@ def whole(p: Any) -> torch.Tensor:
     """The values of a parameter that is cut, in the type and on the device that it has now."""
     part, ranks = _sent(p.ds_tensor), dist.get_world_size()
     if not len(part):
-        raise ZeroError(f"zero: an exception came while a parameter of shape {list(p.ds_shape)} moved to an engine: call engine.commit() again")
+        raise ZeroError(
+            f"zero: an exception came while a parameter of shape {list(p.ds_shape)} moved to an engine: call engine.commit() again"
+        )
     flat = part.new_empty(ranks * len(part))
-    dist.all_gather([*flat.view(torch.uint8).chunk(ranks)], part.view(torch.uint8))
+    flat[dist.get_rank() * len(part) :][: len(part)] = part
+    for rank, piece in enumerate(flat.view(torch.uint8).chunk(ranks)):  # an all-gather of gloo takes the size of the whole once more
+        dist.broadcast(piece, src=rank)
     return flat[: p.ds_shape.numel()].view(p.ds_shape).to(p.device, p.dtype)
 
 
@@ -69,8 +76,8 @@ def joined(parameters: Iterable[Any], modify: int | None = None) -> Iterator[Non
         for p in own:
             p.data = whole(p)
         yield
-        for p in own if modify is not None else ():
-            if hasattr(p, "ds_tensor"):  # it is on no engine since
+        for p in own:
+            if modify is not None and hasattr(p, "ds_tensor"):  # it is on no engine since
                 cut(p, modify)
     finally:
         for p in own:
