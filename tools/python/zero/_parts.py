@@ -5,6 +5,7 @@ WHOLE --cut--> each rank has its part in `ds_tensor`, and no data --joined--> WH
 
 The names are DeepSpeed's: programs read them. All of it is collective over torch.distributed."""
 
+import ctypes as C
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -52,6 +53,9 @@ def cut(p: Any, rank: int = 0) -> None:
     p.ds_tensor[: len(own)] = own
     p.ds_shape = p.shape
     p.data = p.data.new_empty(0)
+    if own.nbytes > 1 << 16:
+        del flat, own
+        C.CDLL(None).malloc_trim(0)  # the next one does not fit in its place
 
 
 def whole(p: Any) -> torch.Tensor:
