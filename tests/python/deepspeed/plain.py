@@ -317,6 +317,135 @@ def same_as_without_init():
     return []
 
 
+def raises(part, function):
+    try:
+        function()
+    except Exception as error:
+        assert part in str(error), error
+    else:
+        raise AssertionError(f"nothing has raised: {part}")
+
+
+def values(model):
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        return [p.detach().clone() for p in model.parameters()]
+
+
+class Pair(nn.Module):
+    def __init__(self, after=lambda pair: None):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(4, 6)
+        after(self)
+
+
+def changed_type():
+    """Only here: values of a wider type are kept, as those of rank 0 alone."""
+    with deepspeed.zero.Init():
+        model = Pair().bfloat16()
+    p, value = model.a.weight, 1 / 3
+    with deepspeed.zero.GatheredParameters([p], modifier_rank=0):
+        p.data = torch.full((6, 4), value if dist.get_rank() == 0 else 9.0)
+    with deepspeed.zero.GatheredParameters([p]):
+        assert p.dtype == torch.float32 and (p == value).all(), p
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):  # an inner change lasts
+        with deepspeed.zero.GatheredParameters([p], modifier_rank=1), torch.no_grad():
+            p.fill_(dist.get_rank() + 6)
+    assert not p.numel() and (values(model)[0] == 7).all()
+
+    def differs():
+        with deepspeed.zero.GatheredParameters([p], modifier_rank=0):
+            p.data = p.data.double() if dist.get_rank() == 0 else p.data
+
+    raises("the ranks differ", differs)
+    numbers = nn.Parameter(torch.full((4,), dist.get_rank()), requires_grad=False)  # is not cut
+    with deepspeed.zero.Init():
+        model.register_parameter("numbers", numbers)
+    with deepspeed.zero.GatheredParameters([numbers], modifier_rank=0):
+        numbers.data.fill_(5 + dist.get_rank())
+    assert (numbers == 5).all()
+    return []
+
+
+def aliases():
+    """Only here: what shares the memory of a parameter is not lost, or refused, as without Init."""
+
+    def tie(pair):
+        pair.b.weight.data = pair.a.weight.data
+
+    def wrap(pair):
+        pair.b.weight = nn.Parameter(pair.a.weight)
+
+    def ties(after):
+        with deepspeed.zero.Init():
+            model = Pair(after)
+        made(3, model).zero.commit()
+
+    raises("share memory", lambda: ties(tie))
+    raises("share memory", lambda: ties(wrap))
+
+    def writes(pair):
+        more = nn.ModuleList(nn.Linear(2, 2) for _ in range(20))
+        kept = [pair.a.weight.data, *(m.weight.data for m in more)]
+        for i, w in enumerate(kept):
+            w.fill_(i + 1)
+        pair.more = more
+
+    with deepspeed.zero.Init():
+        model = Pair(writes)
+    a, _, _, _, *more = values(model)
+    assert (a == 1).all() and all((w == i + 2).all() for i, w in enumerate(more[::2])) and not model.a.weight.numel()
+    with deepspeed.zero.Init():
+        model = Pair()
+        kept = model.a.weight.data
+    kept.fill_(3)  # on each rank: the memory is the parameter's still
+    assert (values(model)[0] == 3).all()
+    with deepspeed.zero.Init():
+        model = Pair()
+        weight = model.a.weight
+        if dist.get_rank() == 0:  # a look is no collective
+            assert weight.shape == (6, 4) and weight.size(0) == 6 == len(weight) and weight.numel() == 24 and weight.dim() == weight.ndim == 2
+            assert not weight.is_cuda and weight.dtype == torch.float32
+        assert not weight.ds_tensor.numel() == 24 and dist.get_world_size() == 2
+    if dist.get_rank() == 0:
+        meta = Pair()
+    else:
+        with torch.device("meta"):
+            meta = Pair()
+    before = [p.detach().clone() for p in meta.parameters()]
+    deepspeed.zero.Init(module=meta)
+    assert dist.get_rank() or all(map(torch.equal, meta.parameters(), before))
+    decay = [{"params": [p for p in model.parameters() if p.ndim >= 2]}]
+    decay += [{"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    raises("sorted", lambda: deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(decay), config=configuration(3)))
+    return []
+
+
+def copies():
+    """Only here: copies have their parts; a file would have one rank's."""
+    import copy
+    import io
+
+    def stack(seed):
+        torch.manual_seed(seed)
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
+
+    with deepspeed.zero.Init():
+        model = stack(dist.get_rank())
+    assert not any(p.numel() for p in model.parameters())
+    again = copy.deepcopy(model)
+    for found in (model, again):
+        assert all(map(torch.equal, values(found), stack(0).parameters()))
+    with deepspeed.zero.GatheredParameters([model.layers[0].linear1.weight], modifier_rank=0), torch.no_grad():
+        model.layers[0].linear1.weight.zero_()
+    assert all(map(torch.equal, values(again), stack(0).parameters()))
+    raises("inside of GatheredParameters", lambda: torch.save(model, io.BytesIO()))
+    with deepspeed.zero.GatheredParameters(list(again.parameters())):
+        torch.save(again, file := io.BytesIO())
+    file.seek(0)
+    assert all(map(torch.equal, torch.load(file, weights_only=False).parameters(), stack(0).parameters()))
+    return []
+
+
 def held():
     """Only here: no rank holds the model while it is made, filled by rank 0, and moves to the engine, in bytes of live tensors."""
     from zero._activations import Live
@@ -609,4 +738,5 @@ def names():
 
 CASES = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
 CASES += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
-CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads, same_as_without_init, held] if deepspeed.__version__.endswith("zero") else []
+ALONE = [same_as_without_init, changed_type, aliases, copies, held]
+CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads, *ALONE] if deepspeed.__version__.endswith("zero") else []

@@ -70,7 +70,7 @@ def configurations():
 
 
 offloads, own_optimizers, closed = configurations, module, module
-held = same_as_without_init = list  # assertions of their own
+held = same_as_without_init = changed_type = aliases = copies = list  # assertions of their own
 
 
 def recomputes():

@@ -209,6 +209,7 @@ class Declared:
         if self._plan is None:
             self._check_place()
             check_apart(self.model)
+            _parts.agree("commit", [p for p in self.model.parameters() if hasattr(p, "ds_tensor")])
             record, cut = self._traced(args, kwargs), [*filter(_parts.is_cut, self.model.parameters())]
             if cut and self._any(record is None and bool(args or kwargs)):  # a forward that depends on its data
                 with _parts.joined(cut):
@@ -266,6 +267,8 @@ class Declared:
         try:
             for p in places:
                 p.data = p.data.to("cpu")
+                if _parts.is_cut(p):
+                    p.ds_tensor = p.ds_tensor.to("cpu")
             self._free_cache()
             return lib.zero_engine_commit(self._handle)
         except BaseException:

@@ -11,7 +11,7 @@ from torch import nn
 
 from zero._abi import ZeroError, lib
 from zero._leaf import Leaf
-from zero._parts import is_cut, joined
+from zero._parts import agree, joined, of_rank, unique
 
 if TYPE_CHECKING:
     from zero._state import State
@@ -40,32 +40,39 @@ def gathered(parameters: nn.Module | torch.Tensor | Iterable[torch.Tensor], modi
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
     chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    engines, parts = find(chosen), [p for p in chosen if is_cut(p)]
+    engines, parts = find(chosen), [p for p in chosen if hasattr(p, "ds_tensor")]
     with ExitStack() as stack:
-        before = list(_before_an_engine(chosen, engines, modify)) if modify else []
+        before = _before_an_engine(chosen, engines, modify) if modify is not None else []
         stack.enter_context(joined(parts, modify))
         for engine, leaves in engines.items():
             stack.enter_context(engine._gathered(leaves, modify))
         yield
-        if modify and any(engine not in engines for engine in find([*before, *parts])):
+        moved = find([*before, *parts])
+        if modify and any(engine not in engines for engine in moved):
             raise ZeroError(
                 f"zero: gathered: parameters have moved to an engine inside of it, with rank 0's values in place of those of rank {modify}: "
                 "call engine.commit() before it"
             )
-        for p in before:
-            dist.broadcast(p.detach(), src=modify or 0)
+        on = {id(leaf.parameter) for leaves in moved.values() for leaf in leaves}
+        left = [p for p in before if id(p) not in on]
+        some = [p.is_meta for p in left]  # of rank 0 alone, perhaps: an engine takes rank 0's
+        for p in agree(f"change of rank {modify} {some if modify else ''}", left, some):
+            p.data.copy_(of_rank(p, modify or 0).view(p.shape))
 
 
-def _before_an_engine(chosen: Iterable[Any], engines: dict["State", list[Leaf]], modify: int | None) -> Iterator[Any]:
-    """Those whose changes, by another rank than 0, go to all ranks here: an engine takes rank 0's values."""
+def _before_an_engine(chosen: Iterable[Any], engines: dict["State", list[Leaf]], modify: int) -> list[Any]:
+    """Those whose changes go to all ranks here: an engine takes rank 0's values."""
     known = {id(leaf.parameter) for leaves in engines.values() for leaf in leaves}
-    for p in {id(p): p for p in chosen if id(p) not in known and not p.is_meta and p.numel()}.values():
-        if not (dist.is_available() and dist.is_initialized()):
+    found = [p for p in unique(chosen) if id(p) not in known and not hasattr(p, "ds_tensor")]
+    if dist.is_available() and dist.is_initialized():
+        return found
+    for p in found:
+        if modify and p.numel() and not p.is_meta:
             raise ZeroError(
                 f"zero: gathered: a parameter of shape {list(p.shape)} is on no engine yet, which will take rank 0's values in place of those "
                 f"of rank {modify}: call engine.commit() before it, or modify on rank 0"
             )
-        yield p
+    return []
 
 
 def lend(engine: "State", leaves: list[Leaf], away: list[Leaf], modify: int | None) -> Iterator[None]:

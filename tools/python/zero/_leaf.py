@@ -60,9 +60,10 @@ class Leaf:
         slot, p = lib.zero_param_addresses(self.handle), self.parameter
         self.first = p.dtype, p.requires_grad
         self.tensor = self.at(slot.param, dtype, device)
+        for name in ("ds_tensor", "__deepcopy__"):
+            p.__dict__.pop(name, None)
         if not p.is_meta:
             p.data = self.tensor
-            p.__dict__.pop("ds_tensor", None)
         else:  # another tensor takes the parameter's identity
             new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
             new.__dict__.update(p.__dict__)

@@ -13,7 +13,7 @@ from torch import nn
 
 from zero import _header
 from zero._abi import ZeroError, lib
-from zero._parts import shape
+from zero._parts import is_cut, shape
 from zero._pieces import Pieces
 
 if TYPE_CHECKING:
@@ -88,6 +88,17 @@ def _row(client: torch.optim.Optimizer) -> dict[str, Any] | None:
     return None if params is None else {"type": name, "params": params}
 
 
+def _check_decay(groups: list[dict[str, Any]]) -> None:
+    """A parameter that is cut has one dimension: a program that sorts by dimensions puts all into the group without decay."""
+    cut = any(is_cut(p) and not group.get("weight_decay") and len(shape(p)) > 1 for group in groups for p in group["params"])
+    decays = [group for group in groups if group.get("weight_decay")]
+    if cut and decays and not any(len(shape(p)) > 1 for group in decays for p in group["params"]):
+        raise ZeroError(
+            "zero: matrices that zero.Init has made are all in groups with weight_decay 0, and none in one that decays: the program has sorted "
+            "by p.ndim, which is 1 while each rank has a part: sort by len(p.ds_shape), or by names"
+        )
+
+
 def configure(config: dict[str, Any], model: nn.Module, client: torch.optim.Optimizer) -> tuple[dict[str, Any], bool]:
     """The configuration with the program's optimizer as its own, and whether that runs on pieces beside the engine."""
     for key in ("optimizer", "param_groups", "scheduler"):
@@ -101,6 +112,7 @@ def configure(config: dict[str, Any], model: nn.Module, client: torch.optim.Opti
         raise ZeroError(
             "zero: fully_shard: the optimizer holds a parameter that the model does not have: make it from model.parameters()"
         )
+    _check_decay(client.param_groups)
     row, filled = _row(client), [group for group in groups if group]
     if row and len(filled) <= _header.ZERO_GROUPS_MAX:
         client.state.clear()  # zeros, of Adagrad

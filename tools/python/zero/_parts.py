@@ -3,11 +3,16 @@
 WHOLE --cut--> each rank has its part in `ds_tensor`, and no data --joined--> WHOLE, and cut again afterwards
                                                   `--an engine's attach--> the engine's memory (_leaf.py), without `ds_tensor`
 
-The names are DeepSpeed's: programs read them. All of it is collective over torch.distributed."""
+The names are DeepSpeed's: programs read them. All of it is collective over torch.distributed, and begins with a check that the ranks have
+the same state. A parameter whose memory anything else holds, on any rank, stays whole: what is written there is not lost."""
 
 import ctypes as C
+import sys
+import weakref
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,16 +20,28 @@ import torch.distributed as dist
 from torch import nn
 
 from zero._abi import ZeroError
+from zero._private import DisableTorchFunction, storage_uses
+
+ids = count()  # ds_id
+SHARE = (
+    "zero: parameters share memory, and are two tensors, so that on the engine they would be two values: tie them (the same parameter), or "
+    "give one a memory of its own (clone)"
+)
 
 
 def is_cut(t: Any) -> bool:
-    return hasattr(t, "ds_tensor") and not t.numel()
+    with DisableTorchFunction():  # Init answers with the shape of the whole
+        return hasattr(t, "ds_tensor") and not t.numel()
 
 
 def shape(t: Any) -> torch.Size:
     """Of the whole."""
     found: torch.Size = t.ds_shape if is_cut(t) else t.shape
     return found
+
+
+def unique(parameters: Iterable[Any]) -> list[Any]:
+    return list({id(p): p for p in parameters}.values())
 
 
 def _sent(t: torch.Tensor) -> torch.Tensor:
@@ -40,50 +57,143 @@ def of_rank(p: torch.Tensor, rank: int) -> torch.Tensor:
     return flat
 
 
-def cut(p: Any, rank: int = 0) -> None:
-    """Each rank keeps its part of that rank's values, filled up to the same size."""
-    fits = type(p) is nn.Parameter and p.numel() and not p.is_meta and p.is_floating_point()
-    if not fits:
-        return
-    flat, ranks = of_rank(p, rank), dist.get_world_size()
-    size = -(-len(flat) // ranks)
-    own = flat[dist.get_rank() * size :][:size]
-    if len(getattr(p, "ds_tensor", ())) != size:  # else its memory stays where it is: the next whole one fits between
-        p.ds_tensor = p.data.new_zeros(size)
-    p.ds_tensor[: len(own)] = own
-    p.ds_shape = p.shape
-    p.data = p.data.new_empty(0)
-    if own.nbytes > 1 << 16:
-        del flat, own
+def _most(values: list[int]) -> list[int]:
+    """Of each value over the ranks."""
+    row = _sent(torch.tensor(values, device="cpu"))
+    dist.all_reduce(row, dist.ReduceOp.MAX)
+    found: list[int] = row.tolist()
+    return found
+
+
+def agree(what: str, parameters: list[Any], left: Iterable[bool] = ()) -> list[Any]:
+    """Raises where the ranks call for other things, or have the parameters in other states. Those that no rank wants to be left out."""
+    if not parameters:
+        return []
+    with DisableTorchFunction():
+        state = zlib.crc32(repr([what, *((tuple(shape(p)), p.dtype, is_cut(p)) for p in parameters)]).encode())
+        if _most([state, -state]) != [state, -state]:
+            raise ZeroError(
+                f"zero: the ranks differ in a collective call ({what.split()[0]}) for {len(parameters)} parameters, the first of shape "
+                f"{list(shape(parameters[0]))} and {parameters[0].dtype} here: make, gather and change parameters in the same order on all "
+                "ranks, with the same shape and dtype"
+            )
+        flags = [*map(int, left)]
+        return [p for p, out in zip(parameters, _most(flags) if flags else [0] * len(parameters), strict=True) if not out]
+
+
+def shared(p: torch.Tensor) -> bool:
+    """Anything else holds its memory."""
+    return _holders(p) > _holders(nn.Parameter(torch.empty(1, device="cpu")))
+
+
+def _holders(p: torch.Tensor) -> tuple[int, int]:
+    storage = p.untyped_storage()
+    return storage_uses(storage._cdata), sys.getrefcount(storage)
+
+
+class _Copies:
+    """A copy of a parameter that is cut has its parts. A file would have those of one rank."""
+
+    def __init__(self, p: Any) -> None:
+        self.of = weakref.ref(p)
+
+    def __call__(self, memo: dict[int, Any]) -> Any:
+        p: Any = self.of()
+        with DisableTorchFunction():
+            new = nn.Parameter.__deepcopy__(p, memo)  # type: ignore[no-untyped-call]
+            new.__dict__.update((key, value) for key, value in p.__dict__.items() if key.startswith("ds_") and key != "ds_tensor")
+            new.ds_id, new.ds_active_sub_modules, new.ds_status = next(ids), set(), type(p.ds_status).NOT_AVAILABLE
+            if is_cut(p):
+                new.ds_tensor = p.ds_tensor.clone()
+            copied(new)
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        p = self.of()
+        if is_cut(p):
+            raise ZeroError(
+                f"zero: a parameter of shape {list(shape(p))} is saved while each rank has a part of it: save it inside of GatheredParameters"
+            )
+        return type(None), ()
+
+
+def copied(p: Any) -> None:
+    """From here on copy.deepcopy and pickle know of parts."""
+    p.__deepcopy__ = _Copies(p)
+
+
+def cut(parameters: Iterable[Any]) -> None:
+    """Each rank keeps its part of rank 0's values."""
+    found = [p for p in unique(parameters) if not is_cut(p)]
+    with DisableTorchFunction():
+        stay = [type(p) is not nn.Parameter or p.is_meta or not p.numel() or not p.is_floating_point() or shared(p) for p in found]
+    for p in agree("cut", found, stay):
+        _store(p, 0)
+        _empty(p)
+
+
+def _store(p: Any, rank: int) -> None:
+    """Each rank keeps its part of that rank's values, filled up to the same size. All have the whole, too."""
+    with DisableTorchFunction():
+        flat, ranks = of_rank(p, rank), dist.get_world_size()
+        size = -(-len(flat) // ranks)
+        own, old = flat[dist.get_rank() * size :][:size], getattr(p, "ds_tensor", None)
+        if old is None or (len(old), old.dtype, old.device) != (size, p.dtype, p.device):
+            p.ds_tensor = p.data.new_zeros(size)  # else its memory stays where it is: the next whole one fits between
+        p.ds_tensor[: len(own)] = own
+        p.ds_shape, p.ds_numel = p.shape, p.numel()
+        p.data.copy_(flat.view(p.shape))
+        copied(p)
+
+
+def _empty(p: Any) -> None:
+    with DisableTorchFunction():
+        size = p.data.nbytes
+        p.data = p.data.new_empty(0)
+    if size > 1 << 16:
         C.CDLL(None).malloc_trim(0)  # the next one does not fit in its place
 
 
 def whole(p: Any) -> torch.Tensor:
     """The values of a parameter that is cut, in the type and on the device that it has now."""
-    part, ranks = _sent(p.ds_tensor), dist.get_world_size()
-    if not len(part):
-        raise ZeroError(
-            f"zero: an exception came while a parameter of shape {list(p.ds_shape)} moved to an engine: call engine.commit() again"
-        )
-    flat = part.new_empty(ranks * len(part))
-    flat[dist.get_rank() * len(part) :][: len(part)] = part
-    for rank, piece in enumerate(flat.view(torch.uint8).chunk(ranks)):  # an all-gather of gloo takes the size of the whole once more
-        dist.broadcast(piece, src=rank)
-    return flat[: p.ds_shape.numel()].view(p.ds_shape).to(p.device, p.dtype)
+    with DisableTorchFunction():
+        size, ranks = len(p.ds_tensor), dist.get_world_size()
+        if not size:
+            raise ZeroError(
+                f"zero: an exception came while a parameter of shape {list(p.ds_shape)} moved to an engine, and its values are lost: "
+                "make the model and its engine again"
+            )
+        flat = p.ds_tensor.new_empty(ranks * size)
+        flat[dist.get_rank() * size :][:size] = p.ds_tensor
+        for rank, piece in enumerate(flat.chunk(ranks)):  # an all-gather of gloo takes the size of the whole once more
+            sent = of_rank(piece, rank)
+            if sent.device != piece.device:
+                piece.copy_(sent)
+        return flat[: p.ds_shape.numel()].view(p.ds_shape).to(p.device, p.dtype)
+
+
+def join(parameters: list[Any]) -> None:
+    for p in agree("gather", parameters):
+        with DisableTorchFunction():
+            p.data = whole(p)
 
 
 @contextmanager
 def joined(parameters: Iterable[Any], modify: int | None = None) -> Iterator[None]:
-    """Inside, those that are cut are whole. What rank `modify` has changed lasts."""
-    own = [p for p in parameters if is_cut(p)]
+    """Inside, those that are cut are whole. What rank `modify` has changed lasts, also of those which are whole already, around it."""
+    kept = unique(p for p in parameters if hasattr(p, "ds_tensor"))
+    own = [p for p in kept if is_cut(p)]
     try:
-        for p in own:
-            p.data = whole(p)
+        join(own)
         yield
-        for p in own:
-            if modify is not None and hasattr(p, "ds_tensor"):  # it is on no engine since
-                cut(p, modify)
+        left = [p for p in kept if modify is not None and hasattr(p, "ds_tensor")]  # on no engine since
+        places = len({p.untyped_storage()._cdata for p in left})
+        agree(f"change of rank {modify}, {places}", left)
+        if places != len(left):
+            raise ValueError(SHARE)
+        for p in left:
+            _store(p, modify or 0)
     finally:
         for p in own:
             if hasattr(p, "ds_tensor"):
-                p.data = p.data.new_empty(0)
+                _empty(p)

@@ -4,11 +4,9 @@ A parameter of stage 3 has DeepSpeed's attributes, by which programs tell whethe
 its engine has it (_parts.py); another one is whole until then."""
 
 import json
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
-from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -24,12 +22,10 @@ from zero._header import ZERO_GRAD as GRAD
 from zero._header import ZERO_PARAM as PARAM
 from zero._header import ZERO_STATE0 as STATE0
 from zero._header import ZERO_STATE1 as STATE1
-from zero._parts import cut, is_cut, of_rank, whole
+from zero._parts import SHARE, agree, copied, cut, ids, is_cut, join, of_rank, shared, unique
 from zero._private import pytree
 from zero.deepspeed.comm import init_distributed
 from zero.deepspeed.config import loaded
-
-_ids = count()
 
 
 class ZeroParamStatus(Enum):
@@ -52,7 +48,7 @@ def mark(parameters: Iterable[Any]) -> None:
     """They are of stage 3."""
     for p in parameters:
         if not hasattr(p, "ds_id"):
-            p.ds_id, p.ds_numel, p.ds_shape = next(_ids), p.numel(), p.shape
+            p.ds_id, p.ds_numel, p.ds_shape = next(ids), p.numel(), p.shape
             p.ds_status, p.ds_active_sub_modules = ZeroParamStatus.NOT_AVAILABLE, set()
 
 
@@ -67,14 +63,24 @@ def without_closed(module: nn.Module, state: dict[str, Any], prefix: str, _: Any
             state[name] = state[name].new_empty(0)
 
 
-# What a program may ask of a parameter that is cut, and leave it so.
-_LOOKS = {"numel", "dtype", "device", "requires_grad", "requires_grad_", "grad", "grad_fn", "is_leaf", "is_meta", "__repr__"}
-_WOKEN_MAX = 16
+# What a program may ask of a parameter that is cut, and leave it so; and what is answered of the whole.
+_LOOKS = {"dtype", "device", "is_cuda", "requires_grad", "requires_grad_", "grad", "grad_fn", "is_leaf", "is_meta", "__repr__", "__hash__"}
+_LOOKS |= {"is_floating_point", "is_complex", "element_size", "layout", "__format__", "__dict__"}
+_SHAPE: dict[str, Callable[..., Any]] = {
+    "shape": lambda shape: shape,
+    "size": lambda shape, dim=None: shape if dim is None else shape[dim],
+    "dim": len,
+    "ndim": len,
+    "ndimension": len,
+    "numel": torch.Size.numel,
+    "nelement": torch.Size.numel,
+    "__len__": lambda shape: shape[0],
+}
 
 
 class Init(TorchFunctionMode):
     """Inside, modules are made for stage 3: when a module becomes a part of another one, or at the end, each rank keeps its part of rank 0's
-    values. Where a constructor uses parameters of a module in it, the last of them are whole again: so it makes the same values."""
+    values. Where a constructor uses parameters of a module in it, they are whole again until the end: so it makes the same values."""
 
     def __init__(
         self,
@@ -90,23 +96,27 @@ class Init(TorchFunctionMode):
         stage = loaded(settings).get("zero_optimization", {}).get("stage", 0) if settings is not None else 3
         self.enabled = enabled and stage == 3
         self._made: dict[nn.Module, None] = {}  # with parameters that are whole
-        self._woken: deque[Any] = deque()
+        self._woken: list[Any] = []
         if self.enabled:
             init_distributed()
         if module is not None and self.enabled:
             mark(module.parameters())
-            self._cut(module.modules())
+            self._cut(module.parameters())
 
     def __enter__(self) -> Any:
         if not self.enabled:
             return self
 
         def parameter(module: nn.Module, name: str, parameter: Any) -> None:
-            mark(() if parameter is None else (parameter,))
+            if parameter is not None and not hasattr(parameter, "ds_id"):
+                if parameter.device.type != "meta" and not parameter.numel() and shared(parameter):  # nn.Parameter(p) has not asked
+                    raise ValueError(SHARE)
+                mark((parameter,))
+                copied(parameter)
             self._made[module] = None
 
         def child(module: nn.Module, name: str, child: nn.Module | None) -> None:
-            self._cut(m for m in (child.modules() if child else ()) if m in self._made)
+            self._cut(p for p in (child.parameters() if child else ()) if hasattr(p, "ds_id") and not hasattr(p, "ds_tensor"))
 
         self._hooks = register_module_parameter_registration_hook(parameter), register_module_module_registration_hook(child)
         return super().__enter__()  # type: ignore[no-untyped-call]
@@ -118,29 +128,29 @@ class Init(TorchFunctionMode):
         for hook in self._hooks:
             hook.remove()
         if error == (None, None, None):
-            self._cut(list(self._made))
-            self._sleep(0)
+            made = [p for module in self._made for p in module.parameters()]
+            self._cut([*self._woken, *(p for p in made if hasattr(p, "ds_id"))])
+            self._made, self._woken = {}, []
 
-    def _cut(self, modules: Iterable[nn.Module]) -> None:
-        for module in modules:
-            self._made.pop(module, None)
-            for p in module._parameters.values():
-                cut(p)
-
-    def _sleep(self, left: int) -> None:
-        while len(self._woken) > left:
-            cut(self._woken.popleft())
+    def _cut(self, parameters: Iterable[Any]) -> None:
+        chosen = list(parameters)
+        own = _on_engines(chosen)
+        cut(p for p in chosen if p not in own)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         asks = function.__self__ if getattr(function, "__name__", "") == "__get__" else function
-        for p in pytree.tree_leaves((args, kwargs)) if getattr(asks, "__name__", "") not in _LOOKS else ():
-            if is_cut(p):
-                p.data = whole(p)
-                self._woken.append(p)
-        try:
-            return function(*args, **(kwargs or {}))
-        finally:
-            self._sleep(_WOKEN_MAX)
+        name, kwargs = getattr(asks, "__name__", ""), kwargs or {}
+        if name in _SHAPE and is_cut(args[0]):
+            return _SHAPE[name](args[0].ds_shape, *args[1:], **kwargs)
+        if name not in _LOOKS and name not in _SHAPE:
+            woken = unique(p for p in pytree.tree_leaves((args, kwargs)) if is_cut(p))
+            join(woken)
+            self._woken += woken
+        return function(*args, **kwargs)
+
+
+def _on_engines(parameters: Iterable[Any]) -> set[Any]:
+    return {leaf.parameter for leaves in find(parameters).values() for leaf in leaves}
 
 
 class GatheredParameters:
@@ -148,15 +158,15 @@ class GatheredParameters:
 
     def __init__(self, params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True) -> None:
         params = [params] if isinstance(params, torch.Tensor) else params
-        self.params = list({id(p): p for p in params}.values()) if enabled else []
+        self.params = unique(params) if enabled else []
         self.modifier_rank, self._stack = modifier_rank, ExitStack()
 
     def __enter__(self) -> None:
-        own = {leaf.parameter for leaves in find(self.params).values() for leaf in leaves}
+        own = _on_engines(self.params)
         self.marked = [p for p in self.params if hasattr(p, "ds_id") and p.ds_status != ZeroParamStatus.AVAILABLE]
-        for p in self.marked:
-            if p not in own and p.numel() and not p.is_meta:  # its engine takes rank 0's values
-                p.data.copy_(of_rank(p, 0).view(p.shape))
+        free = [p for p in self.marked if p not in own]
+        for p in agree("gather", free, [p.is_meta or is_cut(p) for p in free]):  # its engine takes rank 0's values
+            p.data.copy_(of_rank(p, 0).view(p.shape))
         self._stack.enter_context(zero.gathered(self.params, modify=self.modifier_rank))
         for p in self.marked:
             p.ds_status = ZeroParamStatus.AVAILABLE
