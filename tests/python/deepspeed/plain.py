@@ -332,16 +332,17 @@ def values(model):
 
 
 class Pair(nn.Module):
-    def __init__(self, after=lambda pair: None):
+    def __init__(self, after=lambda pair: None, dtype=None):
         super().__init__()
-        self.a, self.b = nn.Linear(4, 6), nn.Linear(4, 6)
+        self.a, self.b = nn.Linear(4, 6, dtype=dtype), nn.Linear(4, 6)
         after(self)
 
 
 def changed_type():
     """Only here: values of a wider type are kept, as those of rank 0 alone."""
     with deepspeed.zero.Init():
-        model = Pair().bfloat16()
+        model = Pair(dtype=torch.bfloat16)
+    model.float()
     p, value = model.a.weight, 1 / 3
     with deepspeed.zero.GatheredParameters([p], modifier_rank=0):
         p.data = torch.full((6, 4), value if dist.get_rank() == 0 else 9.0)

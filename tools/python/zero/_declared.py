@@ -263,7 +263,9 @@ class Declared:
 
     def _take_memory(self) -> Any:
         """The engine takes all of its memory before it asks for values: until then a model on the GPU waits in host memory."""
-        places = {leaf.parameter: leaf.parameter.device for leaf in self._passes.leaves if leaf.parameter.device.type == "cuda"}
+        places: dict[Any, torch.device] = {
+            leaf.parameter: leaf.parameter.device for leaf in self._passes.leaves if leaf.parameter.device.type == "cuda"
+        }
         try:
             for p in places:
                 p.data = p.data.to("cpu")

@@ -169,7 +169,8 @@ def whole(p: Any) -> torch.Tensor:
             sent = of_rank(piece, rank)
             if sent.device != piece.device:
                 piece.copy_(sent)
-        return flat[: p.ds_shape.numel()].view(p.ds_shape).to(p.device, p.dtype)
+        values: torch.Tensor = flat[: p.ds_shape.numel()].view(p.ds_shape).to(p.device, p.dtype)
+        return values
 
 
 def join(parameters: list[Any]) -> None:

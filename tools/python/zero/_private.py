@@ -21,7 +21,7 @@ _torch: Any = torch  # functions without types
 try:
     from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, _set_throw_on_mutable_data_ptr, _will_engine_execute_node
     from torch._C import _current_graph_task_id as current_graph_task  # -1: this thread is in no backward
-    from torch._C import _storage_Use_Count as storage_uses  # type: ignore[attr-defined]
+    from torch._C import _storage_Use_Count as storage_uses
     from torch._C._autograd import _pop_saved_tensors_default_hooks as pop_hooks
     from torch._C._autograd import _push_saved_tensors_default_hooks as push_hooks
     from torch._subclasses import fake_tensor

@@ -64,8 +64,8 @@ def without_closed(module: nn.Module, state: dict[str, Any], prefix: str, _: Any
 
 
 # What a program may ask of a parameter that is cut, and leave it so; and what is answered of the whole.
-_LOOKS = {"dtype", "device", "is_cuda", "requires_grad", "requires_grad_", "grad", "grad_fn", "is_leaf", "is_meta", "__repr__", "__hash__"}
-_LOOKS |= {"is_floating_point", "is_complex", "element_size", "layout", "__format__", "__dict__"}
+_LOOKS = {"dtype", "device", "is_cuda", "requires_grad", "requires_grad_", "grad", "grad_fn", "is_leaf", "is_meta", "layout"}
+_LOOKS |= {"is_floating_point", "is_complex", "element_size", "__repr__", "__format__", "__hash__", "__dict__"}
 _SHAPE: dict[str, Callable[..., Any]] = {
     "shape": lambda shape: shape,
     "size": lambda shape, dim=None: shape if dim is None else shape[dim],
