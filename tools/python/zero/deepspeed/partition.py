@@ -166,7 +166,9 @@ class GatheredParameters:
         self.marked = [p for p in self.params if hasattr(p, "ds_id") and p.ds_status != ZeroParamStatus.AVAILABLE]
         free = [p for p in self.marked if p not in own]
         for p in agree("gather", free, [p.is_meta or is_cut(p) for p in free]):  # its engine takes rank 0's values
-            p.data.copy_(of_rank(p, 0).view(p.shape))
+            flat = of_rank(p, 0)
+            if flat.data_ptr() != p.data_ptr():  # a trace of the forward would see a change
+                p.data.copy_(flat.view(p.shape))
         self._stack.enter_context(zero.gathered(self.params, modify=self.modifier_rank))
         for p in self.marked:
             p.ds_status = ZeroParamStatus.AVAILABLE
