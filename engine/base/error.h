@@ -16,6 +16,8 @@ struct zero_error {
     char message[1024];
 };
 
+#define ERROR_NONE                                                                                           \
+    { .rank = -1 } /* as an initializer: nothing failed */
 void error_clear(struct zero_error *error);
 int error_code_known(uint32_t code); /* a code of the list in status.h, ZERO_OK included */
 

@@ -14,8 +14,7 @@ enum { KEY_BYTES = 256 };
 
 /* A text that is no JSON is a string: --set data.path=text.txt. False: no memory. */
 static bool parse_value(const char *text, struct json_object **out) {
-    struct zero_error ignored;
-    error_clear(&ignored);
+    struct zero_error ignored = ERROR_NONE;
     zero_status scanned = config_scan_value(text, strlen(text), "", &ignored);
     if (!scanned) return config_tree_parse(text, strlen(text), ZERO_E_CONFIG, out, &ignored) == ZERO_OK;
     *out = scanned == ZERO_E_MEMORY ? NULL : json_object_new_string(text);

@@ -253,9 +253,8 @@ static zero_status plan_of(struct cublaslt *lib, const struct product *p, struct
 }
 
 bool cublaslt_can(struct cublaslt *lib, const struct product *product) {
-    struct zero_error ignored;
+    struct zero_error ignored = ERROR_NONE;
     struct plan *plan;
-    error_clear(&ignored);
     return plan_of(lib, product, &plan, &ignored) == ZERO_OK && plan->possible;
 }
 

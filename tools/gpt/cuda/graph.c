@@ -148,8 +148,7 @@ static bool record(struct gpt *gpt, const struct work *w, struct recording *r) {
 static bool launch(struct gpt *gpt, struct recording *r) {
     struct cuda_gpt *c = gpt->cuda;
     CUresult result = c->driver.cuGraphLaunch(r->exec, c->stream);
-    struct zero_error why;
-    error_clear(&why);
+    struct zero_error why = ERROR_NONE;
     cuda_check(&c->driver, result, &why, "launching a CUDA graph");
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         give_up(gpt, &why);

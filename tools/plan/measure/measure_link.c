@@ -83,8 +83,7 @@ static void link_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct link_task *t = user;
     struct comm_options options = {.rank = rank, .size = t->o->ranks, .local = t->world};
     struct comm *comm = NULL;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     measure_together(team);
     if (comm_open(&comm_local_ops, &options, &comm, &error) ||
         !measure_world(comm, t->o->bytes, &t->link[rank]))
