@@ -10,8 +10,7 @@
  * once. Where a device has no such address space, or its pages would take no less, all buffers have memory.
  *
  * Pure: it allocates only its own tables, and owns them. */
-#ifndef ZERO_ENGINE_PLAN_PLAN_H
-#define ZERO_ENGINE_PLAN_PLAN_H
+#pragma once
 
 #include "engine/base/hazard.h"
 #include "engine/base/integer.h"
@@ -186,5 +185,3 @@ static inline bool plan_updates_by_chunk(const struct plan *plan) {
 }
 
 const char *memory_row_name(enum memory_row row);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Threads: the host's thread owns the struct. `lock` guards the comm, and the executor that uses it, against the progress
  * thread and a save in the background. */
-#ifndef ZERO_ENGINE_RANKS_RANKS_H
-#define ZERO_ENGINE_RANKS_RANKS_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -70,5 +69,3 @@ zero_status ranks_call(struct ranks *ranks, const struct comm_call *call);
 
 /* The same on `world` or `data_world`. */
 zero_status ranks_call_on(struct ranks *ranks, struct comm_group *group, const struct comm_call *call);
-
-#endif

@@ -4,8 +4,7 @@
  * only enqueue the work; it is complete after pass_end. The backend owns the activations, the residual stream and the
  * stream's gradient: each function reads what the previous one wrote. The backend remembers a failure, and pass_end
  * returns it. Threads: the rank's own. */
-#ifndef ZERO_TOOLS_GPT_BACKEND_H
-#define ZERO_TOOLS_GPT_BACKEND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -71,5 +70,3 @@ struct backend {
 };
 
 extern const struct backend host_backend, cuda_backend;
-
-#endif

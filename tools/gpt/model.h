@@ -1,6 +1,5 @@
 /* The inside of the GPT: its units, and the declarations that the host's passes share. */
-#ifndef ZERO_TOOLS_GPT_MODEL_H
-#define ZERO_TOOLS_GPT_MODEL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -172,5 +171,3 @@ void partial_finish(const struct gpt *gpt, const struct unit *unit);
 static inline float *sums_of(float *sums, const struct view *view) {
     return view->count ? sums + view->sums_at : NULL;
 }
-
-#endif

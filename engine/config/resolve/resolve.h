@@ -1,6 +1,5 @@
 /* The parts of config_resolve. */
-#ifndef ZERO_ENGINE_CONFIG_RESOLVE_RESOLVE_H
-#define ZERO_ENGINE_CONFIG_RESOLVE_RESOLVE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -48,5 +47,3 @@ zero_status config_check_distinct(const char *path, const struct config_paths *p
 
 /* ---- scheduler.c: the defaults of the scheduler block, "auto", and the parameters of each schedule. After the optimizer is resolved. ---- */
 zero_status config_resolve_scheduler(struct config *config, struct zero_error *error);
-
-#endif

@@ -1,8 +1,7 @@
 /* The inside of the CUDA backend. All work is enqueued on the engine's stream, in the order of the calls, so kernels
  * need no other order. The backend keeps the first failure; later calls then do nothing. Compute is in one type, the
  * engine's: activations, the residual stream and gradients have this type; statistics, sums and losses are fp32. */
-#ifndef ZERO_TOOLS_GPT_CUDA_STATE_H
-#define ZERO_TOOLS_GPT_CUDA_STATE_H
+#pragma once
 
 #include "engine/device/cuda/driver.h"
 #include "tools/gpt/cuda/cublaslt.h"
@@ -197,5 +196,3 @@ void cuda_head_backward(struct gpt *gpt);
 void cuda_head_logits(struct gpt *gpt);
 void cuda_vocabulary_forward(struct gpt *gpt);
 void cuda_vocabulary_backward(struct gpt *gpt);
-
-#endif

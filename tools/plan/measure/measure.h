@@ -1,7 +1,6 @@
 /* Measures this machine and writes a hardware description: the share of cores, memory, links and drive that each rank
  * gets while all ranks do the same. Takes about half a minute, or some seconds. */
-#ifndef ZERO_TOOLS_PLAN_MEASURE_MEASURE_H
-#define ZERO_TOOLS_PLAN_MEASURE_MEASURE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -71,5 +70,3 @@ zero_status measure_mpi(uint64_t bytes, struct measured_link *out, struct zero_e
  * communicator's. */
 zero_status measure_comm(struct comm *comm, uint64_t bytes, struct measured_link *out,
                          struct zero_error *error);
-
-#endif

@@ -2,8 +2,7 @@
  * NAME_f32, NAME_bf16 and NAME_f16; all of them compute in fp32 and round results once. Arrays are row-major without
  * gaps unless a stride is given, and start at multiples of 16 bytes; `void` stands for the number type. No float
  * atomics, and no sums whose order depends on the schedule: every run gives the same bits. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_KERNELS_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_KERNELS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -316,5 +315,3 @@ struct attention_argument {
 #define attention_dots_argument attention_argument
 #define attention_query_backward_argument attention_argument
 #define attention_key_backward_argument attention_argument
-
-#endif

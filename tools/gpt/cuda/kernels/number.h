@@ -1,6 +1,5 @@
 /* Shared by all kernels of this folder: the three number types, groups of 16 bytes, and sums over a warp. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_NUMBER_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_NUMBER_H
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -81,5 +80,3 @@ __device__ inline float warp_maximum(float x) {
     KERNEL(name##_f32, threads, name##_argument, a) { function<float>(a); }                                  \
     KERNEL(name##_bf16, threads, name##_argument, a) { function<__nv_bfloat16>(a); }                         \
     KERNEL(name##_f16, threads, name##_argument, a) { function<__half>(a); }
-
-#endif
