@@ -261,7 +261,7 @@ bool cublaslt_can(struct cublaslt *lib, const struct product *product) {
 static zero_status multiply_whole(struct cublaslt *lib, const struct product *p, CUstream stream,
                                   struct zero_error *error) {
     struct plan *plan;
-    float beta = p->add ? 1 : 0;
+    const float alpha = 1, beta = p->add ? 1 : 0;
     zero_status status = plan_of(lib, p, &plan, error);
     if (status) return status;
     if (!plan->possible)
@@ -273,7 +273,7 @@ static zero_status multiply_whole(struct cublaslt *lib, const struct product *p,
                     "a product's pointers");
     if (status) return status;
     return failed(lib,
-                  lib->table.cublasLtMatmul(lib->handle, plan->operation, &p->alpha, p->b.data, plan->a,
+                  lib->table.cublasLtMatmul(lib->handle, plan->operation, &alpha, p->b.data, plan->a,
                                             p->a.data, plan->b, &beta, p->add ? p->add : p->c, plan->c, p->c,
                                             plan->c, &plan->algorithm, (void *)(uintptr_t)lib->workspace,
                                             CUBLASLT_WORKSPACE_BYTES, (cudaStream_t)stream),

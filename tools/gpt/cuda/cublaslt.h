@@ -24,12 +24,11 @@ struct factor {
     bool transposed; /* the product uses the transpose of the stored matrix */
 };
 
-/* c[m][n] = end(alpha a[m][k] b[k][n] + add). */
+/* c[m][n] = end(a[m][k] b[k][n] + add). */
 struct product {
     zero_dtype type; /* of all arrays */
     bool wide;       /* add and c are fp32 in any case; only with PRODUCT_PLAIN */
     uint32_t m, n, k;
-    float alpha;
     struct factor a, b;
     const void *add; /* NULL, or an array with c's layout; may be c */
     void *c;

@@ -14,7 +14,6 @@
     X(norm_sums)                                                                                             \
     X(bias_sums)                                                                                             \
     X(finish_sums)                                                                                           \
-    X(bias_add)                                                                                              \
     X(round_sums)                                                                                            \
     X(gelu_forward)                                                                                          \
     X(gelu_backward)                                                                                         \
@@ -168,14 +167,6 @@ struct round_sums_argument {
     const float *sums;
     uint64_t count;
     uint32_t add;
-};
-
-/* x += bias in every row. A thread per element. */
-struct bias_add_argument {
-    void *x;
-    const void *bias;
-    uint64_t count;
-    uint32_t columns;
 };
 
 /* y = gelu(x) in tanh's form, [count]; dx = dy gelu'(x), dx may be dy. A thread per element, as for SwiGLU. */
