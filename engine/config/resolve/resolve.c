@@ -194,8 +194,7 @@ static zero_status check_updates(struct config *c, struct zero_error *error) {
     if (c->terms.waiting_share > 0 && !window)
         return error_set(error, ZERO_E_CONFIG,
                          "zero_optimization.update_in_forward: updates wait for the next forward only beside "
-                         "others in the "
-                         "backward, and without a shadow: %s, or remove it",
+                         "others in the backward, and without a shadow: %s, or remove it",
                          c->nvme_shadow ? "remove nvme.shadow" : "set zero_optimization.update_in_backward");
     if (!c->terms.update_in_backward || c->nvme_shadow) return ZERO_OK;
     if (c->compute_dtype == DTYPE_F16)

@@ -95,8 +95,7 @@ static void advise_no_prefetch(const struct table *other, char *out, size_t size
     table_name(p, name);
     snprintf(out, size,
              "Nothing fits as it is; with \"comm\": {\"prefetch_depth\": 0}, which gathers no unit ahead of "
-             "its use, "
-             "%s does: %s per step, compute waits %.0f %% of it.",
+             "its use, %s does: %s per step, compute waits %.0f %% of it.",
              name, figure_seconds(p->step.seconds).chars, waiting(p));
 }
 
