@@ -58,13 +58,10 @@ struct backend {
     /* Turns the gradient of the stream after the block into the gradient of the stream before it. Overwrites the arrays
      * of the forward. */
     void (*block_backward)(struct gpt *gpt, uint32_t index);
-    /* With several blocks of the vocabulary, embedding_forward, embedding_backward and these three work on gpt->pass.block.
-     * head_forward gives the loss, after the last block. NULL: the backend knows no blocks. */
+    /* With several blocks of the vocabulary (gpt->vocab_blocks), embedding_forward, embedding_backward and these three work on
+     * gpt->pass.block. head_forward gives the loss, after the last block. head_backward gives the stream's gradient; without blocks also
+     * the loss, and no forward comes before it. */
     void (*head_forward)(struct gpt *gpt);
-    void (*head_block_backward)(struct gpt *gpt);
-    void (*head_block_logits)(struct gpt *gpt);
-    void (*head_evaluate)(struct gpt *gpt); /* the loss */
-    /* the loss and the stream's gradient: the head has no separate forward */
     void (*head_backward)(struct gpt *gpt);
     void (*head_logits)(struct gpt *gpt); /* logits of the last row; pass.logits holds them after pass_end */
 };

@@ -228,25 +228,15 @@ static void norm_of_head_backward(struct gpt *gpt) {
                        m->gradient[0]);
 }
 
-void cuda_head_evaluate(struct gpt *gpt) {
+void cuda_head_forward(struct gpt *gpt) {
     norm_of_head(gpt);
-    run(gpt, loss_alone);
+    run(gpt, gpt->vocab_blocks > 1 ? loss_in_parts : loss_alone);
 }
 
 void cuda_head_backward(struct gpt *gpt) {
-    norm_of_head(gpt);
-    run(gpt, loss_and_back);
-    round_weight_gradient(gpt);
-    norm_of_head_backward(gpt);
-}
-
-void cuda_vocabulary_forward(struct gpt *gpt) {
-    norm_of_head(gpt);
-    run(gpt, loss_in_parts);
-}
-
-void cuda_vocabulary_backward(struct gpt *gpt) {
-    run(gpt, back_in_parts);
+    bool blocks = gpt->vocab_blocks > 1;
+    if (!blocks) norm_of_head(gpt);
+    run(gpt, blocks ? back_in_parts : loss_and_back);
     round_weight_gradient(gpt);
     if (gpt->pass.block == 0) norm_of_head_backward(gpt);
 }

@@ -48,17 +48,12 @@ struct work {
 };
 
 static void enqueue(struct gpt *gpt, const struct work *w) {
-    static void (*const of_head[2][CUDA_PHASES])(struct gpt *) = {
-        {[CUDA_FORWARD] = cuda_head_evaluate,
-         [CUDA_BACKWARD] = cuda_head_backward,
-         [CUDA_LOGITS] = cuda_head_logits},
-        {[CUDA_FORWARD] = cuda_vocabulary_forward,
-         [CUDA_BACKWARD] = cuda_vocabulary_backward,
-         [CUDA_LOGITS] = cuda_head_logits},
-    };
+    static void (*const of_head[CUDA_PHASES])(struct gpt *) = {[CUDA_FORWARD] = cuda_head_forward,
+                                                               [CUDA_BACKWARD] = cuda_head_backward,
+                                                               [CUDA_LOGITS] = cuda_head_logits};
     bool back = w->phase == CUDA_BACKWARD;
     if (w->unit >= gpt->head)
-        of_head[gpt->vocab_blocks > 1][w->phase](gpt);
+        of_head[w->phase](gpt);
     else if (w->unit < gpt->blocks)
         (back ? cuda_embedding_backward : cuda_embedding_forward)(gpt);
     else if (back)
