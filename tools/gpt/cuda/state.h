@@ -99,6 +99,9 @@ void cuda_launch_rows(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t rows,
 void cuda_launch_blocks(struct cuda_gpt *c, enum gpt_kernel kernel, uint32_t rows, void *argument);
 void cuda_multiply(struct cuda_gpt *c, const struct product *product);
 void cuda_clear(struct cuda_gpt *c, void *memory, uint64_t bytes);
+/* Keep the first failure: of a call to the driver that does `what`; of the scratch, whose sentence the engine knows. */
+void cuda_keep(struct cuda_gpt *c, CUresult result, const char *what);
+void cuda_keep_scratch(struct cuda_gpt *c, zero_status status);
 void cuda_copy(struct cuda_gpt *c, void *target, const void *source, uint64_t bytes);
 
 /* The address of the number at index `at`. */

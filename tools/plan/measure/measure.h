@@ -48,6 +48,8 @@ void measure_print(const struct measure_options *options, const struct measured 
 struct measure_team;
 typedef void (*measure_fn)(struct measure_team *team, uint32_t rank, void *user);
 zero_status measure_run(uint32_t ranks, measure_fn work, void *user, struct zero_error *error);
+
+double measure_median(double *values, uint32_t count); /* sorts them */
 void measure_together(struct measure_team *team);
 
 /* FLOP per second of a rank in the forward and backward of a GPT with the model's blocks, by gpt_flops_per_token. The

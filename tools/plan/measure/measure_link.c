@@ -20,6 +20,11 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+double measure_median(double *values, uint32_t count) {
+    qsort(values, count, sizeof *values, ascending);
+    return values[count / 2];
+}
+
 /* Seconds of one call: the median of several; negative: the call failed. */
 static double time_call(const struct calls *c, enum comm_kind kind, uint64_t share) {
     double seconds[ROUNDS];
@@ -31,8 +36,7 @@ static double time_call(const struct calls *c, enum comm_kind kind, uint64_t sha
         if (comm_run(c->group, &call)) return -1;
         seconds[i] = (double)(clock_now_ns() - began) * 1e-9;
     }
-    qsort(seconds, ROUNDS, sizeof *seconds, ascending);
-    return seconds[ROUNDS / 2];
+    return measure_median(seconds, ROUNDS);
 }
 
 static bool time_calls(const struct calls *c, struct measured_link *out) {

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "tools/plan/print/figure.h"
-
 /* clang-format off */
 static const struct one_gpu_row rows[] = {
     {"gpt-2.6b", "h200", "16-cores", 1024, 4, 1, true, true, 4634, 2.73, 42.4,
