@@ -274,8 +274,7 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota
 
 zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *runtime,
                        struct zero_error *error) {
-    struct zero_error mine;
-    error_clear(&mine);
+    struct zero_error mine = ERROR_NONE;
     if (!json) error_set(&mine, ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path");
     if (!config_read(json ? json : "{}", j->config, &mine) && runtime->model)
         config_read_model(j->config, runtime->model, &mine);
