@@ -355,15 +355,6 @@ static zero_status no_such_param(const struct optimizer *optimizer, const char *
                      optimizer->title, has);
 }
 
-static size_t param_bytes(enum key_type type) {
-    static const size_t bytes[KEY_TYPES] = {[KEY_BOOL] = sizeof(bool),
-                                            [KEY_REAL] = sizeof(double),
-                                            [KEY_BETAS] = 2 * sizeof(double),
-                                            [KEY_INT] = sizeof(uint64_t),
-                                            [KEY_CHOICE] = sizeof(int)};
-    return bytes[type];
-}
-
 static zero_status resolve_param(struct config *config, const struct optimizer *optimizer,
                                  const struct config_key *key, struct zero_error *error) {
     const char *fallback = optimizer_fallback(optimizer, key->path + strlen(OPTIMIZER_PARAMS));
@@ -372,8 +363,7 @@ static zero_status resolve_param(struct config *config, const struct optimizer *
     if (!fallback && given) return no_such_param(optimizer, key->path, error);
     if (given || (config_automatic(config, key->path) && fallback)) return ZERO_OK;
     if (fallback) return config_store_text(config, key, fallback, CONFIG_DEFAULT, error);
-    memset((char *)config + key->offset, 0, param_bytes(key->type));
-    return config_entry_set(config, key, CONFIG_DEFAULT, NULL, error);
+    return config_leave_out(config, key, error);
 }
 
 static zero_status check_optimizer(const struct config *config, struct zero_error *error) {

@@ -9,6 +9,10 @@
 bool config_written(const struct config *config, const char *path); /* a value, not "auto" */
 bool config_automatic(const struct config *config, const char *path);
 
+/* The key has no value; its field is 0. */
+struct config_key;
+zero_status config_leave_out(struct config *config, const struct config_key *key, struct zero_error *error);
+
 /* A key asks for recomputation and decides its interval. */
 bool config_asks_recompute(const struct config *config);
 
