@@ -16,9 +16,10 @@ zero_status ranks_check(struct ranks *ranks) {
 }
 
 zero_status ranks_check_host(struct ranks *ranks, bool inside) {
-    struct zero_error error = ERROR_NONE;
+    struct zero_error error;
     if (host_call_jumped(&ranks->fault, inside)) fair_lock_give(&ranks->lock);
     if (!host_fault_is_set(&ranks->fault)) return ZERO_OK;
+    error_clear(&error);
     host_fault_error(&ranks->fault, &error);
     return ranks_fail(ranks, &error);
 }

@@ -9,45 +9,51 @@
 
 /* Colors are variables: one set for light screens, one for dark ones. */
 static const char style[] =
-    ":root{color-scheme:light "
-    "dark;--text:#1f2328;--page:#fff;--soft:#59636e;--line:#d8dee4;--grid:#e6e9ed;--c0:#1f6fb2;--c1:#d1602b;-"
-    "-c2:#2f8f5b;--c3:#8a5bb5;--c4:#a0752d;--c5:#c2314f;--c6:#3d8b8b;--c7:#7d8590}@media(prefers-color-"
-    "scheme:dark){:root{--text:#e6edf3;--page:#0d1117;--soft:#9198a1;--line:#3d444d;--grid:#262c36;--c0:#"
-    "58a6ff;--c1:#f0883e;--c2:#56d364;--c3:#bc8cff;--c4:#d4a72c;--c5:#ff7b72;--c6:#56d4dd;--c7:#9198a1}}body{"
-    "font:15px/1.45 "
-    "system-ui,Helvetica,Arial,sans-serif;color:var(--text);background:var(--page);max-width:1180px;margin:"
-    "28px "
-    "auto;padding:0 18px}h1{font-size:24px;margin:0 0 "
-    "4px;overflow-wrap:anywhere}h2{font-size:17px;margin:34px 0 "
-    "10px}.settings,.note{color:var(--soft)}.settings{margin:0 0 "
-    "18px}.note{font-size:13px}.cards{display:flex;flex-wrap:wrap;gap:12px}.card{border:1px solid "
-    "var(--line);border-radius:8px;padding:10px 16px;min-width:120px;flex:1 0 auto}.card "
-    "b{display:block;font-size:20px}.card "
-    "span{color:var(--soft);font-size:13px}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax("
-    "min(440px,100%),1fr));gap:18px "
-    "22px;margin-top:18px}svg{width:100%;height:auto}svg.dot{width:10px;height:10px;margin-right:5px}.wide{"
-    "overflow-x:auto}.wide>svg{min-width:900px}.title{font-size:14px;font-weight:600;fill:var(--text)}.unit,."
-    "tick{font-size:11px;fill:var(--soft)}.name{font-size:12px;fill:var(--text)}.grid{stroke:var(--grid)}"
-    "polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}circle{fill:var(--page);stroke-width:1.8}.c0{"
-    "stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}.c4{stroke:var(--c4)}."
-    "c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}.f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{"
-    "fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var("
-    "--c7)}.k0{fill:#5a9bd4}.k1{fill:#1f6fb2}.k2{fill:#2f8f5b}.k3{fill:#d1602b}.k4{fill:#8a5bb5}.k5{fill:#"
-    "c9a227}.k6{fill:#a0752d}.k7{fill:#7d8590}.k8{fill:#c2314f}.p "
-    "rect{fill:transparent}.p text{visibility:hidden;font-size:12px;fill:var(--text)}.p:hover "
-    "rect{fill:var(--soft);opacity:.35}.p:hover "
-    "text{visibility:visible}table{border-collapse:collapse}td,th{padding:4px 16px 4px "
+    ":root{color-scheme:light dark;--text:#1f2328;--page:#fff;--soft:#59636e;--line:#d8dee4;--grid:#e6e9ed;"
+    "--c0:#1f6fb2;--c1:#d1602b;--c2:#2f8f5b;--c3:#8a5bb5;--c4:#a0752d;--c5:#c2314f;--c6:#3d8b8b;--c7:#7d8590}"
+    "@media(prefers-color-scheme:dark){:root{--text:#e6edf3;--page:#0d1117;--soft:#9198a1;--line:#3d444d;--"
+    "grid:#262c36;"
+    "--c0:#58a6ff;--c1:#f0883e;--c2:#56d364;--c3:#bc8cff;--c4:#d4a72c;--c5:#ff7b72;--c6:#56d4dd;--c7:#9198a1}"
+    "}"
+    "body{font:15px/1.45 "
+    "system-ui,Helvetica,Arial,sans-serif;color:var(--text);background:var(--page);max-width:1180px;"
+    "margin:28px auto;padding:0 18px}"
+    "h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:17px;margin:34px 0 10px}"
+    ".settings,.note{color:var(--soft)}.settings{margin:0 0 18px}.note{font-size:13px}"
+    ".cards{display:flex;flex-wrap:wrap;gap:12px}"
+    ".card{border:1px solid var(--line);border-radius:8px;padding:10px 16px;min-width:120px;flex:1 0 auto}"
+    ".card b{display:block;font-size:20px}.card span{color:var(--soft);font-size:13px}"
+    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:18px "
+    "22px;margin-top:18px}"
+    "svg{width:100%;height:auto}svg.dot{width:10px;height:10px;margin-right:5px}"
+    ".wide{overflow-x:auto}.wide>svg{min-width:900px}"
+    ".title{font-size:14px;font-weight:600;fill:var(--text)}.unit,.tick{font-size:11px;fill:var(--soft)}"
+    ".name{font-size:12px;fill:var(--text)}.grid{stroke:var(--grid)}"
+    "polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}circle{fill:var(--page);stroke-width:1.8}"
+    ".c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}"
+    ".c4{stroke:var(--c4)}.c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}"
+    ".f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}"
+    ".f4{fill:var(--c4)}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}"
+    ".k0{fill:#5a9bd4}.k1{fill:#1f6fb2}.k2{fill:#2f8f5b}.k3{fill:#d1602b}.k4{fill:#8a5bb5}.k5{fill:#c9a227}"
+    ".k6{fill:#a0752d}.k7{fill:#7d8590}.k8{fill:#c2314f}"
+    ".p rect{fill:transparent}.p text{visibility:hidden;font-size:12px;fill:var(--text)}"
+    ".p:hover rect{fill:var(--soft);opacity:.35}.p:hover text{visibility:visible}"
+    "table{border-collapse:collapse}td,th{padding:4px 16px 4px "
     "0;text-align:right;white-space:nowrap;border-bottom:1px solid "
-    "var(--grid)}td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.bar{display:inline-block;height:10px;"
-    "background:var(--c0)}.legend{font-size:12px}.legend "
-    "span{margin-right:14px;white-space:nowrap}p.legend{position:sticky;top:0;padding:6px "
-    "0;background:var(--page)}.runs "
-    ".settings{white-space:normal;min-width:300px}@media(max-width:640px){body{margin:14px auto;padding:0 "
-    "10px}.title{font-size:20px}.unit,.tick,.name,.p text{font-size:17px}.runs "
-    "tr:first-child{display:none}.runs,.runs tbody,.runs tr,.runs td{display:block}.runs tr{padding:8px "
-    "0;border-bottom:1px solid var(--line)}.runs td{border:0;padding:1px "
-    "0;text-align:left;white-space:normal;overflow-wrap:anywhere}.runs .settings{min-width:0}.runs "
-    "td[data-n]::before{content:attr(data-n) \": \";color:var(--soft)}}";
+    "var(--grid)}"
+    "td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.bar{display:inline-block;height:10px;background:"
+    "var(--c0)}"
+    ".legend{font-size:12px}.legend span{margin-right:14px;white-space:nowrap}"
+    "p.legend{position:sticky;top:0;padding:6px 0;background:var(--page)}"
+    ".runs .settings{white-space:normal;min-width:300px}"
+    "@media(max-width:640px){body{margin:14px auto;padding:0 10px}.title{font-size:20px}.unit,.tick,.name,.p "
+    "text{"
+    "font-size:17px}"
+    ".runs tr:first-child{display:none}.runs,.runs tbody,.runs tr,.runs td{display:block}"
+    ".runs tr{padding:8px 0;border-bottom:1px solid var(--line)}"
+    ".runs td{border:0;padding:1px 0;text-align:left;white-space:normal;overflow-wrap:anywhere}.runs "
+    ".settings{min-width:0}"
+    ".runs td[data-n]::before{content:attr(data-n) \": \";color:var(--soft)}}";
 
 static void write_bytes(FILE *file, double bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -191,7 +197,8 @@ static void write_memory(const struct run_record *r, FILE *file) {
     enum { BAR = 260 };
     double most = 1, drives[2] = {0};
     for (uint32_t i = 0; i < r->memory_count; i++) most = fmax(most, (double)r->memory[i].planned);
-    fputs("<h2>Memory per rank</h2>\n<div "
+    fputs("<h2>Memory per "
+          "rank</h2>\n<div "
           "class=\"wide\"><table><tr><th>tier</th><th>what</th><th>planned</th><th>measured</th><th></th></"
           "tr>\n",
           file);
@@ -232,8 +239,9 @@ static void write_traffic_row(const struct run_record *r, const char *name, enum
 }
 
 static void write_traffic(const struct run_record *r, FILE *file) {
-    fputs("<h2>Traffic of a step, all ranks together</h2>\n<div "
-          "class=\"wide\"><table><tr><th></th><th></th><th>planned</th><th>the last step's</th></tr>\n",
+    fputs("<h2>Traffic of a step, all ranks "
+          "together</h2>\n<div class=\"wide\"><table><tr><th></th><th></th><th>planned</th><th>the last "
+          "step's</th></tr>\n",
           file);
     write_traffic_row(r, "sent between ranks", WIRE_BYTES, r->wire_planned, file);
     write_traffic_row(r, "read from drives", DRIVE_READ_BYTES, r->drive_read_planned, file);
