@@ -12,7 +12,7 @@ once() {
     chmod +x "$folder/python"
     "$1" - "$folder" "${@:2}" <<'PY' &
 import gc
-import importlib.util
+import importlib
 import os
 import runpy
 import sys
@@ -20,8 +20,10 @@ import traceback
 
 folder, *modules = sys.argv[1:]
 for module in modules:
-    if importlib.util.find_spec(module.partition(".")[0]):
+    try:
         importlib.import_module(module)
+    except ImportError:
+        pass  # the caller's own import says why
 gc.freeze()
 while True:
     with open(f"{folder}/ask") as ask:
