@@ -22,9 +22,10 @@ folder, *modules = sys.argv[1:]
 for module in modules:
     try:
         importlib.import_module(module)
-    except ImportError:
+    except Exception:
         pass  # the caller's own import says why
 gc.freeze()
+open(f"{folder}/ready", "w").close()
 while True:
     with open(f"{folder}/ask") as ask:
         caller = f"/proc/{ask.read().strip()}"
@@ -35,7 +36,7 @@ while True:
     with open(f"{folder}/answer", "w") as answer:
         print(status & 255, file=answer)
 for fd in range(3):
-    os.dup2(os.open(f"{caller}/fd/{fd}", os.O_WRONLY if fd else os.O_RDONLY), fd)
+    os.dup2(os.open(f"{caller}/fd/{fd}", os.O_WRONLY | os.O_APPEND if fd else os.O_RDONLY), fd)
 os.chdir(f"{caller}/cwd")
 with open(f"{caller}/cmdline") as line:  # bash, this script, and its arguments
     script, *sys.argv[1:] = line.read().split("\0")[2:-1]
@@ -60,6 +61,10 @@ os._exit(status)  # without taking all modules down, which takes longer than mos
 PY
     # shellcheck disable=SC2064
     trap "kill $! && wait $! || :" EXIT
+    until [[ -e $folder/ready ]]; do
+        kill -0 $! || return 1
+        sleep 0.05
+    done
     python=$folder/python
 }
 has_modules() { # PYTHON MODULE...: without importing them
