@@ -188,12 +188,12 @@ class Opening(unittest.TestCase):
         class Slow(list):
             def __bool__(self):
                 begun.set()
-                return end.wait(9)
+                return end.wait(600)
 
         with patch.object(_abi, "raised", Slow([KeyboardInterrupt()])):
             other = threading.Thread(target=lambda: answers.append(_abi.interrupted(None)))
             other.start()
-            begun.wait(9)
+            begun.wait(600)
             end.set() if answers else threading.Timer(0.1, end.set).start()
             answers.append(_abi.interrupted(None))
             other.join()
