@@ -107,10 +107,11 @@ class Scripts(unittest.TestCase):
     def test_trainer(self):
         """Transformers' Trainer beside itself under DistributedDataParallel."""
         found = self.of("trainer")
-        self.assertEqual(len(found), 8)
-        for stage, case in ((2, "file_file"), (3, "file_program"), (2, "program_file"), (3, "program_program")):
-            pair = found[f"stage{stage}_{case}"], found[f"stage0_{case}"]
-            self.assertNear(*(pair if case == "program_program" else map(without_rates, pair)), (stage, case))
+        self.assertEqual(len(found), 12)
+        for case in ("file_file", "file_program", "program_file", "program_program"):
+            for stage in (2, 3):
+                pair = found[f"stage{stage}_{case}"], found[f"stage0_{case}"]
+                self.assertNear(*(pair if case == "program_program" else map(without_rates, pair)), (stage, case))
 
     @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
     def test_accelerator(self):
@@ -123,7 +124,7 @@ class Scripts(unittest.TestCase):
     def test_alignment(self):
         """TRL's trainers beside themselves under DistributedDataParallel."""
         found = self.of("alignment")
-        self.assertEqual(len(found), 8)
+        self.assertEqual(len(found), 12)
         for case, rows in found.items():
             self.assertNear(rows, found[f"{case[:-1]}0"], case)
 

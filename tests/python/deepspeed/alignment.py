@@ -91,9 +91,14 @@ def train(kind, stage, lora):
     return found
 
 
+KINDS = [("sft", False), ("sft", True), ("dpo", False), ("grpo", False), ("grpo", True)]
 CASES = []
-for kind, lora, engine_stage in (("sft", True, 3), ("dpo", False, 3), ("grpo", False, 3), ("grpo", True, 2)):
-    for stage in (0, engine_stage):
-        case = partial(train, kind, stage, lora)
-        case.__name__ = f"{kind}{'_lora' if lora else ''}_stage{stage}"
-        CASES.append(case)
+for kind, stage, lora in (
+    *((kind, 0, lora) for kind, lora in KINDS),
+    *((kind, 3, lora) for kind, lora in KINDS),
+    ("dpo", 2, False),
+    ("grpo", 2, False),
+):
+    case = partial(train, kind, stage, lora)
+    case.__name__ = f"{kind}{'_lora' if lora else ''}_stage{stage}"
+    CASES.append(case)

@@ -102,9 +102,9 @@ def train(stage, optimizer, scheduler, resume=False, **options):
 
 
 CASES = []
-for optimizer in (True, False):
-    for scheduler in (True, False):
-        for stage in (0, 2 if scheduler else 3):  # every pair of the three
+for stage in (0, 2, 3):
+    for optimizer in (True, False):
+        for scheduler in (True, False):
             case = partial(train, stage, optimizer, scheduler, resume=optimizer == scheduler)
             case.__name__ = f"stage{stage}_{'file' if optimizer else 'program'}_{'file' if scheduler else 'program'}"
             CASES.append(case)
