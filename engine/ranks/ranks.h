@@ -36,6 +36,8 @@ struct ranks {
     struct comm_group *world; /* all ranks, of comm */
     /* The ranks with this model rank, of comm; if the model is whole, `world`. */
     struct comm_group *data_world;
+    /* The ranks of this node, of comm, that take turns to write a checkpoint; NULL: they write at once. */
+    struct comm_group *writers;
     struct fair_lock lock;
     struct log log;
     struct zero_error error;      /* sticky; code 0: none */
