@@ -78,7 +78,7 @@ static zero_status test_turn(struct executor *e, struct item *item, bool *out_do
     const struct timeline *line = &e->stream[item->task->op.stream];
     *out_done = !posts_calls(&item->task->op) || collective_turn(e, item);
     for (uint64_t i = line->retired; *out_done; i++) {
-        const struct item *before = &line->item[i & line->item_mask];
+        const struct item *before = item_at(line, i);
         if (before == item) break;
         *out_done = before->leaves || (one_by_one(e, before, item) ? before->done : has_posted(before));
     }

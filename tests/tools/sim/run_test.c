@@ -221,7 +221,7 @@ static uint32_t under_way(const struct executor *e, enum stream stream, enum ope
     const struct timeline *line = &e->stream[stream];
     uint32_t count = 0;
     for (uint64_t i = line->retired; i < line->started; i++) {
-        const struct item *item = &line->item[i & line->item_mask];
+        const struct item *item = item_at(line, i);
         count += item->task->op.kind == kind && !item->done && !item->waits;
     }
     return count;
