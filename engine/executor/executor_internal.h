@@ -97,6 +97,7 @@ struct timeline {
     uint64_t tasks, tasks_retired, tasks_started, tasks_emitted; /* tasks: room for them */
     uint32_t next;     /* the next item of the operation that is being started */
     uint32_t capacity; /* the most items in flight */
+    bool unused;       /* no operation comes to it */
     struct item *item;
     uint64_t retired, started, emitted; /* in points: retired <= started <= emitted */
 };

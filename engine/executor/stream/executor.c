@@ -30,25 +30,29 @@ uint32_t executor_requests_max(const struct plan *plan) {
 
 enum { EVENT_OPERATIONS = 2 }; /* on each stream, beside those of regions */
 
+/* No region has rows that this stream moves. FETCH and STORE move staged chunks. */
+static bool stream_unused(const struct executor *e, enum stream stream) {
+    const struct chunk_layout *layout = &e->o.plan->layout;
+    if (stream == STREAM_FETCH || stream == STREAM_STORE) return !layout->slots;
+    if (stream != STREAM_PARAM && stream != STREAM_GRAD) return false;
+    for (uint32_t i = 0; i < e->o.shape.policy->regions; i++) {
+        const struct offload_region *r = &layout->region[i];
+        if (r->grads || (stream == STREAM_PARAM ? r->params : r->held)) return false;
+    }
+    return true;
+}
+
 /* The most operations that one event emits on a stream. Per region these are at most: on compute a copy and a
  * release; on gather one gather ahead and one refresh, or the gather of a gradient; on reduce a reduction, its release,
- * a sum and a clear; an update, one more of a part that the host has beside a device, and one of staged chunks, with two fetches and a store;
- * one fetch of parameters from the drive; two fetches and three stores of gradients there. Where an optimizer updates whole matrices, or
- * needs norms of whole tensors, three times as many. */
+ * a sum and a clear; three updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of gradients. Where an
+ * optimizer updates whole matrices, or needs norms of whole tensors, three times as many. */
 static uint64_t event_most(const struct executor *e, enum stream stream) {
-    const struct plan *plan = e->o.plan;
+    static const uint8_t per_region[STREAMS] = {
+        [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 4, [STREAM_UPDATE] = 3,
+        [STREAM_FETCH] = 2,   [STREAM_STORE] = 1,  [STREAM_PARAM] = 3,  [STREAM_GRAD] = 3};
     const struct policy *policy = e->o.shape.policy;
-    uint8_t staged = plan->layout.slots > 0, params = terms_params_staged(plan->terms),
-            grads = terms_grads_staged(plan->terms);
-    const uint8_t per_region[STREAMS] = {[STREAM_COMPUTE] = 2,
-                                         [STREAM_GATHER] = 2,
-                                         [STREAM_REDUCE] = 4,
-                                         [STREAM_UPDATE] = (uint8_t)(1 + plan_host_updates(plan) + staged),
-                                         [STREAM_FETCH] = (uint8_t)(2 * staged),
-                                         [STREAM_STORE] = staged,
-                                         [STREAM_PARAM] = (uint8_t)(params + 2 * grads),
-                                         [STREAM_GRAD] = (uint8_t)(3 * grads)};
     uint32_t times = policy->legs > 1 ? 3 : 1; /* what is handed between legs goes through the same streams */
+    if (e->stream[stream].unused) return EVENT_OPERATIONS;
     return (uint64_t)per_region[stream] * times * policy->regions + EVENT_OPERATIONS;
 }
 
@@ -56,10 +60,11 @@ static uint64_t event_most(const struct executor *e, enum stream stream) {
  * pass, if the host runs ahead. */
 static bool open_timeline(struct executor *e, enum stream stream) {
     struct timeline *line = &e->stream[stream];
-    uint64_t most = event_most(e, stream);
-    line->tasks = (e->ahead ? 4 : 2) * most;
+    line->unused = stream_unused(e, stream);
+    uint64_t least = (e->ahead ? 4 : 2) * event_most(e, stream);
+    for (line->tasks = 4; line->tasks < least;) line->tasks *= 2;
     line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->layout.slots;
-    if (most == EVENT_OPERATIONS) line->capacity = 1;
+    if (line->unused) line->capacity = 1;
     if (e->o.shape.terms->discrete && in_flight_discrete[stream]) line->capacity = in_flight_discrete[stream];
     if (e->ahead && in_flight_ahead[stream]) line->capacity = in_flight_ahead[stream];
     line->task = calloc(line->tasks, sizeof *line->task);
