@@ -24,7 +24,7 @@ static zero_status open_groups(zero_engine *e, struct zero_error *error) {
     memory->margin = e->config.device_margin;
     memory->reserved = reservations_bytes(&e->reservations, TIER_DEVICE);
     zero_status status = device_memory_free(e->run.device, &memory->at_commit, error);
-    if (!status) status = start_groups(&e->ranks, &e->config, e->group, error);
+    if (!status) status = start_groups(&e->ranks, &e->config.terms, e->group, error);
     return status ? status : device_memory_measure(memory, e->run.device, error);
 }
 

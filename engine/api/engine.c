@@ -266,7 +266,6 @@ static void close_ranks(zero_engine *e) {
         for (int s = 0; s < STREAMS; s++)
             if (e->group[axes][s]) comm_group_close(e->group[axes][s]);
     if (e->ranks.data != e->ranks.comm) comm_close(e->ranks.data);
-    comm_group_close(e->ranks.writers);
     model_ranks_close(&e->ranks);
     if (e->ranks.world) comm_group_close(e->ranks.world);
     comm_close(e->ranks.comm);

@@ -5,13 +5,12 @@
 
 #include "engine/base/utf8.h"
 
-/* The oldest call of the group that is not done, patient ones aside: a thread of the engine may wait for these. The group's sequence:
- * there is none. */
+/* The oldest call of the group that is not done; its sequence: there is none. */
 static uint64_t oldest(const struct comm_group *group) {
     uint64_t first = group->sequence;
     for (uint32_t slot = 0; slot < COMM_CALLS_MAX; slot++) {
         const struct comm_work *work = &group->works[slot];
-        if (work->busy && !work->call.patient && work->record.sequence < first) first = work->record.sequence;
+        if (work->busy && work->record.sequence < first) first = work->record.sequence;
     }
     return first;
 }

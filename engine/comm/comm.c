@@ -375,7 +375,7 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     group->sequence++;
     group->hash = record.hash;
     /* A sum, because ranks may post to different groups in different orders. */
-    if (!call->patient) comm->fingerprint += hash_add(group->ordinal, record.hash);
+    comm->fingerprint += hash_add(group->ordinal, record.hash);
     count_call(group, call);
     status = take_over_status(work, comm->ops->post(work));
     if (status == ZERO_OK) *out_work = work;

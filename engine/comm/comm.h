@@ -82,7 +82,7 @@ struct comm_call {
     /* Reductions: add the sum to the target's content, in fp32, and round once. An all-reduce needs an fp32 target for it. */
     bool add;
     /* The wait lasts as long as the other ranks are alive: what a rank does before this call may take any time. Not part of
-     * the call's fingerprint. comm_fingerprint leaves such calls out: a rank may post them while its program goes on. */
+     * the fingerprint. */
     bool patient;
     /* An all-gather for which all members wait at once, as comm_rows makes it: transport tcp may pass it on from member to member. A
      * member that does not drive its calls then delays it for others. The same on all members. */
@@ -290,7 +290,7 @@ const struct zero_error *comm_work_error(const struct comm_work *work);
 void comm_stand(struct comm *comm, const char *what, const char *unit);
 void comm_go_on(struct comm *comm);
 
-/* A number that is equal on all ranks if all have posted the same calls, patient ones aside. Each step's agreement compares it. */
+/* A number that is equal on all ranks if all have posted the same calls. Each step's agreement compares it. */
 uint64_t comm_fingerprint(const struct comm *comm);
 
 void comm_counters_read(const struct comm *comm, struct comm_counters *out_counters);

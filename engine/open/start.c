@@ -30,29 +30,16 @@ static zero_status open_group(struct ranks *ranks, const struct terms *terms, ui
     return ZERO_OK;
 }
 
-/* Adjacent ranks of all model ranks share a node. */
-static zero_status open_writers(struct ranks *ranks, const struct config *config, struct zero_error *error) {
-    uint32_t count = (uint32_t)config->node_group * ranks->model_size, first = ranks->rank / count * count;
-    if (!config->checkpoint_writers || config->checkpoint_writers >= count) return ZERO_OK;
-    uint32_t *list = malloc(count * sizeof *list);
-    if (!list) return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", count);
-    for (uint32_t i = 0; i < count; i++) list[i] = first + i;
-    zero_status status = comm_group_open(ranks->comm, list, count, &ranks->writers);
-    free(list);
-    return status ? error_pass(error, comm_error(ranks->comm)) : ZERO_OK;
-}
-
-zero_status start_groups(struct ranks *ranks, const struct config *config,
+zero_status start_groups(struct ranks *ranks, const struct terms *terms,
                          struct comm_group *group[AXES_BOTH + 1][STREAMS], struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
-    const struct terms *terms = &config->terms;
     uint8_t most = terms->mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
     for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
         for (int s = 0; s < 2; s++) {
             zero_status status = open_group(ranks, terms, axes, &group[axes][streams[s]], error);
             if (status) return status;
         }
-    return open_writers(ranks, config, error);
+    return ZERO_OK;
 }
 
 /* ---- memory ---- */

@@ -13,9 +13,8 @@ struct start_options {
     const struct executor_watch *watch; /* or NULL */
 };
 
-/* The groups that the mesh needs: gathers and reductions have groups of their own, so that neither waits for the other. And that of
- * the ranks that take turns to write checkpoints. */
-zero_status start_groups(struct ranks *ranks, const struct config *config,
+/* The groups that the mesh needs: gathers and reductions have groups of their own, so that neither waits for the other. */
+zero_status start_groups(struct ranks *ranks, const struct terms *terms,
                          struct comm_group *group[AXES_BOTH + 1][STREAMS], struct zero_error *error);
 
 /* Opens the tiers, the drive and the executor, loads a GPU's kernels, and gives ranks and run their memory. */

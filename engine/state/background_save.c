@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/base/system/thread.h"
 #include "engine/state/save.h"
@@ -52,24 +51,6 @@ static zero_status copied(void *user, const struct piece *piece, uint64_t end, s
     if (!atomic_load(&s->cancelled)) return ZERO_OK;
     return error_set(error, ZERO_E_IO, "%s: the engine was destroyed before the checkpoint was complete",
                      s->save.root);
-}
-
-/* The host's calls take the lock between two looks. An engine that is destroyed takes part, too: it writes nothing, and the others
- * wait for it. */
-static zero_status meet(struct ranks *ranks, const struct comm_call *call, struct zero_error *error) {
-    enum { LOOK_NS = 1000000 };
-    struct comm_work *work;
-    bool done = false;
-    fair_lock_take(&ranks->lock);
-    zero_status status = comm_post(ranks->writers, call, &work);
-    while (!status && !(status = comm_test(work, &done)) && !done) {
-        fair_lock_give(&ranks->lock);
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        fair_lock_take(&ranks->lock);
-    }
-    if (status) error_pass(error, comm_error(ranks->comm));
-    fair_lock_give(&ranks->lock);
-    return status;
 }
 
 static void *write_file(void *argument) {
@@ -131,7 +112,6 @@ static bool open_save(struct state *state, const struct save *save, struct backg
     s->save.block = (float *)(void *)(memory(state) + s->staging.bytes);
     s->save.staging = &s->staging;
     s->save.copied = copied;
-    s->save.meet = meet;
     s->save.user = s;
     s->go = calloc(state->blueprint->policy.regions, sizeof *s->go);
     s->said = calloc(state->ranks->size, sizeof *s->said);

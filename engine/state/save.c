@@ -304,7 +304,7 @@ static zero_status end_sweep(const struct save *s, zero_status status, struct ze
 }
 
 /* Reports the size of this rank's file, and the checksum of its header. */
-static zero_status write_file(struct save *s, struct zero_error *error) {
+zero_status save_write(struct save *s, struct zero_error *error) {
     struct manifest_file file = {0};
     struct shard_writer *w = NULL;
     zero_status status = shard_create(s->storage, s->written, s->state->ranks->rank, &s->manifest, s->piece,
@@ -317,25 +317,6 @@ static zero_status write_file(struct save *s, struct zero_error *error) {
     s->word[0] = file.bytes;
     s->word[1] = file.header_checksum;
     return status;
-}
-
-static zero_status meet(struct ranks *ranks, const struct comm_call *call, struct zero_error *error) {
-    return ranks_call_on(ranks, ranks->writers, call) ? error_pass(error, &ranks->error) : ZERO_OK;
-}
-
-/* A rank that fails lets the others take their turns. */
-zero_status save_write(struct save *s, struct zero_error *error) {
-    const struct comm_group *node = s->state->ranks->writers;
-    struct comm_call call = {.kind = COMM_BARRIER, .what = "a checkpoint's writers", .patient = true};
-    uint32_t at_once = node ? (uint32_t)s->state->blueprint->o.config->checkpoint_writers : 1,
-             last = node ? (comm_group_size(node) - 1) / at_once : 0,
-             mine = node ? comm_group_index(node) / at_once : 0;
-    zero_status status = ZERO_OK, met = ZERO_OK;
-    for (uint32_t turn = 0; turn <= last && !met; turn++) {
-        if (turn == mine) status = write_file(s, error);
-        if (turn < last) met = s->meet(s->state->ranks, &call, error);
-    }
-    return status ? status : met;
 }
 
 zero_status save_publish(struct save *s, struct zero_error *error) {
@@ -382,11 +363,8 @@ void save_free(struct save *s) {
 
 zero_status save_begin(struct save *s, struct state *state, struct storage *storage, const char *dir) {
     error_clear(&state->saved);
-    *s = (struct save){.state = state,
-                       .view = &state->host,
-                       .storage = storage,
-                       .block = (float *)(void *)state->piece,
-                       .meet = meet};
+    *s = (struct save){
+        .state = state, .view = &state->host, .storage = storage, .block = (float *)(void *)state->piece};
     snprintf(s->root, sizeof s->root, "%s", dir);
     zero_status status = ranks_meet(state->ranks, "a checkpoint");
     if (!status) status = together(s, save_prepare);
@@ -400,10 +378,23 @@ void save_end(struct save *s, zero_status status) {
     save_free(s);
 }
 
+/* checkpoint.writers_per_node: so many ranks of each node write, then as many others. */
+static zero_status write_in_turn(struct save *s) {
+    const struct ranks *ranks = s->state->ranks;
+    uint64_t writers = s->state->blueprint->o.config->checkpoint_writers;
+    if (!writers) writers = ranks->node_most;
+    zero_status status = ZERO_OK;
+    for (uint64_t first = 0; first < ranks->node_most && !status; first += writers) {
+        bool mine = ranks->node_index >= first && ranks->node_index < first + writers;
+        status = together(s, mine ? save_write : NULL);
+    }
+    return status;
+}
+
 zero_status state_save(struct state *state, struct storage *storage, const char *dir) {
     struct save save;
     zero_status status = save_begin(&save, state, storage, dir);
-    if (!status) status = together(&save, save_write);
+    if (!status) status = write_in_turn(&save);
     if (!status) status = together(&save, save_publish);
     save_end(&save, status);
     return status;

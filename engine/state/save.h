@@ -25,8 +25,6 @@ struct save {
     const struct storage_staging *staging;
     /* Elements of a piece, up to `end` of the parameter, have been copied; a failure ends the save. NULL: not called. */
     zero_status (*copied)(void *user, const struct piece *piece, uint64_t end, struct zero_error *error);
-    /* Makes a call on ranks.writers, in the thread that writes. */
-    zero_status (*meet)(struct ranks *ranks, const struct comm_call *call, struct zero_error *error);
     void *user;
 };
 
@@ -34,9 +32,7 @@ struct save {
 zero_status save_begin(struct save *save, struct state *state, struct storage *storage, const char *dir);
 
 /* Local; each phase puts its report in `word`. */
-/* This rank's file, durable. With "checkpoint": {"writers_per_node": N} once it is this rank's turn; returns when all ranks of the
- * node that have a turn after it may write. */
-zero_status save_write(struct save *save, struct zero_error *error);
+zero_status save_write(struct save *save, struct zero_error *error); /* this rank's file, durable */
 zero_status save_publish(struct save *save,
                          struct zero_error *error); /* rank 0; `all`: reports of save_write */
 
