@@ -408,7 +408,7 @@ static zero_status judge_wait(struct comm_work *work) {
     if (work->told)
         return log_line(&comm->log, ZERO_LOG_WARN,
                         "rank %u has waited %.0f s for %s in %s, and goes on waiting, because no rank is "
-                        "silent: see whether the drive or the file system of that rank stands still",
+                        "silent: if that rank's files do not grow, its drive or file system stands still",
                         comm->rank, (double)work->waited_ns * 1e-9, who, text),
                ZERO_OK;
     return comm_raise(comm, ZERO_E_PEER, rank, false,

@@ -47,10 +47,9 @@ struct sim_call {
     struct sim_call *next;
     uint64_t group_key, sequence;
     uint32_t count, posted, done;
-    uint32_t first;                 /* the member that posted first */
-    const struct comm_group *group; /* borrowed from that member */
-    uint64_t *done_at_ns;           /* per member; NULL without a network */
-    struct orders orders;           /* of the first member with each other group */
+    uint32_t first;       /* the member that posted first */
+    uint64_t *done_at_ns; /* per member; NULL without a network */
+    struct orders orders; /* of the first member with each other group */
     const void **sources, **pointers;
     struct sim_entry entries[];
 };
@@ -153,14 +152,16 @@ void sim_raise_silent(struct comm *finder, uint32_t rank, double silent_s) {
 }
 
 bool sim_raise_stuck(struct comm *finder, uint32_t rank, double waited_s) {
-    for (uint32_t b = 0; b < BUCKETS; b++)
-        for (const struct sim_call *call = world_of(finder)->calls[b]; call; call = call->next) {
-            uint32_t mine = member_of(call->group, finder->rank), theirs = member_of(call->group, rank);
-            if (mine == call->count || theirs == call->count) continue;
-            if (!call->entries[mine].posted || call->entries[theirs].posted) continue;
-            comm_raise_stuck(finder, call->group->ordinal, &call->entries[mine].record, rank, waited_s);
+    for (const struct comm_group *group = finder->groups; group; group = group->next) {
+        uint32_t theirs = member_of(group, rank);
+        for (uint32_t slot = 0; slot < COMM_CALLS_MAX && theirs < group->count; slot++) {
+            const struct comm_work *work = &group->works[slot];
+            const struct sim_call *call = ((const struct sim_group *)group)->calls[slot];
+            if (!work->busy || !call || call->entries[theirs].posted) continue;
+            comm_raise_stuck(finder, group->ordinal, &work->record, rank, waited_s);
             return true;
         }
+    }
     return false;
 }
 
@@ -186,7 +187,6 @@ static struct sim_call *call_create(const struct comm_group *group, uint64_t seq
     if (timed) call->done_at_ns = calloc(group->count, sizeof *call->done_at_ns);
     call->group_key = group->key, call->sequence = sequence, call->count = group->count;
     call->first = group->index;
-    call->group = group;
     if (call->sources && call->pointers && (call->done_at_ns || !timed)) return call;
     call_destroy(call);
     return NULL;
