@@ -104,7 +104,7 @@ struct buffer_ref {
     uint16_t kind, region;
 };
 
-enum { OPERATION_BUFFERS_MAX = 2 * USE_REGIONS_MAX };
+enum { OPERATION_BUFFERS_MAX = USE_REGIONS_MAX };
 
 /* Item i of a run (from 0) starts when retired[stream] >= value + i. */
 struct pipe {

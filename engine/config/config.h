@@ -221,7 +221,7 @@ struct config {
     int nvme_masters; /* the same in older files, as written */
     bool nvme_shadow;
     bool checkpoint_async;
-    uint64_t checkpoint_async_bytes;
+    uint64_t checkpoint_async_bytes, checkpoint_writers;
     int nvme_uring;       /* enum config_uring */
     int device_type;      /* enum config_device */
     int64_t device_index; /* -1: by the local rank */

@@ -375,10 +375,23 @@ void save_end(struct save *s, zero_status status) {
     save_free(s);
 }
 
+/* checkpoint.writers_per_node: so many ranks of each node write, then as many others. */
+static zero_status write_in_turn(struct save *s) {
+    const struct ranks *ranks = s->state->ranks;
+    uint64_t writers = s->state->blueprint->o.config->checkpoint_writers;
+    if (!writers) writers = ranks->node_most;
+    zero_status status = ZERO_OK;
+    for (uint64_t first = 0; first < ranks->node_most && !status; first += writers) {
+        bool mine = ranks->node_index >= first && ranks->node_index < first + writers;
+        status = together(s, mine ? save_write : NULL);
+    }
+    return status;
+}
+
 zero_status state_save(struct state *state, struct storage *storage, const char *dir) {
     struct save save;
     zero_status status = save_begin(&save, state, storage, dir);
-    if (!status) status = together(&save, save_write);
+    if (!status) status = write_in_turn(&save);
     if (!status) status = together(&save, save_publish);
     save_end(&save, status);
     return status;

@@ -223,6 +223,11 @@ static zero_status check_checkpoint(struct config *config, struct zero_error *er
         return error_set(
             error, ZERO_E_CONFIG,
             "checkpoint.async: with nvme.shadow every step waits for the save: remove one of them");
+    if (config->checkpoint_async && config->checkpoint_writers)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "checkpoint.writers_per_node: with checkpoint.async training would wait for the turns "
+            "of all writers: set it to 0, or checkpoint.async to false");
     if (bytes >= 1 << 20 && bytes != CONFIG_BYTES_UNLIMITED) return ZERO_OK;
     return error_set(error, ZERO_E_CONFIG,
                      "checkpoint.async_bytes: it is memory that each rank sets aside: give at least "
