@@ -1,7 +1,6 @@
 /* Adagrad (Duchi, Hazan and Singer 2011) as in torch.optim.Adagrad; DeepSpeed's is the same with lr_decay 0:
  *   g += wd p;  h += g^2;  p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(h) + eps). */
-#ifndef ZERO_KERNELS_ADAGRAD_H
-#define ZERO_KERNELS_ADAGRAD_H
+#pragma once
 
 #include <math.h>
 
@@ -14,5 +13,3 @@ KERNEL_INLINE void adagrad_element(float *weight, float *sum, float *none, float
     *sum = canonical(fmaf(g, g, *sum));
     *weight = canonical(fmaf(-s[ADAGRAD_LR], g / (sqrtf(*sum) + s[ADAGRAD_EPS]), *weight));
 }
-
-#endif

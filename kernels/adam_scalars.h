@@ -1,6 +1,5 @@
 /* The scalars of one step that adam and adamw share. */
-#ifndef ZERO_KERNELS_ADAM_SCALARS_H
-#define ZERO_KERNELS_ADAM_SCALARS_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ static inline void adam_scalars(const struct optimizer_params *params, uint64_t 
                                           [ADAM_DECAY] = (float)decay,
                                       }};
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* AdamW (Loshchilov and Hutter 2019, algorithm 2) as in torch.optim.AdamW, with decay apart from the gradient:
  *   p -= lr wd p;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps). */
-#ifndef ZERO_KERNELS_ADAMW_H
-#define ZERO_KERNELS_ADAMW_H
+#pragma once
 
 #include <math.h>
 
@@ -35,5 +34,3 @@ KERNEL_INLINE float adam_moments(float weight, float *m, float *v, float gradien
 KERNEL_INLINE void adamw_element(float *weight, float *m, float *v, float gradient, const float *s) {
     *weight = adam_moments(fmaf(-s[ADAM_DECAY], *weight, *weight), m, v, gradient, s);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * PyTorch's lerp, which torch.optim.swa_utils uses:
  *   average += share (weight - average), share = 1 - decay
  * A share of at least one half goes back from the weight, so that a share of 1 gives the weight. */
-#ifndef ZERO_KERNELS_AVERAGE_H
-#define ZERO_KERNELS_AVERAGE_H
+#pragma once
 
 #include <math.h>
 
@@ -17,5 +16,3 @@ KERNEL_INLINE float average_of(float average, float weight, float share) {
 
 /* average[i] moves towards weight[i]. The arrays do not overlap. In the kernels' floating-point environment. */
 void average_move_isa(enum kernel_isa isa, float *average, const float *weight, float share, uint64_t count);
-
-#endif

@@ -1,7 +1,6 @@
 /* XXH3 of 64 bits (Collet, xxHash 0.8), with the best instruction set that this CPU has. It detects damage, but no deliberate
  * change. */
-#ifndef ZERO_KERNELS_CHECKSUM_H
-#define ZERO_KERNELS_CHECKSUM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ uint64_t checksum_end(const struct checksum_stream *stream);
 /* The same in one instruction set, whatever the CPU has. For checksum.c and tests. */
 uint64_t checksum_scalar(const void *bytes, size_t count, uint64_t seed);
 uint64_t checksum_avx2(const void *bytes, size_t count, uint64_t seed);
-
-#endif

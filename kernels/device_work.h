@@ -2,8 +2,7 @@
  * host runs the functions of this folder; the GPU's kernels (*.cu) give the same bits.
  *
  * Arguments are plain data: pointers into memory that the device reaches, sizes in elements, types as enum dtype. */
-#ifndef ZERO_KERNELS_DEVICE_WORK_H
-#define ZERO_KERNELS_DEVICE_WORK_H
+#pragma once
 
 #include "kernels/optimizer.h"
 #include "kernels/tensor_norms.h"
@@ -108,5 +107,3 @@ const struct kernel *matrix_step_kernel(const struct matrix_step *step, void *ou
 /* All kernels of this header except those of the optimizers. */
 enum { WORK_KERNELS = 11 };
 extern const struct kernel *const work_kernels[WORK_KERNELS];
-
-#endif

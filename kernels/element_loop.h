@@ -1,7 +1,6 @@
 /* The loop over the element function of an optimizer, once per instruction set. The compiler inlines the element
  * function and vectorizes the loop; restrict, -fno-math-errno and branchless element functions make this possible. */
-#ifndef ZERO_KERNELS_ELEMENT_LOOP_H
-#define ZERO_KERNELS_ELEMENT_LOOP_H
+#pragma once
 
 #include "kernels/optimizer.h"
 
@@ -22,5 +21,3 @@
     }
 
 #define ELEMENT_LOOPS(element, states) ISA_EACH(ELEMENT_LOOP, element, states)
-
-#endif

@@ -1,6 +1,5 @@
 /* The instruction sets that kernels are built for. All give the same bits; only their speed differs. */
-#ifndef ZERO_KERNELS_ISA_H
-#define ZERO_KERNELS_ISA_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -43,5 +42,3 @@ enum kernel_isa kernel_isa(void);
 
 bool kernel_isa_present(enum kernel_isa isa); /* true: this CPU and this build have it */
 const char *kernel_isa_name(enum kernel_isa isa);
-
-#endif

@@ -1,8 +1,7 @@
 /* LAMB (You et al. 2020, arXiv 1904.00962, algorithm 2) as in DeepSpeed's FusedLamb:
  *   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  u = m / c1 / (sqrt(v) / sqrt(c2) + eps) + wd p;
  *   p -= lr ratio u,  ratio = min(max(|p| / |u|, min_coeff), max_coeff), of a whole tensor; 1 where one of the norms is 0. */
-#ifndef ZERO_KERNELS_LAMB_H
-#define ZERO_KERNELS_LAMB_H
+#pragma once
 
 #include "kernels/adamw.h"
 
@@ -31,5 +30,3 @@ KERNEL_INLINE void lamb_direction(float *weight, float *m, float *v, float none,
 KERNEL_INLINE void lamb_apply(float *weight, float *m, float *v, float none, const float *s) {
     *weight = canonical(fmaf(-s[LAMB_STEP], lamb_update(*weight, *m, *v, s), *weight));
 }
-
-#endif

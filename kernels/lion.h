@@ -1,8 +1,7 @@
 /* Lion (Chen et al. 2023, algorithm 2; DeepSpeed's Lion):
  *   p -= lr wd p;  p -= lr sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g.
  * The sign of zero is zero; the sign of NaN is NaN. */
-#ifndef ZERO_KERNELS_LION_H
-#define ZERO_KERNELS_LION_H
+#pragma once
 
 #include <math.h>
 
@@ -24,5 +23,3 @@ KERNEL_INLINE void lion_element(float *weight, float *m, float *none, float grad
     *weight = canonical(fmaf(-s[LION_LR], sign, decayed));
     *m = canonical(fmaf(s[LION_BETA2], *m, s[LION_ONE_MINUS_BETA2] * gradient));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A step of an optimizer's work on a whole matrix (optimizer.h): arithmetic on fp32 arrays, row by row. The host runs the steps of
  * orthogonalize.c; the GPU's kernels are in orthogonalize.cu and norm.cu. Both use the element functions below, and have the same bits. */
-#ifndef ZERO_KERNELS_MATRIX_STEP_H
-#define ZERO_KERNELS_MATRIX_STEP_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -51,5 +50,3 @@ KERNEL_INLINE float matrix_finished(const struct matrix_step *s, uint64_t at, fl
     const float *d = (const float *)s->d;
     return matrix_rounded(d ? fmaf(s->alpha, sum, s->beta * d[at]) : sum, s->bf16);
 }
-
-#endif

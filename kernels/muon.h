@@ -2,8 +2,7 @@
  *   m = mu m + (1 - mu) g;  d = nesterov ? mu m + (1 - mu) g : m;  d = orthogonalized d (orthogonalize.h) * ratio;
  *   p -= lr wd p;  p -= lr d.
  * ratio: sqrt(max(1, rows / columns)), or with match_rms 0.2 sqrt(max(rows, columns)). */
-#ifndef ZERO_KERNELS_MUON_H
-#define ZERO_KERNELS_MUON_H
+#pragma once
 
 #include <math.h>
 
@@ -32,5 +31,3 @@ KERNEL_INLINE void muon_apply(float *weight, float *none0, float *none1, float d
     float decayed = fmaf(-s[MUON_DECAY], *weight, *weight);
     *weight = canonical(fmaf(-s[MUON_LR], direction, decayed));
 }
-
-#endif

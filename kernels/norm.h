@@ -1,6 +1,5 @@
 /* Sums of squares in one fixed order of additions, so that a norm has the same bits at every stage and tier. */
-#ifndef ZERO_KERNELS_NORM_H
-#define ZERO_KERNELS_NORM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ double norm_block_isa(enum kernel_isa isa, const void *elements, enum dtype dtyp
 /* The sum over the blocks of an array, in order, on the calling thread. `sum` is that of the blocks before: an array in parts of
  * whole blocks has the bits of the array. */
 double norm_more(double sum, const void *elements, enum dtype dtype, uint64_t count);
-
-#endif

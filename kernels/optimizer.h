@@ -6,8 +6,7 @@
  * bits do not depend on the number of threads, nor on how a shard is cut into calls.
  *
  * Threads: pure functions; one call uses `threads` OpenMP threads. */
-#ifndef ZERO_KERNELS_OPTIMIZER_H
-#define ZERO_KERNELS_OPTIMIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -185,5 +184,3 @@ void optimizer_trust(const struct optimizer *optimizer, const struct tensor_norm
 void optimizer_update(const struct optimizer *optimizer, const struct optimizer_args *args);
 void optimizer_update_isa(const struct optimizer *optimizer, enum kernel_isa isa,
                           const struct optimizer_args *args);
-
-#endif

@@ -3,8 +3,7 @@
  * fp32 -> bf16 and fp32 -> fp16 round to nearest, half to even; a NaN becomes the one NaN. The sum of one array in its
  * own place therefore writes only NaNs on a GPU. The kernel also takes the sums of squares of the target, in norm.h's
  * order. */
-#ifndef ZERO_KERNELS_ORDERED_SUM_H
-#define ZERO_KERNELS_ORDERED_SUM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -26,5 +25,3 @@ struct ordered_sum_argument {
 };
 
 extern const struct kernel kernel_ordered_sum;
-
-#endif

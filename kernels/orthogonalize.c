@@ -1,7 +1,6 @@
 #include "kernels/orthogonalize.h"
 
 #include <math.h>
-#include <stddef.h>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif

@@ -6,8 +6,7 @@
  * each product are rounded to bf16, as PyTorch keeps them.
  *
  * Threads: a pure function; one call uses `threads` OpenMP threads. */
-#ifndef ZERO_KERNELS_ORTHOGONALIZE_H
-#define ZERO_KERNELS_ORTHOGONALIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void matrix_step_run(const struct matrix_step *step, uint32_t threads);
 
 /* The floating-point operations of one step of the iteration. */
 double orthogonalize_flops(uint64_t rows, uint64_t columns);
-
-#endif

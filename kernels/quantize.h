@@ -13,8 +13,7 @@
  * The code of `count` elements has: one fp32 scale per block; then the elements, one byte each with 8 bits, two per
  * byte with 4 bits (the first in the lower half); then zeros up to a cache line. It needs no alignment. All
  * instruction sets give the same bits. */
-#ifndef ZERO_KERNELS_QUANTIZE_H
-#define ZERO_KERNELS_QUANTIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ void quantize_isa(enum kernel_isa isa, void *code, const float *source, uint64_t
                   enum code_format format);
 void dequantize_isa(enum kernel_isa isa, float *target, const void *code, uint64_t count,
                     enum code_format format);
-
-#endif

@@ -1,7 +1,6 @@
 /* The arithmetic of quantize.h on the scale of a block and on one element; for CPUs and CUDA. A loop gives a constant
  * format, so that compilers turn it into vector code. */
-#ifndef ZERO_KERNELS_QUANTIZE_ELEMENT_H
-#define ZERO_KERNELS_QUANTIZE_ELEMENT_H
+#pragma once
 
 #include "engine/base/limits.h"
 #include "engine/base/numbers/convert.h"
@@ -97,5 +96,3 @@ KERNEL_INLINE float quantize_value_of(int8_t code, float scale, uint32_t format)
 
 /* The value of a 4-bit code, with its sign. */
 KERNEL_INLINE int8_t quantize_extend(uint32_t half) { return (int8_t)((int32_t)(half ^ 8) - 8); }
-
-#endif

@@ -2,8 +2,7 @@
  * al. 2013):
  *   g += wd p;  b = momentum b + (1 - dampening) g (b = g in the first step);
  *   p -= lr (nesterov ? g + momentum b : b). */
-#ifndef ZERO_KERNELS_SGD_H
-#define ZERO_KERNELS_SGD_H
+#pragma once
 
 #include <math.h>
 
@@ -26,5 +25,3 @@ KERNEL_INLINE void sgd_nesterov(float *weight, float *buffer, float *none, float
     *buffer = canonical(fmaf(s[SGD_MOMENTUM], *buffer, s[SGD_GRADIENT] * g));
     *weight = canonical(fmaf(-s[SGD_LR], fmaf(s[SGD_MOMENTUM], *buffer, g), *weight));
 }
-
-#endif

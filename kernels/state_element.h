@@ -1,6 +1,5 @@
 /* The formats of state_format.h for one element; for CPUs and CUDA. */
-#ifndef ZERO_KERNELS_STATE_ELEMENT_H
-#define ZERO_KERNELS_STATE_ELEMENT_H
+#pragma once
 
 #include "engine/base/numbers/convert.h"
 
@@ -44,5 +43,3 @@ KERNEL_INLINE uint32_t stochastic_sum_of_result(float x, uint32_t random) {
     return bits_of(x) + (random & 0xffff);
 }
 KERNEL_INLINE uint32_t bf16_sum_of_result(uint32_t u) { return u + 0x7fff + (u >> 16 & 1); }
-
-#endif

@@ -10,8 +10,7 @@
  * the two bf16 neighbors is the distance to the other neighbor. So a change that is too small for a bf16 moment still
  * moves the moment now and then. The random bits are a function of key and element only: they are the same at every
  * cut, stage, rank count and instruction set. */
-#ifndef ZERO_KERNELS_STATE_FORMAT_H
-#define ZERO_KERNELS_STATE_FORMAT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -40,5 +39,3 @@ void bf16_stochastic_isa(enum kernel_isa isa, uint16_t *target, const float *sou
 void master_keep(float *master, uint64_t count);
 void master_join(float *master, const uint16_t *weight, const uint16_t *low, uint64_t count);
 void master_split(uint16_t *weight, uint16_t *low, const float *master, uint64_t count);
-
-#endif

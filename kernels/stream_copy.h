@@ -1,7 +1,6 @@
 /* Copies large arrays past the caches: a store then does not read its line first, and drives no other data out of the cache. For bytes
  * that are read much later, as those of a unit that is gathered ahead. */
-#ifndef ZERO_KERNELS_STREAM_COPY_H
-#define ZERO_KERNELS_STREAM_COPY_H
+#pragma once
 
 #include <stdint.h>
 
@@ -12,5 +11,3 @@ void stream_copy(void *target, const void *source, uint64_t bytes);
 
 /* The same on one instruction set: for tests. */
 void stream_copy_isa(enum kernel_isa isa, void *target, const void *source, uint64_t bytes);
-
-#endif

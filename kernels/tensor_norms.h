@@ -5,8 +5,7 @@
  * number of threads, nor on how a shard is cut into calls: a block that calls cut waits for its other elements.
  *
  * Threads: a pure function; one call uses `threads` OpenMP threads. */
-#ifndef ZERO_KERNELS_TENSOR_NORMS_H
-#define ZERO_KERNELS_TENSOR_NORMS_H
+#pragma once
 
 #include "engine/base/limits.h"
 #include "kernels/optimizer.h"
@@ -37,5 +36,3 @@ void tensor_norms_measure_blocks(const struct optimizer *optimizer, const struct
 
 /* Adds parts of a tensor in their order. `step`: from one part to the next. */
 struct tensor_norms tensor_norms_total(const struct tensor_norms *part, uint32_t parts, uint64_t step);
-
-#endif

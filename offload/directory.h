@@ -5,8 +5,7 @@
  *
  * Files that keep their names (a shadow's) never lie where other users can write: if the directory is such a place, as /var/tmp is,
  * they lie in its subdirectory zero-UID, of mode 0700. */
-#ifndef ZERO_OFFLOAD_DIRECTORY_H
-#define ZERO_OFFLOAD_DIRECTORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ void swap_directory_close(struct swap_directory *directory);
 
 /* The bytes that this user may still write there. `handle`: of a file or a directory. */
 uint64_t swap_free_bytes(int handle);
-
-#endif

@@ -44,8 +44,7 @@
  * crosses to the host once a step: the STORE takes it to the host's memory, or through the ring to the drive:
  *
  *   STORE s   needs STORE s - slots */
-#ifndef ZERO_OFFLOAD_EXPAND_H
-#define ZERO_OFFLOAD_EXPAND_H
+#pragma once
 
 #include "engine/base/update.h"
 
@@ -118,5 +117,3 @@ void offload_applied(struct offload *offload);
 /* The host wrote state to the drive, outside the pipeline, with nothing in flight. The chunks that were fetched ahead
  * are out of date. */
 void offload_drop(struct offload *offload);
-
-#endif

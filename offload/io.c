@@ -5,9 +5,7 @@
 zero_status io_open(const struct io_options *options, bool no_uring, struct io **out_io,
                     struct zero_error *error) {
     if (options->hook) return options->hook->io_open(options->hook, options, no_uring, out_io, error);
-    struct zero_error refusal, failure;
-    error_clear(&refusal);
-    error_clear(&failure);
+    struct zero_error refusal = ERROR_NONE, failure = ERROR_NONE;
     zero_status status = no_uring ? error_set(&refusal, ZERO_E_UNSUPPORTED, "io_uring is switched off")
                                   : io_ring.open(options, out_io, &refusal);
     if (status == ZERO_OK) return ZERO_OK;

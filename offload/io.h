@@ -7,8 +7,7 @@
  *
  * Threads: one thread, the owner, calls submit, start and wait; any thread may call wake. Nothing is allocated after
  * open. */
-#ifndef ZERO_OFFLOAD_IO_H
-#define ZERO_OFFLOAD_IO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -77,5 +76,3 @@ extern const struct io_ops io_ring, io_pool;
 /* Opens io_uring, or the pool if the system refuses io_uring; `remark` then has the reason. */
 zero_status io_open(const struct io_options *options, bool no_uring, struct io **out_io,
                     struct zero_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 #include "offload/io_probe.h"
 
-#include <inttypes.h>
 #include <semaphore.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* Measures the speed of a drive: reads, writes and both together, over block size and queue depth. It uses the lane
  * of the nvme tier, on a nameless file of its own. One thread; takes about 6 seconds with the defaults. */
-#ifndef ZERO_OFFLOAD_IO_PROBE_H
-#define ZERO_OFFLOAD_IO_PROBE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ struct io_probe {
 /* ZERO_E_IO, ZERO_E_MEMORY or ZERO_E_ARGUMENT, each with a message. */
 zero_status io_probe(const struct io_probe_options *options, struct io_probe *out_probe,
                      struct zero_error *error);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Threads: one thread at a time, the poster, calls lane_post. The poster owns the fields of a request again once
  * `pending` is 0. */
-#ifndef ZERO_OFFLOAD_LANE_H
-#define ZERO_OFFLOAD_LANE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ void lane_post(struct lane *lane, struct lane_work *work);
 /* `tier nvme: write of 1048576 bytes at offset 0 of PATH got 4096: No space left on device; needs ..., ...
  * free` */
 zero_status lane_failure(const struct lane_work *work, struct zero_error *error);
-
-#endif

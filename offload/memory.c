@@ -96,26 +96,11 @@ static zero_status cpu_open(const struct tier_options *options, struct tier **ou
     return memory_open(&tier_cpu, options, DEVICE_PINNED, out_tier, error);
 }
 
-const struct tier_ops tier_device = {.name = "device",
-                                     .choice = "none",
-                                     .kind = TIER_DEVICE,
-                                     .open = device_open,
-                                     .close = memory_close,
-                                     .address = memory_address,
-                                     .post = memory_post,
-                                     .test = memory_test,
-                                     .wait = memory_wait,
-                                     .sync = memory_sync,
-                                     .where = memory_where};
+#define IN_MEMORY                                                                                            \
+    .close = memory_close, .address = memory_address, .post = memory_post, .test = memory_test,              \
+    .wait = memory_wait, .sync = memory_sync, .where = memory_where
 
-const struct tier_ops tier_cpu = {.name = "cpu",
-                                  .choice = "cpu",
-                                  .kind = TIER_CPU,
-                                  .open = cpu_open,
-                                  .close = memory_close,
-                                  .address = memory_address,
-                                  .post = memory_post,
-                                  .test = memory_test,
-                                  .wait = memory_wait,
-                                  .sync = memory_sync,
-                                  .where = memory_where};
+const struct tier_ops tier_device = {
+    .name = "device", .choice = "none", .kind = TIER_DEVICE, .open = device_open, IN_MEMORY};
+const struct tier_ops tier_cpu = {
+    .name = "cpu", .choice = "cpu", .kind = TIER_CPU, .open = cpu_open, IN_MEMORY};

@@ -9,7 +9,6 @@
  * still owns the transfers that it has taken, until they complete. Their completions are read from memory that both
  * share. */
 #include <errno.h>
-#include <inttypes.h>
 #include <liburing.h>
 #include <poll.h>
 #include <stdatomic.h>

@@ -3,8 +3,7 @@
  * Everything is opened relative to the directory's handle.
  *
  *   create, keep ---> [empty] ---> take ---> transfers ---> close */
-#ifndef ZERO_OFFLOAD_SWAP_FILE_H
-#define ZERO_OFFLOAD_SWAP_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,5 +61,3 @@ struct swap_size {
     char chars[24];
 };
 struct swap_size swap_size(uint64_t bytes); /* "12.4 GiB" */
-
-#endif

@@ -6,8 +6,7 @@
  * request is done. Requests that are in flight together must not overlap, unless all of them read.
  *
  * Threads: one at a time per tier (the executor's lock). Nothing is allocated after open. */
-#ifndef ZERO_OFFLOAD_TIER_H
-#define ZERO_OFFLOAD_TIER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -107,5 +106,3 @@ zero_status tier_open(const struct tier_ops *ops, const struct tier_options *opt
 
 /* For implementations: ZERO_E_ARGUMENT if a request is past the extent or not aligned. */
 zero_status tier_check(const struct tier *tier, const struct tier_request *request, struct zero_error *error);
-
-#endif

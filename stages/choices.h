@@ -1,6 +1,5 @@
 /* Choices of the configuration that the policy follows. */
-#ifndef ZERO_STAGES_CHOICES_H
-#define ZERO_STAGES_CHOICES_H
+#pragma once
 
 /* Where parameters are between a forward and its backward (comm.reshard_after_forward, zero_hpz_partition_size). */
 enum reshard {
@@ -21,5 +20,3 @@ struct accumulation_name {
     const char *name, *when;
 };
 extern const struct accumulation_name accumulations[ACCUMULATIONS];
-
-#endif

@@ -1,5 +1,6 @@
 #include "stages/policy_internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* A use has at most USE_REGIONS_MAX regions; a model with more is refused. COMPUTE reads and writes one buffer of
@@ -20,6 +21,7 @@ struct operation *emit(struct operation_list *out, enum operation_kind kind, enu
 }
 
 void emit_reads(struct operation *op, enum buffer_kind kind, uint32_t region) {
+    assert(op->reads < OPERATION_BUFFERS_MAX);
     op->read[op->reads++] = (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
 }
 
@@ -28,5 +30,6 @@ void emit_lent_staging(struct policy *p, struct operation *op) {
 }
 
 void emit_writes(struct operation *op, enum buffer_kind kind, uint32_t region) {
+    assert(op->writes < OPERATION_BUFFERS_MAX);
     op->write[op->writes++] = (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
 }

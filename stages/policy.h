@@ -43,8 +43,7 @@
  *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So every buffer
  *      that a pass with skipped uses has gathered at a position is also gathered there in a complete pass, and the plan
  *      has a place for it (dry_run.c). */
-#ifndef ZERO_STAGES_POLICY_H
-#define ZERO_STAGES_POLICY_H
+#pragma once
 
 #include "engine/base/update.h"
 #include "stages/stage.h"
@@ -280,5 +279,3 @@ void policy_skip_to(struct policy *policy, uint32_t position, struct operation_l
 /* The position of the gather for a recomputed use: the position of the backward that it stays for, or a position of
  * its own. `next`: the position of the next backward. */
 uint32_t policy_recompute_position(const struct policy *policy, uint32_t use, uint32_t next);
-
-#endif

@@ -1,6 +1,5 @@
 /* The policy's own functions. Only the files of this folder include this header. */
-#ifndef ZERO_STAGES_POLICY_INTERNAL_H
-#define ZERO_STAGES_POLICY_INTERNAL_H
+#pragma once
 
 #include "stages/policy.h"
 
@@ -67,5 +66,3 @@ void eviction_begin(struct policy *policy, uint32_t position, struct operation_l
 void eviction_end(struct policy *policy, struct operation_list *out);
 /* All uses are over. */
 void eviction_finish(struct policy *policy);
-
-#endif

@@ -1,8 +1,7 @@
 /* A stage is a row of placements: it says where optimizer state, gradients and parameters are at each moment of a
  * step. stages/policy.c turns the changes of placement into operations. (Rajbhandari et al. 2020, section 5: P_os is
  * zero1, P_os+g zero2, P_os+g+p zero3; zero0 is data parallelism. Wang et al. 2023, "ZeRO++", section 3.2: hpZ.) */
-#ifndef ZERO_STAGES_STAGE_H
-#define ZERO_STAGES_STAGE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -52,5 +51,3 @@ struct placement_step {
 };
 uint32_t placement_change(struct placement from, struct placement to, const uint32_t mesh[AXES],
                           struct placement_step out[4]);
-
-#endif

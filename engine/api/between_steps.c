@@ -262,10 +262,9 @@ zero_status zero_engine_prune(zero_engine *e, const char *dir, uint64_t keep) {
 /* ---- notes, and an earlier run's shadow ---- */
 
 zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *value) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check(e, "zero_engine_set_note");
     if (status) return status;
-    error_clear(&error);
     status = notes_set(&e->state.notes, key, value, e->config.nvme_shadow, &error);
     return status ? refuse_error(&error) : ZERO_OK;
 }
@@ -317,30 +316,27 @@ const char *zero_engine_shadow_note(const zero_engine *e, const char *key) {
 /* ---- learning rates ---- */
 
 zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check(e, "zero_engine_set_lr");
     if (status) return status;
-    error_clear(&error);
     return settings_set_lr(&e->training, group, lr, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_set_betas(zero_engine *e, int group, double beta1, double beta2) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check(e, "zero_engine_set_betas");
     if (status) return status;
-    error_clear(&error);
     return settings_set_betas(&e->training, group, beta1, beta2, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_set_params(zero_engine *e, int group, const zero_optimizer_params *params) {
     zero_optimizer_params known = {0};
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check(e, "zero_engine_set_params");
     if (!status && !params) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_params: params is NULL");
     if (!status)
         status = sized_take(&known, sizeof known, params, params->struct_size, "zero_optimizer_params");
     if (status) return status;
-    error_clear(&error);
     return settings_set_params(&e->training, group, &known, &error) ? refuse_error(&error) : ZERO_OK;
 }
 

@@ -55,9 +55,8 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
  * rank that failed earlier (`before`) sets no bound. */
 static zero_status agree_room(zero_engine *e, uint32_t round, zero_status before, struct zero_error *error) {
     struct blueprint_room room = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
-    struct zero_error unheard;
+    struct zero_error unheard = ERROR_NONE;
     if (!before) room = blueprint_room(&e->blueprint, round);
-    error_clear(&unheard);
     uint64_t bound[] = {room.chunk_elements, room.resident_bytes, room.grad_resident_bytes,
                         room.device_bytes};
     zero_status status = ranks_least(&e->ranks, bound, 4, "room for chunks", &unheard);
@@ -77,8 +76,7 @@ static zero_status fit_rooms(zero_engine *e, zero_status before, struct zero_err
 static zero_status agree_waiting(zero_engine *e, zero_status before, struct zero_error *error) {
     struct config *c = &e->config;
     uint64_t fits = before || blueprint_bytes(&e->blueprint, TIER_CPU) <= c->budget_bytes[TIER_CPU];
-    struct zero_error unheard;
-    error_clear(&unheard);
+    struct zero_error unheard = ERROR_NONE;
     if (!c->chooses_waiting || !(c->terms.waiting_share > 0) || !e->run.discrete) return before;
     zero_status status = ranks_least(&e->ranks, &fits, 1, "room for gradients that wait", &unheard);
     if (status && !before) return error_pass(error, &unheard);
@@ -106,8 +104,7 @@ static uint64_t left_on_device(const zero_engine *e) {
  * program has allocated what it needs before the commit, and no engine has allocated its plan. */
 static zero_status grant_spares(zero_engine *e, zero_status before, struct zero_error *error) {
     uint64_t parts[SPARES_MAX] = {0}, asked = 0;
-    struct zero_error unheard;
-    error_clear(&unheard);
+    struct zero_error unheard = ERROR_NONE;
     if (!before) reservations_fit(&e->reservations, UINT64_MAX, parts);
     zero_status status = ranks_least(&e->ranks, parts, SPARES_MAX, "spare memory", &unheard);
     if (before) return before; /* its zeros say that nothing is granted */
@@ -318,8 +315,7 @@ zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
         return refuse(ZERO_E_ORDER, "zero_engine_plan: %s",
                       e->planned ? "the engine is planned already"
                                  : "the engine was opened without plan_ranks; call zero_engine_commit");
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     e->planned = true;
     status = open_groups(e, &error);
     if (!status) status = lay_plan(e, &error);
@@ -371,8 +367,7 @@ static void open_rooms(zero_engine *e) {
 
 /* Ranks that declare different models would add unlike gradients. */
 static zero_status compare_models(zero_engine *e) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     uint64_t hash = hash_string(model_hash(&e->model), e->training.optimizer->name);
     hash = groups_hash(&e->training.groups, &e->model, hash);
     for (uint32_t i = 0; i < e->model.regions; i++) /* lent regions are gathered in rounds */
@@ -398,8 +393,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
         return refuse(
             ZERO_E_ORDER,
             "zero_engine_commit: this engine has plan_ranks, and only plans: call zero_engine_plan");
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     status = open_groups(e, &error);
     if (status) return ranks_fail(&e->ranks, &error); /* the others may wait in a group's opening */
     prepare(e, &error);

@@ -22,8 +22,7 @@ zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **o
     if (!out)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_add_unit: unit \"%s\": out is NULL",
                       name ? name : "NULL");
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     return model_add_unit(&e->model, e, name, out, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
@@ -31,13 +30,12 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
     if (!unit_given(unit, "zero_unit_add_param")) return ZERO_E_ARGUMENT;
     zero_engine *e = unit->engine;
     zero_param given = {0};
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = check_declaring(e, "zero_unit_add_param");
     if (status) return status;
     if (!param) return refuse(ZERO_E_ARGUMENT, "zero_unit_add_param of \"%s\": param is NULL", unit->name);
     status = sized_take(&given, sizeof given, param, param->struct_size, "zero_param");
     if (status) return status;
-    error_clear(&error);
     if (given.flags & ZERO_KEEP_FP32) e->typed = true;
     if (!groups_assign(&e->training.groups, &e->model, &given, &error))
         model_add_param(&e->model, unit, &given, &error);
@@ -95,36 +93,33 @@ zero_status zero_unit_hold(zero_unit *unit) {
 
 zero_status zero_engine_add_group(zero_engine *e, const zero_group *group, int *out) {
     zero_group given = {0};
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check_declaring(e, "zero_engine_add_group");
     if (status) return status;
     if (!group || !out) return refuse(ZERO_E_ARGUMENT, "zero_engine_add_group: group or out is NULL");
     status = sized_take(&given, sizeof given, group, group->struct_size, "zero_group");
     if (status) return status;
-    error_clear(&error);
     return groups_add(&e->training.groups, &given, out, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, const char *name) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check_declaring(e, "zero_engine_reserve");
     if (status) return status;
     if ((unsigned)tier >= ZERO_TIERS || !name)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve: tier %d, name %s", (int)tier,
                       name ? name : "NULL");
-    error_clear(&error);
     if (!reservations_add(&e->reservations, tier, bytes, name, &error)) return ZERO_OK;
     return refuse(error.code, "zero_engine_reserve: %s", error.message);
 }
 
 zero_status zero_engine_reserve_spare(zero_engine *e, uint64_t part_bytes, uint64_t parts, const char *name,
                                       uint64_t *out_granted) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check_declaring(e, "zero_engine_reserve_spare");
     if (status) return status;
     if (!name || !out_granted)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve_spare: name or out_granted is NULL");
-    error_clear(&error);
     if (!reservations_add_spare(&e->reservations, part_bytes, parts, name, out_granted, &error))
         return ZERO_OK;
     return refuse(error.code, "zero_engine_reserve_spare: \"%s\": %s", name, error.message);
@@ -132,13 +127,12 @@ zero_status zero_engine_reserve_spare(zero_engine *e, uint64_t part_bytes, uint6
 
 zero_status zero_engine_set_optimizer(zero_engine *e, const zero_optimizer *optimizer) {
     zero_optimizer given = {0};
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check_declaring(e, "zero_engine_set_optimizer");
     if (status) return status;
     if (!optimizer) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_optimizer: optimizer is NULL");
     status = sized_take(&given, sizeof given, optimizer, optimizer->struct_size, "zero_optimizer");
     if (status) return status;
-    error_clear(&error);
     return training_set_optimizer(&e->training, &given, &error) ? refuse_error(&error) : ZERO_OK;
 }
 

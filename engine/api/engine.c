@@ -195,9 +195,8 @@ static zero_status open_training(zero_engine *e, bool obeys, struct zero_error *
 
 /* The other ranks need not wait for one that has not reached them. */
 static void tell_threads(const zero_runtime *given, const struct zero_error *error) {
-    struct zero_error told;
+    struct zero_error told = ERROR_NONE;
     bool known = given->local_rank < local_ranks(given->local);
-    error_clear(&told);
     if (known)
         error_set(&told, error->code, "rank %u could not open its engine: %s", given->local_rank,
                   error->message);
@@ -213,8 +212,7 @@ static zero_engine *init(const char *json, const zero_runtime *runtime, bool obe
         return NULL;
     zero_engine *e = make(&given);
     if (!e) return NULL;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct joining joining = {&e->config, &e->ranks, &e->run, &e->host};
     if (!join_ranks(&joining, json, &given, &error) && !open_training(e, obeys, &error)) return e;
     zero_engine_destroy(e);
@@ -248,11 +246,10 @@ zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero
 }
 
 zero_status zero_engine_fail(zero_engine *e, const char *why) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     if (!engine_given(e, "zero_engine_fail")) return ZERO_E_ARGUMENT;
     zero_status status = ranks_check(&e->ranks);
     if (status) return status;
-    error_clear(&error);
     error.rank = (int32_t)e->ranks.rank;
     error_set(&error, ZERO_E_INTERRUPTED, "%s", why && *why ? why : "the program has ended the run");
     ranks_fail(&e->ranks, &error);

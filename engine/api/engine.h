@@ -1,7 +1,6 @@
 /* The engine: its rooms, and nothing else. For the files of this folder, which are the public interface: they check what the
  * host may do now, then call a room; and for those above, which open and close an engine. */
-#ifndef ZERO_ENGINE_API_ENGINE_H
-#define ZERO_ENGINE_API_ENGINE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -79,5 +78,3 @@ void sized_fill(void *to, size_t size, const void *from, size_t known);
 
 /* ZERO_E_ARGUMENT where the size of a struct that the host wants filled is 0. */
 zero_status sized_check(size_t size, const char *what);
-
-#endif

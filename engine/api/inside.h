@@ -1,7 +1,6 @@
 /* Access to the inside of an engine, for the command, the planner and the simulator, and for tests that inspect plans, let
  * drives fail, or use another file system. Host programs do not need it. */
-#ifndef ZERO_ENGINE_API_INSIDE_H
-#define ZERO_ENGINE_API_INSIDE_H
+#pragma once
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/checkpoint/storage.h"
@@ -30,5 +29,3 @@ uint64_t engine_host_bytes(const zero_engine *engine);
 zero_status engine_save(zero_engine *engine, struct storage *storage, const char *dir);
 zero_status engine_load(zero_engine *engine, struct storage *storage, const char *dir, int what);
 zero_status engine_prune(zero_engine *engine, struct storage *storage, const char *dir, uint64_t keep);
-
-#endif

@@ -77,9 +77,8 @@ const char *zero_engine_setting(const zero_engine *e, const char *key) {
 
 size_t zero_config_text(const char *json, char *out, size_t capacity) {
     struct config_text text;
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     failure_call("zero_config_text", NULL);
-    error_clear(&error);
     if (!json) return refuse(ZERO_E_ARGUMENT, "zero_config_text: json is NULL: give a text or a path"), 0;
     if (config_text_read(json, &text, &error)) return refuse_error(&error), 0;
     size_t bytes = text.length + 1;

@@ -7,7 +7,7 @@
 
 zero_status zero_engine_add_scratch(zero_engine *e, const zero_scratch_needs *needs, zero_scratch **out) {
     zero_scratch_needs given = {0};
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = engine_check_declaring(e, "zero_engine_add_scratch");
     if (status) return status;
     if (!needs || !out) return refuse(ZERO_E_ARGUMENT, "zero_engine_add_scratch: needs or out is NULL");
@@ -18,7 +18,6 @@ zero_status zero_engine_add_scratch(zero_engine *e, const zero_scratch_needs *ne
                       "zero_engine_add_scratch: scratch \"%s\" needs a directory on the drive: set "
                       "activation_checkpointing.nvme_path",
                       given.name ? given.name : "");
-    error_clear(&error);
     if (!scratches_add(&e->scratches, e, &given, &e->reservations, out, &error)) return ZERO_OK;
     return refuse(error.code, "zero_engine_add_scratch: %s", error.message);
 }
@@ -49,8 +48,7 @@ static zero_status check_transfer(zero_scratch *s, uint64_t place, const void *m
 /* A wait inside a use is no compute. Returns the transfer's failure, which is the run's. */
 static zero_status wait(zero_scratch *s, uint64_t place) {
     zero_engine *e = s->engine;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (!s->place[place].work) return ZERO_OK;
     uint64_t began = clock_now_ns();
     zero_status status = scratch_wait(s, place, &error);
@@ -61,22 +59,20 @@ static zero_status wait(zero_scratch *s, uint64_t place) {
 }
 
 zero_status zero_scratch_store(zero_scratch *s, uint64_t place, const void *memory) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = check_transfer(s, place, memory, "zero_scratch_store");
     if (!status) status = wait(s, place);
     if (status) return status;
-    error_clear(&error);
     return scratch_store(s, place, memory, &error) ? ranks_fail(&s->engine->ranks, &error) : ZERO_OK;
 }
 
 zero_status zero_scratch_fetch(zero_scratch *s, uint64_t place, void *memory) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     zero_status status = check_transfer(s, place, memory, "zero_scratch_fetch");
     if (!status && !s->place[place].stored)
         status = refuse(ZERO_E_ORDER, "zero_scratch_fetch: place %" PRIu64 " was not stored", place);
     if (!status) status = wait(s, place);
     if (status) return status;
-    error_clear(&error);
     return scratch_fetch(s, place, memory, &error) ? ranks_fail(&s->engine->ranks, &error) : ZERO_OK;
 }
 

@@ -1,6 +1,5 @@
 /* Monotonic time. The simulator has its own clock; only benchmarks and deadlines read this clock. */
-#ifndef ZERO_ENGINE_BASE_CLOCK_H
-#define ZERO_ENGINE_BASE_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -10,5 +9,3 @@ static inline uint64_t clock_now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
-
-#endif

@@ -16,7 +16,7 @@ int error_code_known(uint32_t code) {
     return 0;
 }
 
-void error_clear(struct zero_error *error) { *error = (struct zero_error){.rank = -1}; }
+void error_clear(struct zero_error *error) { *error = (struct zero_error)ERROR_NONE; }
 
 /* A message is one line. A sentence that is too long loses its middle, which is a name: it keeps what failed, and the advice. */
 static void print(char *out, size_t capacity, const char *format, va_list args) {

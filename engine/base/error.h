@@ -1,8 +1,7 @@
 /* The context of a failure. The first function that knows what went wrong writes the message; its callers only pass
  * the status on. A message is one sentence: what failed, where, why, and what to do instead.
  * Threads: an error belongs to one owner; callers serialize. */
-#ifndef ZERO_ENGINE_BASE_ERROR_H
-#define ZERO_ENGINE_BASE_ERROR_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -16,6 +15,8 @@ struct zero_error {
     char message[1024];
 };
 
+#define ERROR_NONE                                                                                           \
+    { .rank = -1 } /* as an initializer: nothing failed */
 void error_clear(struct zero_error *error);
 int error_code_known(uint32_t code); /* a code of the list in status.h, ZERO_OK included */
 
@@ -27,5 +28,3 @@ zero_status error_set_v(struct zero_error *error, zero_status code, const char *
 
 /* Copies the first failure of `from` into `to`, if `to` has none; returns from->code. `to` may be NULL. */
 zero_status error_pass(struct zero_error *to, const struct zero_error *from);
-
-#endif

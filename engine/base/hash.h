@@ -1,6 +1,5 @@
 /* FNV-1a over bytes (Fowler, Noll, Vo): for identities and comparisons, not against an adversary. And a mixer of words. */
-#ifndef ZERO_ENGINE_BASE_HASH_H
-#define ZERO_ENGINE_BASE_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ static inline uint64_t hash_mix(uint64_t x) {
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * the last write and all later reads of every buffer that it writes. Where buffers take turns in the same memory, a buffer
  * is released before another one begins: the operations on the second also wait for that RELEASE. An operation waits for at
  * most one point per stream. Borrows its tables. Threads: one owner. */
-#ifndef ZERO_ENGINE_BASE_HAZARD_H
-#define ZERO_ENGINE_BASE_HAZARD_H
+#pragma once
 
 #include "engine/base/operation.h"
 
@@ -35,5 +34,3 @@ struct hazards {
 /* Sets op->after and op->end, and records the operation. `read` and `write` are indices of buffers, op->reads
  * and op->writes of them. */
 void hazard_emit(struct hazards *hazards, struct operation *op, const uint32_t *read, const uint32_t *write);
-
-#endif

@@ -2,8 +2,7 @@
  * call, with its lock taken. So an exception ends here and becomes a fault, and a jump becomes one in the thread's next call of the
  * engine. A fault ends the run with a sentence.
  * Threads: any number may call at once, with one fault. */
-#ifndef ZERO_ENGINE_BASE_HOST_CALL_H
-#define ZERO_ENGINE_BASE_HOST_CALL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -31,5 +30,3 @@ static inline bool host_fault_is_set(struct host_fault *fault) {
     return atomic_load_explicit(&fault->state, memory_order_acquire) == 2;
 }
 zero_status host_fault_error(const struct host_fault *fault, struct zero_error *error);
-
-#endif

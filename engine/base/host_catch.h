@@ -1,6 +1,5 @@
 /* The only part of the engine in C++, because only C++ stops an exception. */
-#ifndef ZERO_ENGINE_BASE_HOST_CATCH_H
-#define ZERO_ENGINE_BASE_HOST_CATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,4 @@ bool host_catch(void (*make)(void *call), void *call, char *said, size_t bytes);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

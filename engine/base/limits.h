@@ -1,6 +1,5 @@
 /* Every fixed size of the engine, with its reason. */
-#ifndef ZERO_ENGINE_BASE_LIMITS_H
-#define ZERO_ENGINE_BASE_LIMITS_H
+#pragma once
 
 #include <assert.h>
 
@@ -18,5 +17,3 @@ enum {
 };
 
 static_assert(NORM_BLOCK_ELEMENTS % 16 == 0, "the norm's tree has 16 lanes");
-
-#endif

@@ -1,6 +1,5 @@
 /* Lines for people: they go to the host program's callback. */
-#ifndef ZERO_ENGINE_BASE_LOG_H
-#define ZERO_ENGINE_BASE_LOG_H
+#pragma once
 
 #include "engine/base/log_level.h"
 
@@ -11,5 +10,3 @@ struct log {           /* of one engine */
 
 void log_line(const struct log *log, zero_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -1,6 +1,5 @@
 /* Finds items of a list by name: a hash table of their numbers, so that 100,000 parameters are declared and loaded in moments. */
-#ifndef ZERO_ENGINE_BASE_NAME_INDEX_H
-#define ZERO_ENGINE_BASE_NAME_INDEX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ uint32_t name_index_find(const struct name_index *index, const char *name, name_
 bool name_index_add(struct name_index *index, uint32_t item, name_of_fn name_of, const void *list);
 
 void name_index_free(struct name_index *index);
-
-#endif

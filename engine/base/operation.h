@@ -5,8 +5,7 @@
  *
  * A policy names a buffer by its kind and its region; the executor binds it to planned memory. hazard.h computes the
  * waits of an operation from the buffers that it reads and writes; a policy sets no waits. */
-#ifndef ZERO_ENGINE_BASE_OPERATION_H
-#define ZERO_ENGINE_BASE_OPERATION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -105,7 +104,7 @@ struct buffer_ref {
     uint16_t kind, region;
 };
 
-enum { OPERATION_BUFFERS_MAX = 2 * USE_REGIONS_MAX };
+enum { OPERATION_BUFFERS_MAX = USE_REGIONS_MAX };
 
 /* Item i of a run (from 0) starts when retired[stream] >= value + i. */
 struct pipe {
@@ -161,5 +160,3 @@ static inline bool operation_list_overflowed(const struct operation_list *list) 
 const char *operation_kind_name(enum operation_kind kind); /* "GATHER" */
 const char *object_name(enum object object);               /* "param" */
 const char *stream_name(enum stream stream);
-
-#endif

@@ -1,7 +1,6 @@
 /* The placement of a unit's parameters, gradients or optimizer state on each axis of the rank mesh.
  * (The words come from PyTorch's DTensor, the axes from HSDP.) */
-#ifndef ZERO_ENGINE_BASE_PLACEMENT_H
-#define ZERO_ENGINE_BASE_PLACEMENT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -41,5 +40,3 @@ static inline uint32_t placement_part(struct placement p, const uint32_t mesh[AX
     if (p.axis[AXIS_REPLICATE] == SHARD) return rank;
     return p.axis[AXIS_SHARD] == SHARD ? rank % mesh[AXIS_SHARD] : 0;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The element type of each buffer. Masters are fp32; parameters of a narrower type have separate masters
  * (Micikevicius et al. 2018, "Mixed Precision Training", section 3.1). All zero: everything is fp32. */
-#ifndef ZERO_ENGINE_BASE_PRECISION_H
-#define ZERO_ENGINE_BASE_PRECISION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -72,5 +71,3 @@ static inline uint32_t precision_arrays(const struct precision *p, uint32_t stat
 static inline bool precision_widens(const struct precision *p) {
     return dtype_bytes(p->reduced) > dtype_bytes(p->compute);
 }
-
-#endif

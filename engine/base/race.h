@@ -1,7 +1,6 @@
 /* Under the thread sanitizer, loops over elements would take most of the time. They are compiled without it, and their caller names the
  * bytes that they read and write, so the same races are found. In other builds these functions do nothing. */
-#ifndef ZERO_ENGINE_BASE_RACE_H
-#define ZERO_ENGINE_BASE_RACE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,6 +26,4 @@ enum { RACES_ARE_FOUND = 0 };
 #define RACE_UNWATCHED
 static inline void race_read(const void *first, uint64_t bytes) { (void)first, (void)bytes; }
 static inline void race_write(void *first, uint64_t bytes) { (void)first, (void)bytes; }
-#endif
-
 #endif

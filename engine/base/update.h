@@ -1,8 +1,7 @@
 /* An update as a row of legs, by what an optimizer needs at once. Each leg is an UPDATE on the elements of a shard. The table says which
  * arrays of an element it reads and changes, what it hands to the next leg, and which operations follow it. The policies, the plan of
  * chunks, the executor and the planner ask this table; none of them asks for the scope. */
-#ifndef ZERO_ENGINE_BASE_UPDATE_H
-#define ZERO_ENGINE_BASE_UPDATE_H
+#pragma once
 
 #include "engine/base/operation.h"
 
@@ -47,5 +46,3 @@ enum weight_place { WEIGHT_IN_PARAM, WEIGHT_SPLIT, WEIGHT_IN_MASTER };
  * record; one that is taken back reads what it changed, and stores only parameters. */
 uint8_t leg_moves(const struct update_leg *leg, enum weight_place place, enum operation_kind kind,
                   enum outcome outcome);
-
-#endif

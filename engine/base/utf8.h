@@ -1,6 +1,5 @@
 /* UTF-8, as RFC 3629 defines it. */
-#ifndef ZERO_ENGINE_BASE_UTF8_H
-#define ZERO_ENGINE_BASE_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,5 +64,3 @@ static inline bool utf8_is(const char *text) {
     size_t bytes = strlen(text);
     return utf8_prefix(text, bytes) == bytes;
 }
-
-#endif

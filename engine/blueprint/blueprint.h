@@ -2,8 +2,7 @@
  * one rank. Pure: it allocates its own tables and nothing else, and does not talk to other ranks. Commit, the advice on
  * budgets, the planner and the simulator all use it. A struct blueprint must not move, because its parts point at each
  * other. */
-#ifndef ZERO_ENGINE_BLUEPRINT_BLUEPRINT_H
-#define ZERO_ENGINE_BLUEPRINT_BLUEPRINT_H
+#pragma once
 
 #include "engine/comm/comm.h"
 #include "engine/config/config.h"
@@ -113,5 +112,3 @@ zero_status matrices_share_out(struct blueprint *blueprint, struct zero_error *e
 
 /* Scratch for the largest matrix. */
 uint64_t matrices_scratch_bytes(const struct blueprint *blueprint);
-
-#endif

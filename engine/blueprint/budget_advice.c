@@ -89,8 +89,7 @@ static const char *entry_text(const struct config *config, const char *path) {
 }
 
 static bool set_all(struct check *c, const char *const *keys, const char *const *values) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     for (int k = 0; k < KEYS_MAX && keys[k]; k++)
         if (config_set(c->config, keys[k], values[k], &error)) return false;
     return config_resolve(c->config, c->blueprint->ranks, &error) == ZERO_OK;
@@ -99,8 +98,7 @@ static bool set_all(struct check *c, const char *const *keys, const char *const 
 /* Derives again the values that the configuration derived. */
 static void set_back(struct check *c, const char *const *keys, const char *const *values,
                      const enum config_source *sources) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     for (int k = 0; k < KEYS_MAX && keys[k]; k++) {
         config_set(c->config, keys[k], values[k], &error);
         c->config->entries[config_key_index(config_key_find(keys[k]))].source = sources[k];
@@ -118,8 +116,7 @@ static bool changes_all(const struct config *config, const struct change *change
 static bool terms_fit(const struct check *c, const struct terms *terms) {
     struct blueprint trial;
     struct blueprint_options options = c->blueprint->o;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     options.state_count -= c->blueprint->terms.precision.average; /* blueprint_make adds it again */
     bool fits = !blueprint_make(&trial, terms, &options, &error) && !blueprint_fit(&trial, &error);
     for (int t = 0; t < TIERS && fits; t++) fits = blueprint_bytes(&trial, t) <= c->config->budget_bytes[t];

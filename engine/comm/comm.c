@@ -109,71 +109,68 @@ const char *comm_name(const struct comm *comm) { return comm->ops->name; }
 uint32_t comm_rank(const struct comm *comm) { return comm->rank; }
 uint32_t comm_size(const struct comm *comm) { return comm->size; }
 
-static bool members_valid(const struct comm *comm, const uint32_t *ranks, uint32_t count,
-                          uint32_t *out_index) {
+static bool members_valid(const struct comm *comm, const uint32_t *ranks, uint32_t count) {
     bool found = false;
     for (uint32_t i = 0; i < count; i++) {
         if (ranks[i] >= comm->size || (i && ranks[i] <= ranks[i - 1])) return false;
-        if (ranks[i] == comm->rank) found = true, *out_index = i;
+        found |= ranks[i] == comm->rank;
     }
     return found;
 }
 
 /* Open groups of the same members share their list. */
-static uint32_t *members_take(const struct comm *comm, const uint32_t *ranks, uint32_t count) {
+static struct comm_members *members_take(const struct comm *comm, const uint32_t *ranks, uint32_t count) {
+    struct comm_members *members;
     for (const struct comm_group *g = comm->groups; g; g = g->next)
-        if (g->count == count && memcmp(g->ranks, ranks, count * sizeof *ranks) == 0) return g->ranks;
-    uint32_t *list = malloc(count * sizeof *ranks);
-    return list ? memcpy(list, ranks, count * sizeof *ranks) : NULL;
+        if (g->count == count && memcmp(g->ranks, ranks, count * sizeof *ranks) == 0) return g->members;
+    members = malloc(sizeof *members + count * sizeof *ranks);
+    if (!members) return NULL;
+    members->holders = 0, members->hash = hash_add(0, count);
+    for (uint32_t i = 0; i < count; i++) members->hash = hash_add(members->hash, ranks[i]);
+    memcpy(members->rank, ranks, count * sizeof *ranks);
+    return members;
 }
 
 /* `group` is not in its comm's list. */
 static void group_free(struct comm_group *group) {
-    const struct comm_group *g = group->comm->groups;
-    while (g && g->ranks != group->ranks) g = g->next;
-    if (!g) free(group->ranks);
+    if (--group->members->holders == 0) free(group->members);
     free(group);
 }
 
 /* The key is equal on all members: a hash of the members' ranks and of the number of earlier groups with the same
  * members. */
-static bool group_key(struct comm *comm, const uint32_t *ranks, uint32_t count, uint64_t *out_key) {
+static bool group_key(struct comm *comm, uint64_t members, uint64_t *out_key) {
     if (comm->opened_count == comm->opened_capacity) {
         uint32_t capacity = comm->opened_capacity ? 2 * comm->opened_capacity : 8;
         uint64_t *opened = realloc(comm->opened, capacity * sizeof *opened);
         if (!opened) return false;
         comm->opened = opened, comm->opened_capacity = capacity;
     }
-    uint64_t members = hash_add(0, count), before = 0;
-    for (uint32_t i = 0; i < count; i++) members = hash_add(members, ranks[i]);
+    uint64_t before = 0;
     for (uint32_t i = 0; i < comm->opened_count; i++) before += comm->opened[i] == members;
     comm->opened[comm->opened_count++] = members;
     *out_key = hash_add(members, before);
     return true;
 }
 
-zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
-                            struct comm_group **out_group) {
-    *out_group = NULL;
-    if (comm->error.code) return comm->error.code;
-    uint32_t index = 0;
-    if (!members_valid(comm, ranks, count, &index))
-        return error_set(&comm->error, ZERO_E_ARGUMENT,
-                         "comm %s: rank %u cannot open a group of %u ranks: members must ascend, be below "
-                         "%u, and include the caller",
-                         comm->ops->name, comm->rank, count, comm->size);
-    uint64_t key;
+static zero_status no_group(struct comm *comm, uint32_t count) {
+    return error_set(&comm->error, ZERO_E_MEMORY, "comm %s: no memory for a group of %u ranks",
+                     comm->ops->name, count);
+}
+
+static zero_status open_group(struct comm *comm, struct comm_members *members, uint32_t count,
+                              struct comm_group **out_group) {
     struct comm_group *group = calloc(1, comm->ops->group_bytes);
-    if (group) group->comm = comm, group->ranks = members_take(comm, ranks, count);
-    if (!group || !group->ranks || !group_key(comm, ranks, count, &key)) {
-        if (group) group_free(group);
-        return error_set(&comm->error, ZERO_E_MEMORY, "comm %s: no memory for a group of %u ranks",
-                         comm->ops->name, count);
+    if (!group && !members->holders) free(members);
+    if (!group) return no_group(comm, count);
+    group->comm = comm, group->members = members, group->ranks = members->rank, group->count = count;
+    group->index = member_of(group, comm->rank), group->nodes = 1;
+    members->holders++;
+    if (!group_key(comm, members->hash, &group->key)) {
+        group_free(group);
+        return no_group(comm, count);
     }
-    group->count = count, group->index = index;
-    group->nodes = 1;
     group->ordinal = comm->opened_count - 1;
-    group->key = key;
     zero_status status = comm->ops->group_open(group);
     if (status != ZERO_OK) {
         error_pass(&comm->error, &comm->failure->error);
@@ -184,6 +181,25 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     comm->groups = group;
     *out_group = group;
     return ZERO_OK;
+}
+
+zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
+                            struct comm_group **out_group) {
+    *out_group = NULL;
+    if (comm->error.code) return comm->error.code;
+    if (!members_valid(comm, ranks, count))
+        return error_set(&comm->error, ZERO_E_ARGUMENT,
+                         "comm %s: rank %u cannot open a group of %u ranks: members must ascend, be below "
+                         "%u, and include the caller",
+                         comm->ops->name, comm->rank, count, comm->size);
+    struct comm_members *members = members_take(comm, ranks, count);
+    return members ? open_group(comm, members, count, out_group) : no_group(comm, count);
+}
+
+zero_status comm_group_open_like(struct comm *comm, const struct comm_group *other,
+                                 struct comm_group **out_group) {
+    *out_group = NULL;
+    return comm->error.code ? comm->error.code : open_group(comm, other->members, other->count, out_group);
 }
 
 /* A rank that closes first finishes its posted calls, because other ranks may wait in them. After the time limit it
@@ -392,7 +408,7 @@ static zero_status judge_wait(struct comm_work *work) {
     if (work->told)
         return log_line(&comm->log, ZERO_LOG_WARN,
                         "rank %u has waited %.0f s for %s in %s, and goes on waiting, because no rank is "
-                        "silent: see whether the drive or the file system of that rank stands still",
+                        "silent: if that rank's files do not grow, its drive or file system stands still",
                         comm->rank, (double)work->waited_ns * 1e-9, who, text),
                ZERO_OK;
     return comm_raise(comm, ZERO_E_PEER, rank, false,

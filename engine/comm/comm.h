@@ -197,6 +197,10 @@ uint32_t comm_size(const struct comm *comm);
 /* Collective over `ranks` (ascending; the caller is one of them). All ranks open their groups in the same order. */
 zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
                             struct comm_group **out_group);
+/* The same with the members of a group of another rank of this thread (transport sim): both share the list of members, which is not
+ * looked through. */
+zero_status comm_group_open_like(struct comm *comm, const struct comm_group *other,
+                                 struct comm_group **out_group);
 /* Before the group's first call, the same on all members: nodes have `node_ranks` adjacent ranks, and adjacent members are `step`
  * ranks apart. Where the nodes do not divide the members evenly, and without this call, the members count as one node. */
 void comm_group_place(struct comm_group *group, uint32_t node_ranks, uint32_t step);

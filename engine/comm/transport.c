@@ -88,3 +88,15 @@ void comm_ask_interrupted(struct comm *comm) {
     comm->asked_ns = now_ns;
     if (comm->interrupted(comm->interrupted_user)) comm_raise_interrupted(comm);
 }
+
+uint32_t member_of(const struct comm_group *group, uint32_t rank) {
+    uint32_t first = 0, end = group->count;
+    while (first < end) {
+        uint32_t middle = first + (end - first) / 2;
+        if (group->ranks[middle] < rank)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first < group->count && group->ranks[first] == rank ? first : group->count;
+}

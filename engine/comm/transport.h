@@ -81,10 +81,17 @@ struct comm_work {
     bool told;                /* the log has a line about the wait for a patient call */
 };
 
+struct comm_members {
+    uint64_t hash;
+    uint32_t holders;
+    uint32_t rank[]; /* ascending */
+};
+
 struct comm_group {
     struct comm *comm;
     struct comm_group *next;
-    uint32_t *ranks; /* of the members, ascending; groups of the same members have one list */
+    struct comm_members *members; /* groups of the same members have one */
+    const uint32_t *ranks;        /* its ranks */
     uint32_t count, index;
     uint32_t nodes;    /* of the members, each with equally many; see comm_group_place */
     uint32_t ordinal;  /* this rank numbers its groups in the order of opening: for messages */
@@ -134,6 +141,9 @@ struct comm_ops {
     /* See comm_abandon; NULL: the transport has no work that waits on a GPU. */
     void (*abandon)(struct comm *comm);
 };
+
+/* The index of a rank among the members; group->count: it is none. */
+uint32_t member_of(const struct comm_group *group, uint32_t rank);
 
 /* The index of a work in its group, for the transport's own arrays. */
 static inline uint32_t work_slot(const struct comm_work *work) {

@@ -7,8 +7,7 @@
  * config_free at the end, also after a failure: the struct can always be freed.
  *
  * Threads: a struct config belongs to one owner; the tables are constant. Prints nothing. */
-#ifndef ZERO_ENGINE_CONFIG_CONFIG_H
-#define ZERO_ENGINE_CONFIG_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -222,7 +221,7 @@ struct config {
     int nvme_masters; /* the same in older files, as written */
     bool nvme_shadow;
     bool checkpoint_async;
-    uint64_t checkpoint_async_bytes;
+    uint64_t checkpoint_async_bytes, checkpoint_writers;
     int nvme_uring;       /* enum config_uring */
     int device_type;      /* enum config_device */
     int64_t device_index; /* -1: by the local rank */
@@ -356,5 +355,3 @@ char *config_help(void);
  * and its keys. Writes line `index`, which may be empty; false: there are no more lines. */
 bool config_idle(const struct config *config, uint32_t index, char *out, size_t capacity);
 bool config_key_idle(const struct config *config, const char *path); /* whether the key has no effect */
-
-#endif

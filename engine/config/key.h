@@ -1,7 +1,6 @@
 /* One row per key that a configuration may hold: its type, its use in this engine, and its texts for help and
  * errors. */
-#ifndef ZERO_ENGINE_CONFIG_KEY_H
-#define ZERO_ENGINE_CONFIG_KEY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,5 +80,3 @@ bool config_key_takes_auto(const struct config_key *key); /* not if "auto" is on
 
 /* Why a choice is refused, and what to do. `text`: room for this text. */
 const char *config_key_reason(const struct config_key *key, char text[256]);
-
-#endif

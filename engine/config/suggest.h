@@ -1,6 +1,5 @@
 /* Suggestions for a misspelled or misplaced key. */
-#ifndef ZERO_ENGINE_CONFIG_SUGGEST_H
-#define ZERO_ENGINE_CONFIG_SUGGEST_H
+#pragma once
 
 #include <stddef.h>
 
@@ -16,5 +15,3 @@ struct config_key;
 
 /* Writes the key's choice that is nearest to `text`; "auto" is one where the key takes it. "" if none is near. */
 void suggest_choice(const struct config_key *key, const char *text, char *out, size_t out_bytes);
-
-#endif

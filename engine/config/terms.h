@@ -1,7 +1,6 @@
 /* The terms that decide a rank's operations and memory, beside the model. A configuration or a simulation gives them. The blueprint
  * has a copy, in which it changes the room that budgets leave; the plan, the layout of chunks and the executor use that copy. */
-#ifndef ZERO_ENGINE_CONFIG_TERMS_H
-#define ZERO_ENGINE_CONFIG_TERMS_H
+#pragma once
 
 #include "engine/base/placement.h"
 #include "engine/base/precision.h"
@@ -66,5 +65,3 @@ static inline bool terms_grads_staged(const struct terms *t) {
 
 /* The last part of config_resolve: fills what of config->terms no key and no earlier part has set. */
 void config_resolve_terms(struct config *config, uint32_t ranks);
-
-#endif

@@ -456,8 +456,7 @@ static const char *unquoted(const struct config_key *key, const struct config_va
         "csv_monitor.",       "comet.", "flops_profiler.", "hybrid_engine.", "tensor_parallel.", NULL};
     static const char *const words[] = {"false", "true", "0", "1", "no", "yes",
                                         "off",   "on",   "n", "y", "f",  "t"};
-    struct zero_error ignored;
-    error_clear(&ignored);
+    struct zero_error ignored = ERROR_NONE;
     if (v->kind != VALUE_STRING || !is_of(key, blocks)) return NULL;
     if (key->type == KEY_BOOL || key->type == KEY_SWITCH)
         for (size_t i = 0; i < sizeof words / sizeof *words; i++)

@@ -1,6 +1,5 @@
 /* Stores JSON values in the fields of a configuration. */
-#ifndef ZERO_ENGINE_CONFIG_VALUE_H
-#define ZERO_ENGINE_CONFIG_VALUE_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "engine/config/key.h"
@@ -48,5 +47,3 @@ void config_groups_free(struct config_groups *groups);
 /* Stores every member of the object `text` (zero-terminated) as a key below `parent`; "" for the top. */
 zero_status config_parse(struct config *config, const char *text, size_t length, const char *name,
                          const char *parent, enum config_source source, struct zero_error *error);
-
-#endif

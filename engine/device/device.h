@@ -18,8 +18,7 @@
  * away meanwhile.
  *
  * Threads: one at a time per device (the executor's lock), any thread. A failure of a GPU is sticky. */
-#ifndef ZERO_ENGINE_DEVICE_DEVICE_H
-#define ZERO_ENGINE_DEVICE_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -184,5 +183,3 @@ extern const struct device_ops *const device_table[DEVICE_KINDS];
 /* *out_room: at most DEVICE_QUEUE_MAX tickets of the stream are not done. */
 zero_status device_has_room(struct device *device, enum device_stream stream, bool *out_room,
                             struct zero_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The rows of the device table. Only files in this folder include it. */
-#ifndef ZERO_ENGINE_DEVICE_IMPLEMENTATIONS_H
-#define ZERO_ENGINE_DEVICE_IMPLEMENTATIONS_H
+#pragma once
 
 #include "engine/device/device.h"
 
@@ -17,5 +16,3 @@ void *host_reserve(struct device *device, uint64_t space, uint64_t bytes);
 void host_unreserve(struct device *device, void *memory, uint64_t space, uint64_t bytes);
 void host_empty(struct device *device, void *part, uint64_t bytes);
 uint64_t page_bytes(uint64_t bytes); /* rounded up to whole pages */
-
-#endif

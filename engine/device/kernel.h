@@ -12,8 +12,7 @@
  *
  * The fatbin is declared weak: in a build without CUDA it is NULL, and no code reads it. */
 /* clang-format on */
-#ifndef ZERO_ENGINE_DEVICE_KERNEL_H
-#define ZERO_ENGINE_DEVICE_KERNEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -38,5 +37,3 @@ static inline struct kernel_grid kernel_grid_of(uint64_t count, uint32_t threads
     uint64_t block = (uint64_t)threads * each;
     return (struct kernel_grid){.blocks = (uint32_t)((count + block - 1) / block), .threads = threads};
 }
-
-#endif

@@ -13,11 +13,11 @@ bool collective_turn(const struct executor *e, const struct item *item) {
         const struct timeline *line = &e->stream[s];
         if (s == item->task->op.stream) continue;
         for (uint64_t i = line->retired; i < line->started; i++) {
-            const struct item *other = &line->item[i & line->item_mask];
+            const struct item *other = item_at(line, i);
             if (other->task->collective < item->task->collective && !has_posted(other)) return false;
         }
         for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++) {
-            const struct task *other = &line->task[i & line->task_mask];
+            const struct task *other = task_at(line, i);
             if (other->collective >= item->task->collective) break;
             if (posts_calls(&other->op)) return false;
         }

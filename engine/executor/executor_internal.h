@@ -94,12 +94,21 @@ struct part {
 /* One stream: a ring of operations, and a ring of the items in flight, by point. */
 struct timeline {
     struct task *task;
-    uint64_t task_mask, tasks_retired, tasks_started, tasks_emitted;
+    uint64_t tasks, tasks_retired, tasks_started, tasks_emitted; /* tasks: room for them */
     uint32_t next;     /* the next item of the operation that is being started */
     uint32_t capacity; /* the most items in flight */
+    bool unused;       /* no operation comes to it */
     struct item *item;
-    uint64_t item_mask, retired, started, emitted; /* in points: retired <= started <= emitted */
+    uint64_t retired, started, emitted; /* in points: retired <= started <= emitted */
 };
+
+static inline struct task *task_at(const struct timeline *line, uint64_t number) {
+    return &line->task[number % line->tasks];
+}
+
+static inline struct item *item_at(const struct timeline *line, uint64_t point) {
+    return &line->item[point % line->capacity];
+}
 
 /* A part of a chunk's record on the drive. */
 struct version {

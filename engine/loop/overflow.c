@@ -78,9 +78,8 @@ void overflow_report(struct step *step, const struct agreement *all, struct over
 
 zero_status overflow_check_limit(struct step *step, const struct overflow *overflow) {
     uint64_t limit = step->blueprint->o.config->max_skipped_steps, row = step->training->skipped_in_a_row;
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     if (!limit || row < limit || step->run->ranks->rank != overflow->rank) return ZERO_OK;
-    error_clear(&error);
     if (overflow->unit)
         error_set(&error, ZERO_E_OVERFLOW,
                   "%" PRIu64

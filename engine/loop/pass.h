@@ -6,8 +6,7 @@
  *
  * A pass is a micro-step's forward and backward, or a forward to evaluate. A use is the time between begin and end of
  * one unit: its parameters are gathered, and their slots hold the addresses. */
-#ifndef ZERO_ENGINE_LOOP_PASS_H
-#define ZERO_ENGINE_LOOP_PASS_H
+#pragma once
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/run/run.h"
@@ -87,5 +86,3 @@ zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit,
 
 /* Ends an open pass and brings everything up to date. Every collective call between steps begins with it. */
 zero_status pass_settle(struct pass *pass);
-
-#endif

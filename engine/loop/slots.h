@@ -1,6 +1,5 @@
 /* The slots of a use: where the host finds the unit's parameters and gradients between begin and end. */
-#ifndef ZERO_ENGINE_LOOP_SLOTS_H
-#define ZERO_ENGINE_LOOP_SLOTS_H
+#pragma once
 
 #include "engine/loop/pass.h"
 #include "engine/model/lent.h"
@@ -55,5 +54,3 @@ void host_stream_clear(struct running *run, void *memory, uint64_t bytes);
 /* gradients_take, on the host's stream. */
 void host_stream_take_gradients(struct running *run, gradient_item_fn item, const void *user, uint32_t items,
                                 uint32_t threads);
-
-#endif

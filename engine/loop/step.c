@@ -20,8 +20,7 @@ static zero_status check_agreements(struct step *step, const struct agreement *a
         uint32_t first = model_ranks_first(step->run->ranks, r);
         bool same_use = all[r].trace == all[first].trace;
         if (same_use && all[r].fingerprint == all[first].fingerprint) continue;
-        struct zero_error error;
-        error_clear(&error);
+        struct zero_error error = ERROR_NONE;
         error_set(&error, ZERO_E_DIVERGED, "step %" PRIu64 ": rank %" PRIu32 " %s than rank %" PRIu32 "%s",
                   step->training->steps + 1, r,
                   same_use ? "posted other collectives" : "used the units in another order", first,
@@ -40,8 +39,7 @@ static zero_status update_loss_scale(struct step *step, bool overflow) {
         log_line(&step->run->ranks->log, ZERO_LOG_INFO, "the loss scale is %g now, and was %g",
                  step->training->loss_scale.value, before);
     if (lasts) return ZERO_OK;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     error_set(&error, ZERO_E_OVERFLOW,
               "step %" PRIu64 ": a gradient is inf or NaN at fp16.min_loss_scale %g, after %" PRIu64
               " skipped step%s in a row: lower the learning rate, or compute in bf16",
@@ -85,8 +83,7 @@ static double mean_of(const struct step *step) {
 }
 
 zero_status step_prepare(struct step *step) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (!updates_in_backward(step)) return ZERO_OK;
     ask_schedule(step, step->upcoming, "zero_micro_begin");
     if (settings_check(step->training, step->upcoming, &error)) return ranks_fail(step->run->ranks, &error);
@@ -97,9 +94,8 @@ zero_status step_prepare(struct step *step) {
 /* The updates have begun, so the step cannot be skipped any more. */
 static zero_status check_updated(struct step *step, const struct agreement *all) {
     struct overflow overflow;
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     char where[200] = "the norm of the gradients is inf";
-    error_clear(&error);
     overflow_report(step, all, &overflow);
     if (overflow.unit)
         snprintf(where, sizeof where, "on rank %" PRIu32 ", gradients of unit \"%.*s\" are inf or NaN",
@@ -160,8 +156,7 @@ static bool same_settings(const struct step *step, const struct agreement *a, co
 /* Rank 0's settings, which all ranks use. Updates in the backward have used each rank's own. */
 static zero_status check_settings(struct step *step, const struct agreement *all) {
     const struct lr_setting *setting = all[0].setting;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     for (uint32_t r = 1; r < step->run->ranks->size; r++) {
         if (all[r].settings == all[0].settings) continue;
         error_set(&error, ZERO_E_DIVERGED,

@@ -1,6 +1,5 @@
 /* The step: all ranks agree on the gradient's norm and on what is skipped, then the update of every region starts. */
-#ifndef ZERO_ENGINE_LOOP_STEP_H
-#define ZERO_ENGINE_LOOP_STEP_H
+#pragma once
 
 #include "engine/state/state.h"
 
@@ -40,5 +39,3 @@ void overflow_report(struct step *step, const struct agreement *all, struct over
 /* Fails where max_skipped_steps steps in a row were skipped. Only the rank that knows the parameter raises the failure:
  * the other ranks receive it when they next wait. */
 zero_status overflow_check_limit(struct step *step, const struct overflow *overflow);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * A model lists the pieces of all regions that can be lent; struct region (stages/policy.h) says which ones are. Element types are
  * the caller's. */
-#ifndef ZERO_ENGINE_MODEL_LENT_H
-#define ZERO_ENGINE_MODEL_LENT_H
+#pragma once
 
 #include "engine/model/model.h"
 
@@ -33,5 +32,3 @@ void lent_read(const struct model_region *region, enum lent_array array, uint64_
 void lent_write(const struct model_region *region, enum lent_array array, uint64_t bytes, uint64_t first,
                 uint64_t count, const void *in);
 void lent_clear(const struct model_region *region, enum lent_array array, uint64_t bytes);
-
-#endif

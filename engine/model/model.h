@@ -6,8 +6,7 @@
  * persistence threshold and the codes alone, so it is the same in every stage and tier. Owns all it points to except slots, pointers
  * and values of the host.
  * Local; one thread. */
-#ifndef ZERO_ENGINE_MODEL_MODEL_H
-#define ZERO_ENGINE_MODEL_MODEL_H
+#pragma once
 
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
@@ -169,5 +168,3 @@ static inline struct precision region_precision(const struct model_region *regio
                                                 const struct precision *run) {
     return region_keeps_fp32(region) ? precision_kept_fp32(run) : *run;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Parameter groups: which parameters are in which group, and what each group's update is given. Group 0 has every parameter
  * that no other group takes; the configuration's groups follow, then the host program's. */
-#ifndef ZERO_ENGINE_MODEL_PARAM_GROUPS_H
-#define ZERO_ENGINE_MODEL_PARAM_GROUPS_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "engine/model/model.h"
@@ -45,5 +44,3 @@ zero_status groups_check(const struct param_groups *groups, const struct model *
 uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash);
 /* The part of this hash that must also be equal on model ranks, which have other parameters. */
 uint64_t groups_settings_hash(const struct param_groups *groups, uint64_t hash);
-
-#endif

@@ -1,6 +1,5 @@
 /* Memory that the host program, or a part of the engine, takes beside the plan. Budgets count it. */
-#ifndef ZERO_ENGINE_MODEL_RESERVATIONS_H
-#define ZERO_ENGINE_MODEL_RESERVATIONS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -48,5 +47,3 @@ uint64_t reservations_written_bytes(const struct reservations *reservations);
 
 /* All of one tier; UINT64_MAX if the sum is larger. */
 uint64_t reservations_bytes(const struct reservations *reservations, int tier);
-
-#endif

@@ -1,7 +1,6 @@
 #include "engine/model/tensor.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *tensor_name(const void *model, uint32_t i) {

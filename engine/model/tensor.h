@@ -1,8 +1,7 @@
 /* Tensors that are cut along their first dimension into several parameters, for units that are smaller than the tensor. Everything
  * that outlives the run (checkpoints, the weights' hash, initial values) uses whole tensors only. Most tensors are one parameter,
  * which is their first and only part. Local; one thread. */
-#ifndef ZERO_ENGINE_MODEL_TENSOR_H
-#define ZERO_ENGINE_MODEL_TENSOR_H
+#pragma once
 
 #include "engine/model/model.h"
 
@@ -26,5 +25,3 @@ static inline const struct model_param *tensor_after(const struct model *model,
                                                      const struct model_param *part) {
     return part->tensor_next ? &model->param[part->tensor_next] : NULL;
 }
-
-#endif

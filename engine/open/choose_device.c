@@ -31,9 +31,8 @@ static bool gpu_expected(void) {
  * place. */
 static zero_status open_auto(struct joining *j, const zero_runtime *runtime, uint32_t local_rank,
                              struct zero_error *error) {
-    struct zero_error why;
+    struct zero_error why = ERROR_NONE;
     bool broken = false;
-    error_clear(&why);
     zero_status status =
         runtime->cuda ? open_row(j, DEVICE_CUDA, runtime, local_rank, &broken, &why) : ZERO_E_UNSUPPORTED;
     if (runtime->cuda > 1 || (status != ZERO_E_UNSUPPORTED && !broken))

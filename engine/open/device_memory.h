@@ -1,7 +1,6 @@
 /* The memory of a GPU that is left for a plan. Beside the plan its memory holds the driver's context, the code of kernels, graphs and NCCL's
  * communicators, which no plan can know, and what other programs have taken. So a margin stays free. Threads: those of the device. */
-#ifndef ZERO_ENGINE_OPEN_DEVICE_MEMORY_H
-#define ZERO_ENGINE_OPEN_DEVICE_MEMORY_H
+#pragma once
 
 #include "engine/base/log.h"
 #include "engine/device/device.h"
@@ -44,5 +43,3 @@ zero_status device_memory_check(const struct device_room *memory, const struct d
  * the other bytes that are taken, and the free bytes; a warning if these are less than an eighth of the margin. */
 void device_memory_report(const struct device_room *memory, struct device *device, uint64_t planned,
                           const struct log *log);
-
-#endif

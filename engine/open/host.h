@@ -1,6 +1,5 @@
 /* The surroundings of an engine: the options of the host program, and the machine that its rank runs on. */
-#ifndef ZERO_ENGINE_OPEN_HOST_H
-#define ZERO_ENGINE_OPEN_HOST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ struct host {
     /* Why the CPU computes although a GPU seems to be here; its code is ZERO_OK where that is not so. */
     struct zero_error without_gpu;
 };
-
-#endif

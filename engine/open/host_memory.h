@@ -2,8 +2,7 @@
  * process that takes more is killed by the kernel, without a word. CPU time: see below.
  *
  * Threads: any. */
-#ifndef ZERO_ENGINE_OPEN_HOST_MEMORY_H
-#define ZERO_ENGINE_OPEN_HOST_MEMORY_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ struct cpu_quota {
 
 /* `root`: as in host_memory_read. */
 void cpu_quota_read(const char *root, struct cpu_quota *out);
-
-#endif

@@ -8,6 +8,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/base/host_call.h"
+#include "engine/base/integer.h"
 #include "engine/comm/launch.h"
 #include "engine/ranks/local_ranks.h"
 #include "engine/ranks/model_ranks.h"
@@ -162,6 +163,23 @@ static uint32_t node_group(const struct ranks *ranks, const uint64_t *host, uint
     return launch_node_group(list, ranks->size);
 }
 
+static uint32_t count_host(const uint64_t *host, uint32_t ranks, uint64_t name) {
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < ranks; r++) count += host[r] == name;
+    return count;
+}
+
+/* Nodes need not have equally many ranks. */
+static void number_on_node(struct ranks *ranks, const uint64_t *host, uint64_t given) {
+    ranks->node_index =
+        given ? (uint32_t)(ranks->rank % given) : count_host(host, ranks->rank, host[ranks->rank]);
+    ranks->node_most = given ? (uint32_t)min64(ranks->size, given) : ranks->node_ranks;
+    for (uint32_t r = 0; r < ranks->size && !given; r++) {
+        uint32_t count = r && host[r] == host[r - 1] ? 0 : count_host(host, ranks->size, host[r]);
+        if (count > ranks->node_most) ranks->node_most = count;
+    }
+}
+
 /* Which ranks share a node, by the hosts' names. */
 static zero_status find_nodes(struct joining *j, struct zero_error *error) {
     uint64_t *host = outliving_message(j->ranks->outliving, (2 * j->ranks->size + 1) * sizeof *host);
@@ -175,8 +193,8 @@ static zero_status find_nodes(struct joining *j, struct zero_error *error) {
     host[0] = hash_string(HASH_START, name);
     struct comm_call call = comm_rows(host, sizeof *host, "the ranks' nodes");
     if (comm_run(j->ranks->world, &call)) return error_pass(error, comm_error(j->ranks->comm));
-    j->ranks->node_ranks = 0;
-    for (uint32_t r = 0; r < j->ranks->size; r++) j->ranks->node_ranks += host[r + 1] == host[0];
+    j->ranks->node_ranks = count_host(host + 1, j->ranks->size, host[0]);
+    number_on_node(j->ranks, host + 1, j->config->comm.node_ranks * j->ranks->model_size);
     j->config->found_node_ranks = node_group(j->ranks, host + 1, host + 1 + j->ranks->size);
     return ZERO_OK;
 }
@@ -274,8 +292,7 @@ static zero_status agree_config(struct joining *j, uint64_t cpus, uint64_t quota
 
 zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *runtime,
                        struct zero_error *error) {
-    struct zero_error mine;
-    error_clear(&mine);
+    struct zero_error mine = ERROR_NONE;
     if (!json) error_set(&mine, ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path");
     if (!config_read(json ? json : "{}", j->config, &mine) && runtime->model)
         config_read_model(j->config, runtime->model, &mine);

@@ -1,6 +1,5 @@
 /* Opening: from the configuration's text to a rank that knows the others and agrees with them on the configuration. */
-#ifndef ZERO_ENGINE_OPEN_JOIN_H
-#define ZERO_ENGINE_OPEN_JOIN_H
+#pragma once
 
 #include "engine/comm/comm.h"
 #include "engine/comm/tcp/secret.h"
@@ -39,5 +38,3 @@ zero_status join_ranks(struct joining *joining, const char *json, const zero_run
  * also after a failure. `local_rank`: see struct membership. */
 zero_status join_device(struct joining *joining, const zero_runtime *runtime, uint32_t local_rank,
                         struct zero_error *error);
-
-#endif

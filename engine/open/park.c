@@ -139,8 +139,7 @@ static void log_parked(const struct park *p, uint64_t before) {
 zero_status park_out(struct park *p, enum tier_kind tier) {
     const struct config *c = p->blueprint->o.config;
     struct tier *kept = NULL;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = store_prepare(&p->store, p->run, p->blueprint, &error);
     p->tier = tier;
     if (!status) status = check_room(p, tier, &error);
@@ -173,8 +172,7 @@ static zero_status check_free(const struct park *p, struct zero_error *error) {
 
 zero_status park_in(struct park *p) {
     struct tier *whole = NULL;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = check_free(p, &error);
     if (!status) status = start_memory(p->run, p->blueprint, TIER_DEVICE, &whole, &error);
     if (!status) status = store_give(&p->store, whole->ops->address(whole), &error);

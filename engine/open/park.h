@@ -7,8 +7,7 @@
  * place of the device's tier, because ranks still exchange messages.
  *
  * Threads: the host's thread, between steps, with nothing in flight.   */
-#ifndef ZERO_ENGINE_OPEN_PARK_H
-#define ZERO_ENGINE_OPEN_PARK_H
+#pragma once
 
 #include "engine/open/host.h"
 #include "engine/open/store.h"
@@ -42,5 +41,3 @@ uint64_t park_row_offset(const struct park *park, enum memory_row row);
 
 /* The rows of the store, index 0, 1, ... False: past the last. */
 bool park_store_row(const struct park *park, uint32_t index, zero_memory_row *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* From a blueprint to memory and an executor over it. */
-#ifndef ZERO_ENGINE_OPEN_START_H
-#define ZERO_ENGINE_OPEN_START_H
+#pragma once
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/open/host.h"
@@ -37,5 +36,3 @@ void start_place(struct running *run, const struct blueprint *blueprint, uint8_t
 
 /* The address of a row of the plan. */
 uint8_t *start_row(const struct running *run, const struct plan *plan, enum memory_row row);
-
-#endif

@@ -5,8 +5,7 @@
  * piece comes back.
  *
  * Threads: the host's thread. */
-#ifndef ZERO_ENGINE_OPEN_STORE_H
-#define ZERO_ENGINE_OPEN_STORE_H
+#pragma once
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/run/run.h"
@@ -41,5 +40,3 @@ void store_close(struct store *store);
  * `extent` is then void, and the store is as it was. */
 zero_status store_take(struct store *store, const uint8_t *extent, struct zero_error *error);
 zero_status store_give(struct store *store, uint8_t *extent, struct zero_error *error);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * A slot of the staging ring holds one record, one chunk of parameters and one of gradients. The struct owns its tables.
  * All chunks have the same number of elements; their bytes depend on the region's types. */
-#ifndef ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
-#define ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
+#pragma once
 
 #include "engine/config/terms.h"
 #include "engine/model/model.h"
@@ -134,5 +133,3 @@ struct chunk_range chunk_layout_updated(const struct chunk_layout *layout, const
 uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t region);
 /* The same of its gradient. */
 uint64_t chunk_layout_grad_bytes(const struct chunk_layout *layout, uint32_t region);
-
-#endif

@@ -12,13 +12,9 @@ static uint32_t add_buffer(struct plan *plan, enum memory_row row, uint64_t byte
     return plan->buffers++;
 }
 
-/* The rows whose content is needed from step to step. Each step makes its gradients anew, and a pass hpZ's second shards. */
-static const bool row_rests[MEMORY_ROWS] = {
-    [MEMORY_PARAMETERS] = true,     [MEMORY_STATE0] = true,
-    [MEMORY_STATE1] = true,         [MEMORY_MASTERS] = true,
-    [MEMORY_DEVICE_STATE0] = true,  [MEMORY_DEVICE_STATE1] = true,
-    [MEMORY_DEVICE_MASTERS] = true, [MEMORY_OFFLOADED_PARAMETERS] = true,
-    [MEMORY_AVERAGES] = true,       [MEMORY_DEVICE_AVERAGES] = true,
+static const bool row_rests[] = {
+#define MEMORY_ROW(row, tier, rests, name) rests,
+#include "engine/plan/memory_rows.def"
 };
 
 static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum memory_row row,

@@ -1,7 +1,6 @@
 /* Intervals of time during which a buffer needs bytes. All intervals are placed in one arena; intervals that overlap
  * in time get distinct bytes. All intervals of one buffer have the same offset, so that its address never changes. */
-#ifndef ZERO_ENGINE_PLAN_INTERVAL_H
-#define ZERO_ENGINE_PLAN_INTERVAL_H
+#pragma once
 
 #include "engine/base/error.h"
 #include "engine/base/operation.h"
@@ -46,5 +45,3 @@ struct apart {
 };
 /* The most memory that buffers take which have room at once: those that waste most, and a part of the last one. Sorts them. */
 uint64_t intervals_most_at_once(struct apart *apart, uint32_t count, uint64_t room);
-
-#endif

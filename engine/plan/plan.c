@@ -8,33 +8,10 @@
 enum { ALIAS_BYTES = 4096, STAGGER_BYTES = 5 * ALIGN_BYTES };
 
 const char *memory_row_name(enum memory_row row) {
-    static const char *const names[MEMORY_ROWS] = {[MEMORY_PARAMETERS] = "parameters",
-                                                   [MEMORY_GRADIENTS] = "gradients",
-                                                   [MEMORY_STATE0] = "optimizer state 0",
-                                                   [MEMORY_STATE1] = "optimizer state 1",
-                                                   [MEMORY_GATHERED] = "gathered units",
-                                                   [MEMORY_STAGING] = "reduction staging",
-                                                   [MEMORY_MESSAGES] = "messages",
-                                                   [MEMORY_MASTERS] = "master weights",
-                                                   [MEMORY_DEVICE_STATE0] = "optimizer state 0 on the device",
-                                                   [MEMORY_DEVICE_STATE1] = "optimizer state 1 on the device",
-                                                   [MEMORY_DEVICE_MASTERS] = "master weights on the device",
-                                                   [MEMORY_OFFLOADED_PARAMETERS] = "offloaded parameters",
-                                                   [MEMORY_RECORDS] = "chunks of optimizer state",
-                                                   [MEMORY_COMMITS] = "commit records",
-                                                   [MEMORY_SLOTS] = "chunk staging",
-                                                   [MEMORY_PARAM_STAGING] = "parameter staging",
-                                                   [MEMORY_CHECKPOINT] = "checkpoint staging",
-                                                   [MEMORY_HOST_GRADIENTS] = "gradients on the host",
-                                                   [MEMORY_UPDATE_STAGING] = "update staging",
-                                                   [MEMORY_NORMS] = "norms",
-                                                   [MEMORY_GRAD_STAGING] = "gradient staging",
-                                                   [MEMORY_OFFLOADED_GRADIENTS] = "offloaded gradients",
-                                                   [MEMORY_DIRECTIONS] = "update directions",
-                                                   [MEMORY_TENSOR_NORMS] = "norms of tensors",
-                                                   [MEMORY_AVERAGES] = "averaged weights",
-                                                   [MEMORY_DEVICE_AVERAGES] =
-                                                       "averaged weights on the device"};
+    static const char *const names[] = {
+#define MEMORY_ROW(row, tier, rests, name) name,
+#include "engine/plan/memory_rows.def"
+    };
     return names[row];
 }
 
@@ -194,23 +171,15 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
     return chunk_layout_make(&plan->layout, o->terms, format, o->model, o->policy, error);
 }
 
-static void place_tiers(struct plan *plan, const struct plan_options *o) {
-    enum tier_kind resident = o->terms->state_tier == TIER_NVME ? TIER_CPU : o->terms->state_tier;
-    plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
-    plan->row_tier[MEMORY_AVERAGES] = resident;
-    plan->row_tier[MEMORY_TENSOR_NORMS] = o->terms->discrete ? TIER_CPU : resident; /* the host reads them */
-    plan->row_tier[MEMORY_DIRECTIONS] =
-        o->terms->discrete ? TIER_DEVICE : resident; /* where they are gathered */
-    plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
-    plan->row_tier[MEMORY_DEVICE_MASTERS] = plan->row_tier[MEMORY_DEVICE_AVERAGES] = TIER_DEVICE;
-    plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->terms->param_tier;
-    plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
-    plan->row_tier[MEMORY_OFFLOADED_GRADIENTS] = TIER_NVME;
-    plan->row_tier[MEMORY_GRAD_STAGING] = TIER_CPU;
-    plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
-    plan->row_tier[MEMORY_CHECKPOINT] = TIER_CPU;
-    plan->row_tier[MEMORY_HOST_GRADIENTS] = plan->row_tier[MEMORY_UPDATE_STAGING] = TIER_CPU;
-    plan->row_tier[MEMORY_MESSAGES] = o->terms->discrete ? TIER_CPU : TIER_DEVICE;
+static void place_tiers(struct plan *plan, const struct terms *t) {
+    const bool discrete = t->discrete;
+    const enum tier_kind params = t->param_tier,
+                         state = t->state_tier == TIER_NVME ? TIER_CPU : t->state_tier;
+    const enum tier_kind tiers[] = {
+#define MEMORY_ROW(row, tier, rests, name) tier,
+#include "engine/plan/memory_rows.def"
+    };
+    memcpy(plan->row_tier, tiers, sizeof tiers);
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
@@ -219,7 +188,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     zero_status status = allocate_tables(plan, o, error);
     if (!status) status = cut_chunks(plan, o, error);
     if (status) return status;
-    place_tiers(plan, o);
+    place_tiers(plan, o->terms);
     fixed_make(plan, o);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->terms->checkpoint_bytes;

@@ -10,8 +10,7 @@
  * once. Where a device has no such address space, or its pages would take no less, all buffers have memory.
  *
  * Pure: it allocates only its own tables, and owns them. */
-#ifndef ZERO_ENGINE_PLAN_PLAN_H
-#define ZERO_ENGINE_PLAN_PLAN_H
+#pragma once
 
 #include "engine/base/hazard.h"
 #include "engine/base/integer.h"
@@ -23,32 +22,8 @@
 #include "offload/tier.h"
 
 enum memory_row {
-    MEMORY_PARAMETERS,
-    MEMORY_GRADIENTS,
-    MEMORY_STATE0,
-    MEMORY_STATE1,
-    MEMORY_GATHERED,
-    MEMORY_STAGING,
-    MEMORY_MESSAGES,
-    MEMORY_MASTERS,       /* master weights, where the parameters are not the master weights */
-    MEMORY_DEVICE_STATE0, /* the same that is on the device, while other state is not */
-    MEMORY_DEVICE_STATE1,
-    MEMORY_DEVICE_MASTERS,
-    MEMORY_OFFLOADED_PARAMETERS, /* parameter shards, on the drive or in host memory */
-    MEMORY_RECORDS,              /* records of chunks, on the drive; two of each with a shadow */
-    MEMORY_COMMITS,              /* with a shadow: one page for each of the last two committed steps */
-    MEMORY_SLOTS,                /* slots of the staging ring, and the slot for access between steps */
-    MEMORY_PARAM_STAGING,        /* a ring of chunks of parameters, fetched from the drive for gathers */
-    MEMORY_CHECKPOINT,           /* for a save in the background: bytes that wait for the drive */
-    MEMORY_HOST_GRADIENTS, /* reduced shards in host memory: offloaded, or the host updates for a discrete device */
-    MEMORY_UPDATE_STAGING, /* for the same: updated parameters, before the copy to the device */
-    MEMORY_NORMS,          /* for a discrete device: sums of squares of blocks */
-    MEMORY_GRAD_STAGING, /* reduced shards on the way to the drive: a ring of chunks, and sums of micro-batches */
-    MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
-    MEMORY_DIRECTIONS, /* of an optimizer that updates whole matrices: directions of whole regions, and scratch */
-    MEMORY_TENSOR_NORMS, /* of an optimizer that needs norms of whole tensors: those of all ranks' parts */
-    MEMORY_AVERAGES,     /* averaged weights, where MEMORY_STATE0 is; and where MEMORY_DEVICE_STATE0 is */
-    MEMORY_DEVICE_AVERAGES,
+#define MEMORY_ROW(row, tier, rests, name) MEMORY_##row,
+#include "engine/plan/memory_rows.def"
     MEMORY_ROWS
 };
 
@@ -186,5 +161,3 @@ static inline bool plan_updates_by_chunk(const struct plan *plan) {
 }
 
 const char *memory_row_name(enum memory_row row);
-
-#endif

@@ -1,6 +1,5 @@
 /* The parts of plan_make. Only the files of this folder include this header. */
-#ifndef ZERO_ENGINE_PLAN_PLAN_INTERNAL_H
-#define ZERO_ENGINE_PLAN_PLAN_INTERNAL_H
+#pragma once
 
 #include "engine/plan/interval.h"
 #include "engine/plan/plan.h"
@@ -24,5 +23,3 @@ uint32_t *dry_run_slot(const struct plan *plan, bool evaluating, uint32_t positi
 void dry_run_begin_apart(struct plan *plan, struct intervals *intervals);
 /* Fills plan.slot, the intervals, and the plan's counts of bytes that a step moves. */
 zero_status dry_run(struct plan *plan, struct intervals *intervals, struct zero_error *error);
-
-#endif

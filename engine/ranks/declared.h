@@ -1,7 +1,6 @@
 /* What one model rank declared, as bytes that the other ranks read: its units, its parameters, and what it has of the configuration's
  * parameter groups. All ranks run the same program, so the bytes are structs. Local; one thread. */
-#ifndef ZERO_ENGINE_RANKS_DECLARED_H
-#define ZERO_ENGINE_RANKS_DECLARED_H
+#pragma once
 
 #include "engine/model/model.h"
 #include "engine/model/param_groups.h"
@@ -34,5 +33,3 @@ bool declared_whole(const struct declared *declared, uint64_t bytes);
 
 const char *declared_name(const struct declared *declared, const struct declared_param *param);
 const char *declared_unit(const struct declared *declared, uint32_t unit); /* it has more units than that */
-
-#endif

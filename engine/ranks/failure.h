@@ -1,6 +1,5 @@
 /* This thread's last failure: what zero_last_error and zero_last_failure return. */
-#ifndef ZERO_ENGINE_RANKS_FAILURE_H
-#define ZERO_ENGINE_RANKS_FAILURE_H
+#pragma once
 
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
@@ -27,5 +26,3 @@ zero_status last_error_set(zero_status status, const char *format, ...) __attrib
 #define refuse last_error_set
 
 zero_status refuse_error(const struct zero_error *error);
-
-#endif

@@ -1,8 +1,7 @@
 /* The lock that the host's thread and its progress thread take in turns. A mutex alone is not fair: a thread that polls in a
  * loop takes the mutex again before a waiting thread has woken up. The mutex knows its thread: one that has left it by a jump takes
  * it again, and one that does not have it gives nothing. */
-#ifndef ZERO_ENGINE_RANKS_FAIR_LOCK_H
-#define ZERO_ENGINE_RANKS_FAIR_LOCK_H
+#pragma once
 
 #include <pthread.h>
 #include <sched.h>
@@ -40,5 +39,3 @@ static inline void fair_lock_yield(struct fair_lock *lock) {
         pthread_mutex_lock(&lock->mutex);
     }
 }
-
-#endif

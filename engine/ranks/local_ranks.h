@@ -2,8 +2,7 @@
  *
  * After a failure, or in the middle of a collective, peers may still read and write the buffers of a rank that has left. Such
  * memory is kept until the zero_local is destroyed, or, where ranks are processes, until the process ends. */
-#ifndef ZERO_ENGINE_RANKS_LOCAL_RANKS_H
-#define ZERO_ENGINE_RANKS_LOCAL_RANKS_H
+#pragma once
 
 #include "engine/comm/comm.h"
 #include "engine/device/device.h"
@@ -28,5 +27,3 @@ void outliving_take(struct outliving *outliving, void *message);
  * ranks are processes. */
 void outliving_release(struct outliving *outliving, zero_local *local, struct tier *tier[TIERS],
                        struct device *device, bool peers_use_it);
-
-#endif

@@ -1,7 +1,6 @@
 /* How the ranks divide where the host cuts its model itself (zero_runtime.model_size): the ranks with one model rank, its *data
  * ranks*, have the same piece of the model and train it as ZeRO does; one rank of each model rank make a whole model. */
-#ifndef ZERO_ENGINE_RANKS_MODEL_RANKS_H
-#define ZERO_ENGINE_RANKS_MODEL_RANKS_H
+#pragma once
 
 #include "engine/ranks/ranks.h"
 
@@ -33,5 +32,3 @@ static inline uint32_t data_rank_of(const struct ranks *ranks, uint32_t rank) {
 static inline uint32_t model_ranks_first(const struct ranks *ranks, uint32_t rank) {
     return model_ranks_at(ranks, model_rank_of(ranks, rank), 0);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * the first model rank counts.
  *
  * Where the model is whole, nothing is exchanged: the rank is its own only peer. */
-#ifndef ZERO_ENGINE_RANKS_PEERS_H
-#define ZERO_ENGINE_RANKS_PEERS_H
+#pragma once
 
 #include "engine/ranks/declared.h"
 #include "engine/ranks/ranks.h"
@@ -44,5 +43,3 @@ const char *peers_unit(const struct peers *peers, uint32_t model, uint32_t unit)
 
 /* The most parameters that a model rank has declared. */
 uint32_t peers_params(const struct peers *peers);
-
-#endif

@@ -112,8 +112,7 @@ zero_status ranks_sum(struct ranks *ranks, double *values, uint32_t count, const
     bool committed = ranks->message != NULL;
     uint64_t bytes = (ranks->size + 1) * (uint64_t)count * sizeof *values;
     double *message = committed ? (void *)ranks->message : outliving_message(ranks->outliving, bytes);
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (!message && error_set(&error, ZERO_E_MEMORY, "no memory for %s", what))
         return ranks_fail(ranks, &error);
     memcpy(message, values, count * sizeof *values);

@@ -1,7 +1,6 @@
 /* Questions that all ranks answer together: whether their values are equal, the least value, a sum, the rank that failed. Each function is
  * collective, and returns the same on all ranks unless its comment says otherwise. */
-#ifndef ZERO_ENGINE_RANKS_RANK_AGREEMENT_H
-#define ZERO_ENGINE_RANKS_RANK_AGREEMENT_H
+#pragma once
 
 #include "engine/ranks/ranks.h"
 
@@ -47,5 +46,3 @@ zero_status ranks_meet(struct ranks *ranks, const char *what);
 
 /* Sums in rank order, in double: the same bits on all ranks. count <= SUM_VALUES_MAX. */
 zero_status ranks_sum(struct ranks *ranks, double *values, uint32_t count, const char *what);
-
-#endif

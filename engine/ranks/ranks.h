@@ -4,8 +4,7 @@
  *
  * Threads: the host's thread owns the struct. `lock` guards the comm, and the executor that uses it, against the progress
  * thread and a save in the background. */
-#ifndef ZERO_ENGINE_RANKS_RANKS_H
-#define ZERO_ENGINE_RANKS_RANKS_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -31,7 +30,9 @@ struct ranks {
     uint32_t model_rank, model_size, data_rank, data_size;
     uint32_t *at, *place; /* ranks by model rank and data rank; the inverse; owned */
     uint32_t node_ranks;  /* ranks on this rank's node */
-    struct comm *comm;    /* for messages between ranks */
+    /* This rank's number on its node, and the ranks of the node that has most: by comm.node_ranks, if that is given. */
+    uint32_t node_index, node_most;
+    struct comm *comm; /* for messages between ranks */
     struct comm *data; /* for parameters and gradients: NCCL where several GPUs take part, else comm itself */
     struct comm_group *world; /* all ranks, of comm */
     /* The ranks with this model rank, of comm; if the model is whole, `world`. */
@@ -70,5 +71,3 @@ zero_status ranks_call(struct ranks *ranks, const struct comm_call *call);
 
 /* The same on `world` or `data_world`. */
 zero_status ranks_call_on(struct ranks *ranks, struct comm_group *group, const struct comm_call *call);
-
-#endif

@@ -7,8 +7,7 @@
  * An operation's bytes count as evenly spread over its time.
  *
  * Threads: one at a time. */
-#ifndef ZERO_ENGINE_RUN_EVENTS_H
-#define ZERO_ENGINE_RUN_EVENTS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -46,5 +45,3 @@ void trace_events_done(struct trace_events *events, const struct operation *op, 
 void trace_events_open(const char *program, FILE *file);
 void trace_events_write(struct trace_events *events, uint32_t rank, uint64_t origin_ns, FILE *file);
 void trace_events_close(FILE *file);
-
-#endif

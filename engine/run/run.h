@@ -1,8 +1,7 @@
 /* The executor at work: with the lock around it, the progress thread beside it, and the host's calls that wait for it.
  *
  * Threads: the host's thread, and a save in the background, which takes the lock as the host does. */
-#ifndef ZERO_ENGINE_RUN_RUN_H
-#define ZERO_ENGINE_RUN_RUN_H
+#pragma once
 
 #include "engine/executor/executor.h"
 #include "engine/ranks/ranks.h"
@@ -89,5 +88,3 @@ void progress_await_job(struct progress *progress, long at_most_ns);
 
 /* Wakes the progress thread. Call it without the lock; NULL is allowed. */
 void progress_wake(struct progress *progress);
-
-#endif

@@ -107,8 +107,7 @@ zero_status trace_write(struct trace *t, const char *path) {
     zero_status status = ZERO_OK;
     set_on(t, false);
     uint32_t writers = ranks->size < WRITERS_MAX ? ranks->size : WRITERS_MAX;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     for (uint32_t r = 0; r < writers && !status; r++) {
         const struct rank_report *all;
         if (r == ranks->rank) append(t, path, r == writers - 1, &error);

@@ -1,7 +1,6 @@
 /* When operations started and were done, in some steps: memory that is planned like the host's reservations, filled by
  * the executor's watch under the lock, and written on request. */
-#ifndef ZERO_ENGINE_RUN_TRACE_H
-#define ZERO_ENGINE_RUN_TRACE_H
+#pragma once
 
 #include "engine/executor/executor.h"
 #include "engine/model/reservations.h"
@@ -36,5 +35,3 @@ zero_status trace_step(struct trace *trace);
 
 /* zero_engine_write_trace, after a settle. Collective. */
 zero_status trace_write(struct trace *trace, const char *path);
-
-#endif

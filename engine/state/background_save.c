@@ -131,9 +131,8 @@ static void hold_regions(struct background_save *s) {
 }
 
 static zero_status take_over(struct state *state, struct save *save) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     struct background_save *s = malloc(sizeof *s);
-    error_clear(&error);
     if (!s || !open_save(state, save, s))
         error_set(&error, ZERO_E_MEMORY, "no memory for a save in the background");
     zero_status status = ranks_agree(state->ranks, &error, save->word, "a checkpoint", &save->all);

@@ -2,8 +2,7 @@
  * the order of the updates, into memory of the plan, and writes it from there to the drive. Training goes on; the update of a
  * region waits until its state has been read. A step's agreement tells all ranks how far each is: once all files are durable,
  * rank 0 publishes, in the background too. */
-#ifndef ZERO_ENGINE_STATE_BACKGROUND_SAVE_H
-#define ZERO_ENGINE_STATE_BACKGROUND_SAVE_H
+#pragma once
 
 #include "engine/checkpoint/storage.h"
 #include "engine/state/state.h"
@@ -21,5 +20,3 @@ zero_status background_save_finish(struct state *state);
 
 /* For an engine that is destroyed: abandons the save. Local. */
 void background_save_drop(struct state *state);
-
-#endif

@@ -1,7 +1,6 @@
 /* The page that commits a step to a shadow. A later run reads it first, and can read it with any configuration. The extent begins
  * with two such pages, one for even and one for odd epochs. */
-#ifndef ZERO_ENGINE_STATE_COMMIT_PAGE_H
-#define ZERO_ENGINE_STATE_COMMIT_PAGE_H
+#pragma once
 
 #include "engine/base/limits.h"
 #include "engine/config/config.h"
@@ -38,5 +37,3 @@ struct commit_file commit_file(uint32_t rank, uint32_t ranks);
 /* The last commit in the files of these directories, of this number of ranks or (`same` false) of any other. Epoch 0: there is none.
  * Reads the first pages of this user's files, and nothing else. */
 void commit_search(const struct config_paths *paths, uint32_t ranks, bool same, struct commit *out);
-
-#endif

@@ -30,8 +30,7 @@ zero_status fill_check_values(const struct state *state, const char *what, bool 
 static zero_status take_from_spans(struct state *state, const struct model_param *p, uint64_t first,
                                    uint64_t count, float *out) {
     enum dtype compute = blueprint_precision_of(state->blueprint, p->region).compute;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     for (const zero_span *span = p->spans; count; first -= span->count, span++) {
         if (first >= span->count) continue;
         uint64_t n = min64(span->count - first, count);
@@ -103,8 +102,7 @@ zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user) {
 }
 
 zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status =
         stored_clear(&state->host, &error); /* states first: masters on the drive are in the same records */
     return status ? ranks_fail(state->ranks, &error) : fill_regions(state, false, fill, user);

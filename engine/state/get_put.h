@@ -1,6 +1,5 @@
 /* Filling, reading and writing state by element range, in bounded memory. Collective; the caller has settled the engine. */
-#ifndef ZERO_ENGINE_STATE_GET_PUT_H
-#define ZERO_ENGINE_STATE_GET_PUT_H
+#pragma once
 
 #include "engine/state/state.h"
 
@@ -34,5 +33,3 @@ zero_status range_put(struct state *state, const struct range *range, const floa
 
 /* The bytes of rank `root` to all ranks. */
 zero_status state_broadcast(struct state *state, uint32_t root, void *data, uint64_t bytes);
-
-#endif

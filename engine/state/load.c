@@ -345,8 +345,7 @@ static void take_counters(struct load *l) {
 
 /* A part of the state may be new by now, so the engine cannot be used any more: the failure is sticky. */
 static zero_status fail_for_good(struct state *state, zero_status status) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     error_set(&error, status, "%s", zero_last_error());
     struct comm_call call = {.kind = COMM_BARRIER, .what = "a checkpoint"};
     fair_lock_take(&state->ranks->lock);
@@ -357,8 +356,7 @@ static zero_status fail_for_good(struct state *state, zero_status status) {
 
 static zero_status run(struct load *l, struct storage *storage, const char *dir) {
     const struct rank_report *all;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = ranks_meet(l->state->ranks, "a checkpoint");
     if (status) return status;
     check(l, storage, dir, &error);

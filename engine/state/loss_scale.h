@@ -7,8 +7,7 @@
  *
  * Allowed overflows (`hysteresis`) are restored when the scale is doubled, or, if `consecutive`, by every
  * step without overflow. Pure: the same on all ranks, since overflow is agreed.  */
-#ifndef ZERO_ENGINE_STATE_LOSS_SCALE_H
-#define ZERO_ENGINE_STATE_LOSS_SCALE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ bool loss_scale_update(struct loss_scale *scale, bool overflow);
 
 /* Continues from the state of an earlier run by the rules of this run: a static scale stays as it is. */
 void loss_scale_resume(struct loss_scale *scale, double value, uint64_t allowed, uint64_t stable);
-
-#endif

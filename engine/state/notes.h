@@ -1,6 +1,5 @@
 /* The host program's texts that checkpoints keep; a shadow keeps up to NOTES_PACKED_BYTES of them. */
-#ifndef ZERO_ENGINE_STATE_NOTES_H
-#define ZERO_ENGINE_STATE_NOTES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -25,5 +24,3 @@ void notes_pack(const struct manifest_entries *notes, char out[NOTES_PACKED_BYTE
 
 /* Replaces the notes by those that notes_pack wrote. False: no memory. */
 bool notes_unpack(const char in[NOTES_PACKED_BYTES], struct manifest_entries *notes);
-
-#endif

@@ -2,7 +2,6 @@
 #include "engine/state/state.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hash.h"
@@ -68,8 +67,7 @@ static zero_status hash_memory(struct state *state, uint64_t *hash, const void *
     const uint8_t *at = (const uint8_t *)data + first * dtype_bytes(dtype);
     uint64_t left = count * dtype_bytes(dtype);
     zero_status status = ZERO_OK;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (!device_has(state->run, at)) return hash_bytes_of(hash, at, left), ZERO_OK;
     for (uint64_t bytes; left && !status; at += bytes, left -= bytes) {
         bytes = min64(left, PIECE_BYTES);
@@ -203,8 +201,7 @@ static void describe(const struct state *state, const struct item *item, uint32_
 }
 
 static zero_status say(struct state *state, const uint64_t word[2], const struct rank_report **out_all) {
-    struct zero_error none;
-    error_clear(&none);
+    struct zero_error none = ERROR_NONE;
     return ranks_agree(state->ranks, &none, word, "what is replicated", out_all);
 }
 
@@ -224,9 +221,8 @@ static uint32_t most_params(const struct state *state) {
 /* The ranks with this model rank know which parameter it is, and tell the others. */
 static zero_status diverged(struct state *state, const struct item *item, const struct rank_report *all,
                             uint32_t word, uint32_t rank, uint32_t right) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     bool most = agreeing(state, all, word, right) > 1;
-    error_clear(&error);
     if (model_rank_of(state->ranks, rank) == state->ranks->model_rank)
         describe(state, item, rank, right, most, &error);
     if (state->ranks->model_size > 1) {
@@ -295,8 +291,7 @@ static zero_status check_copies(struct state *state) {
         status = sum_copies(state, &peers->piece[i], &equal);
         if (status) return status;
         if (equal) continue;
-        struct zero_error error;
-        error_clear(&error);
+        struct zero_error error = ERROR_NONE;
         error_set(
             &error, ZERO_E_DIVERGED,
             "debug.compare_every: after step %" PRIu64

@@ -205,8 +205,7 @@ static zero_status find_token(struct save *s, uint64_t nonce, struct zero_error 
     char path[STORAGE_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
     uint64_t found = 0;
-    struct zero_error ignored;
-    error_clear(&ignored);
+    struct zero_error ignored = ERROR_NONE;
     zero_status status = storage_join(s->written, TOKEN_NAME, path, error);
     if (status) return status;
     bool same = !storage_read_text(s->storage, path, CHECKSUM_DIGITS, &text, &bytes, &ignored) &&
@@ -296,8 +295,7 @@ static void begin_sweep(const struct save *s) {
 
 /* Also after a failure: the training goes on without this checkpoint. */
 static zero_status end_sweep(const struct save *s, zero_status status, struct zero_error *error) {
-    struct zero_error own;
-    error_clear(&own);
+    struct zero_error own = ERROR_NONE;
     if (s->view != &s->state->host || !stored_end_sweep(s->view, ZERO_OK, &own)) return status;
     if (!status) error_pass(error, &own);
     return ranks_fail(s->state->ranks, &own);
@@ -343,8 +341,7 @@ zero_status save_publish(struct save *s, struct zero_error *error) {
 typedef zero_status (*save_phase)(struct save *save, struct zero_error *error);
 
 static zero_status together(struct save *s, save_phase phase) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (phase) phase(s, &error);
     return ranks_agree_patiently(s->state->ranks, &error, s->word, "a checkpoint", &s->all);
 }
@@ -378,19 +375,31 @@ void save_end(struct save *s, zero_status status) {
     save_free(s);
 }
 
+/* checkpoint.writers_per_node: so many ranks of each node write, then as many others. */
+static zero_status write_in_turn(struct save *s) {
+    const struct ranks *ranks = s->state->ranks;
+    uint64_t writers = s->state->blueprint->o.config->checkpoint_writers;
+    if (!writers) writers = ranks->node_most;
+    zero_status status = ZERO_OK;
+    for (uint64_t first = 0; first < ranks->node_most && !status; first += writers) {
+        bool mine = ranks->node_index >= first && ranks->node_index < first + writers;
+        status = together(s, mine ? save_write : NULL);
+    }
+    return status;
+}
+
 zero_status state_save(struct state *state, struct storage *storage, const char *dir) {
     struct save save;
     zero_status status = save_begin(&save, state, storage, dir);
-    if (!status) status = together(&save, save_write);
+    if (!status) status = write_in_turn(&save);
     if (!status) status = together(&save, save_publish);
     save_end(&save, status);
     return status;
 }
 
 zero_status state_prune(struct state *state, struct storage *storage, const char *dir, uint64_t keep) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     const struct rank_report *all;
-    error_clear(&error);
     zero_status status = ranks_meet(state->ranks, "deleting checkpoints");
     if (status) return status;
     if (!state->ranks->rank) steps_prune(storage, dir, notes_find(&state->notes, "run"), keep, &error);

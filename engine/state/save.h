@@ -1,6 +1,5 @@
 /* The phases of a save, and the data that a save carries from phase to phase. The ranks agree between phases. */
-#ifndef ZERO_ENGINE_STATE_SAVE_H
-#define ZERO_ENGINE_STATE_SAVE_H
+#pragma once
 
 #include "engine/checkpoint/shard.h"
 #include "engine/state/state.h"
@@ -43,5 +42,3 @@ void save_abandon(struct save *save); /* after a failure: removes the files that
 void save_free(struct save *save);
 /* Keeps the status in state->saved; after a failure, abandons. Frees. */
 void save_end(struct save *save, zero_status status);
-
-#endif

@@ -1,6 +1,5 @@
 /* Checkpoints: saving, loading and deleting them. Collective, between steps, after a settle. */
-#ifndef ZERO_ENGINE_STATE_SAVED_H
-#define ZERO_ENGINE_STATE_SAVED_H
+#pragma once
 
 #include "engine/checkpoint/storage.h"
 #include "engine/state/state.h"
@@ -21,5 +20,3 @@ static inline zero_kind saved_kind(const struct manifest *m, uint32_t kind) {
     static const zero_kind kinds[] = {ZERO_PARAM, ZERO_STATE0, ZERO_STATE1};
     return kind && kind == manifest_average(m) ? ZERO_EMA : kinds[kind];
 }
-
-#endif

@@ -150,9 +150,8 @@ static zero_status verify(const zero_scratch *s, uint64_t place, struct zero_err
 zero_status scratch_wait(zero_scratch *s, uint64_t place, struct zero_error *error) {
     struct scratch_place *p = &s->place[place];
     struct tier *tier = s->all->tier;
-    struct zero_error why;
+    struct zero_error why = ERROR_NONE;
     zero_status status = ZERO_OK;
-    error_clear(&why);
     if (!p->work) return ZERO_OK;
     for (bool done = false; !done;) {
         status = tier->ops->test(tier, p->work, &done, &why);

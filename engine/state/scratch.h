@@ -8,8 +8,7 @@
  * match the checksum. So the engine finds a write that the drive lost, or did at another place.
  *
  * Threads: the host's thread alone. Nothing is allocated after scratches_open.  */
-#ifndef ZERO_ENGINE_STATE_SCRATCH_H
-#define ZERO_ENGINE_STATE_SCRATCH_H
+#pragma once
 
 #include "engine/base/error.h"
 #include "engine/model/reservations.h"
@@ -60,5 +59,3 @@ zero_status scratch_fetch(zero_scratch *scratch, uint64_t place, void *memory, s
 
 /* Waits for the place's transfer. A failure of the transfer is reported once. */
 zero_status scratch_wait(zero_scratch *scratch, uint64_t place, struct zero_error *error);
-
-#endif

@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hash.h"
@@ -50,8 +49,7 @@ zero_status shadow_sync(struct state *state) {
     zero_status status = run_wait(state->run, executor_stored);
     if (!status) status = RUN_EVENT(state->run, executor_complete_epoch(state->run->executor));
     if (status) return status;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     fair_lock_take(&state->ranks->lock);
     status = state->run->tier[TIER_NVME]->ops->sync(state->run->tier[TIER_NVME], &error);
     fair_lock_give(&state->ranks->lock);
@@ -96,8 +94,7 @@ zero_status shadow_forget(struct state *state) {
 
 static zero_status take_notes(struct state *state, const struct commit *c, struct manifest_entries *out) {
     if (notes_unpack(c->notes, out)) return ZERO_OK;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     error_set(&error, ZERO_E_MEMORY, "no memory for the notes");
     return ranks_fail(state->ranks, &error);
 }
@@ -167,8 +164,7 @@ static void judge(const struct finding *all, uint32_t ranks, struct judgement *o
 }
 
 static zero_status find(struct state *state, struct judgement *out) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct finding *all = outliving_message(state->ranks->outliving, (state->ranks->size + 1) * sizeof *all);
     if (!all) {
         error_set(&error, ZERO_E_MEMORY, "no memory for the commits of %" PRIu32 " ranks",
@@ -265,8 +261,7 @@ zero_status shadow_check_overwriting(const struct state *state, const char *what
 /* ---- recovery ---- */
 
 static zero_status restore(struct state *state, const struct commit *c) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = RUN_EVENT(state->run, executor_resume(state->run->executor, c->epoch));
     state->training->steps = c->steps, state->training->skipped = c->skipped;
     loss_scale_resume(&state->training->loss_scale, c->scale.value, c->scale.allowed, c->scale.stable);

@@ -1,7 +1,6 @@
 /* With "nvme": {"shadow": true}: the drive keeps the last step that is whole on all ranks. A step is committed when every rank
  * has stored all of it and synced. Each function does nothing where there is no shadow. */
-#ifndef ZERO_ENGINE_STATE_SHADOW_H
-#define ZERO_ENGINE_STATE_SHADOW_H
+#pragma once
 
 #include "engine/state/state.h"
 
@@ -26,5 +25,3 @@ zero_status shadow_forget(struct state *state);
 
 /* Goes on from the last whole step; `fill` is called for frozen parameters. Collective, in place of a first fill. */
 zero_status shadow_recover(struct state *state, zero_fill_fn fill, void *user);
-
-#endif

@@ -10,16 +10,14 @@ void state_place(struct state *state, uint8_t *messages) {
 
 zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                        float *out) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = stored_read(&state->host, region, kind, first, count, out, &error);
     return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
 }
 
 zero_status state_write(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                         const float *in) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = stored_write(&state->host, region, kind, first, count, in, &error);
     return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
 }
@@ -32,16 +30,14 @@ zero_status state_begin_average(struct state *state, uint32_t region, uint64_t f
 }
 
 zero_status state_exchange_averages(struct state *state, bool averages) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (stored_exchange_averages(&state->host, averages, &error)) return ranks_fail(state->ranks, &error);
     state->averaged = averages;
     return run_weights_written(state->run);
 }
 
 zero_status state_end_sweep(struct state *state, zero_status status) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (status) return status;
     return stored_end_sweep(&state->host, ZERO_OK, &error) ? ranks_fail(state->ranks, &error) : ZERO_OK;
 }

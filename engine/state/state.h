@@ -2,8 +2,7 @@
  * fill, hash, check, save, load, recover.
  *
  * Threads: the host's thread, with nothing in flight. A save in the background reads through a view of its own. */
-#ifndef ZERO_ENGINE_STATE_STATE_H
-#define ZERO_ENGINE_STATE_STATE_H
+#pragma once
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/checkpoint/manifest.h"
@@ -79,5 +78,3 @@ zero_status weights_hash_param(struct state *state, const struct model_param *pa
  * and by the stage the reduced gradients, states and masters), and compares the ranks that store the same part. ZERO_E_DIVERGED, on
  * all ranks: names the parameter, its unit and the rank that differs. Collective. */
 zero_status replica_check(struct state *state);
-
-#endif

@@ -1,7 +1,6 @@
 /* The settings of each parameter group's update: the values of the configuration or of zero_engine_set_lr, then changed by a
  * schedule, which is the configuration's or the host's. */
-#ifndef ZERO_ENGINE_STATE_STEP_SETTINGS_H
-#define ZERO_ENGINE_STATE_STEP_SETTINGS_H
+#pragma once
 
 #include "engine/state/training.h"
 
@@ -36,5 +35,3 @@ zero_status settings_set_betas(struct training *training, int group, double beta
                                struct zero_error *error);
 zero_status settings_set_params(struct training *training, int group, const zero_optimizer_params *params,
                                 struct zero_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Access to the part of a region that this rank stores, by element range, wherever it is: in memory, on a discrete device, or in a chunk on
  * the drive. Between steps, with nothing in flight. */
-#ifndef ZERO_ENGINE_STATE_STORED_STATE_H
-#define ZERO_ENGINE_STATE_STORED_STATE_H
+#pragma once
 
 #include "engine/base/integer.h"
 #include "engine/base/placement.h"
@@ -65,5 +64,3 @@ zero_status stored_exchange_averages(const struct stored_view *view, bool averag
  * Only for the host's view, with nothing in flight. The end returns `status`, if it is a failure. */
 void stored_sweep(const struct stored_view *view, const uint16_t *order, uint32_t regions, uint8_t parts);
 zero_status stored_end_sweep(const struct stored_view *view, zero_status status, struct zero_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* A training between two steps: its progress, and the settings of the next update. */
-#ifndef ZERO_ENGINE_STATE_TRAINING_H
-#define ZERO_ENGINE_STATE_TRAINING_H
+#pragma once
 
 #include "engine/base/host_call.h"
 #include "engine/base/log.h"
@@ -72,5 +71,3 @@ zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states
 /* Copies `given`. `defaults`: of the optimizer that it replaces. */
 void user_optimizer_set(struct user_optimizer *user, const zero_optimizer *given,
                         const struct optimizer_params *defaults, struct host_fault *fault);
-
-#endif

@@ -204,6 +204,23 @@ static void refuses_a_blocking_call(void) {
     end();
 }
 
+/* The first to post a call has closed its group, and another member waits in the call for a third one. */
+static void stuck_after_a_close(void) {
+    const struct comm_call barrier = {.kind = COMM_BARRIER, .what = "a barrier"};
+    start(3, 1, false);
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK_INT(comm_post(r.groups[i], &barrier, &r.works[i]), ZERO_OK);
+        if (!i) comm_group_close(r.groups[0]), r.groups[0] = NULL;
+    }
+    CHECK(!sim_raise_stuck(r.comms[2], 1, 1));
+    CHECK(!sim_raise_stuck(r.comms[1], 0, 1));
+    CHECK(sim_raise_stuck(r.comms[1], 2, 1));
+    bool done;
+    CHECK_INT(comm_test(r.works[1], &done), ZERO_E_PEER);
+    CHECK_CONTAINS(comm_error(r.comms[1])->message, "rank 2");
+    end();
+}
+
 int main(void) {
     poisons_outputs();
     keeps_targets_of_add();
@@ -212,5 +229,6 @@ int main(void) {
     finds_another_order();
     tells_codes_apart();
     refuses_a_blocking_call();
+    stuck_after_a_close();
     return check_end();
 }

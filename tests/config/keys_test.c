@@ -235,6 +235,7 @@ static const struct effect {
     {"nvme.shadow", "true", "bf16 on nvme", FIELD(nvme_shadow)},
     {"checkpoint.async", "true", "", FIELD(checkpoint_async)},
     {"checkpoint.async_bytes", "\"1MiB\"", "", FIELD(checkpoint_async_bytes)},
+    {"checkpoint.writers_per_node", "1", "", FIELD(checkpoint_writers)},
     {"nvme.endurance_tbw", "600", "", FIELD(nvme_endurance_tbw)},
     {"zero_optimization.stage3_param_persistence_threshold", "7e3", "", FIELD(persistence_threshold)},
     {"zero_optimization.mics_shard_size", "1", "", FIELD(shard_ranks)},

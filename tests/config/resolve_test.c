@@ -420,6 +420,9 @@ static void conflicts(void) {
          "zero_optimization.offload_optimizer.nvme_path: \"/a\" stands twice: name each drive once"},
         {"{\"train_batch_size\": 2, \"ema\": {\"decay\": 1}}",
          "ema.decay: with 1 the average never moves: give less, such as 0.999; or 0, for none"},
+        {"{\"train_batch_size\": 2, \"checkpoint\": {\"async\": true, \"writers_per_node\": 1}}",
+         "checkpoint.writers_per_node: with checkpoint.async training would wait for the turns of all writers: "
+         "set it to 0, or checkpoint.async to false"},
         {"{\"train_batch_size\": 2, \"nvme\": {\"shadow\": true}}",
          "nvme.shadow: it keeps optimizer state on a drive: set offload_optimizer.device to \"nvme\", or "
          "remove it"},

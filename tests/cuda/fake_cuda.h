@@ -62,6 +62,7 @@ struct fake_nccl_counts {
         sent[FAKE_NCCL_RANKS_MAX][FAKE_NCCL_RANKS_MAX];
 };
 void fake_nccl_counts(struct fake_nccl_counts *out);
+unsigned long long fake_nccl_gathers_queued(void); /* the most all-gathers of a communicator that were on a stream and not done */
 
 #ifdef __cplusplus
 }

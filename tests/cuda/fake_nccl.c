@@ -104,9 +104,11 @@ struct ncclComm {
     bool blocks;
     int rank, count;
     uint64_t id;
-    uint64_t sequence; /* of the next collective */
-    uint64_t issued;   /* calls that are on a stream, or were */
-    uint32_t delay;    /* the number of questions until the call is taken, from until_ns on */
+    uint64_t sequence;         /* of the next collective */
+    uint64_t issued;           /* calls that are on a stream, or were */
+    uint64_t gathers;          /* of these, all-gathers */
+    _Atomic uint64_t gathered; /* and those that are done */
+    uint32_t delay;            /* the number of questions until the call is taken, from until_ns on */
     uint64_t until_ns;
     uint32_t connected; /* by kind: there was a call of it */
     bool finalised;
@@ -125,6 +127,7 @@ static uint32_t ids;
 static struct ncclComm *comms; /* all there ever were: their work may still be on a stream */
 static uint64_t random_state;
 static struct fake_nccl_counts counts;
+static unsigned long long gathers_queued; /* the most of a communicator */
 static _Thread_local char last_error[256];
 static CUresult (*enqueue)(CUstream, bool (*)(void *), void (*)(void *), const void *, size_t);
 static struct {
@@ -327,6 +330,7 @@ static void run_take(void *argument) {
                    bytes);
     }
     for (int i = 0; i < call->part.receives; i++) take_exchanged(call, i);
+    atomic_fetch_add(&call->comm->gathered, r->kind == GATHER);
     atomic_store(&call->comm->table->rank[call->comm->rank].taken[call->sequence % PLACES],
                  call->sequence + 1);
 }
@@ -384,6 +388,9 @@ static ncclResult_t put_on_stream(struct ncclComm *comm) {
     struct call call = comm->held;
     comm->holds = false;
     counts.calls++, counts.exchanges += call.record.kind == EXCHANGE;
+    comm->gathers += call.record.kind == GATHER;
+    uint64_t queued = comm->gathers - atomic_load(&comm->gathered);
+    if (queued > gathers_queued) gathers_queued = queued;
     for (int i = 0; i < call.record.sends; i++)
         counts.sent[comm->rank][call.record.peer[i]] +=
             call.record.send_count[i] * bytes_of[call.record.type];
@@ -430,6 +437,13 @@ void fake_nccl_counts(struct fake_nccl_counts *out) {
     pthread_mutex_lock(&mutex);
     *out = counts;
     pthread_mutex_unlock(&mutex);
+}
+
+unsigned long long fake_nccl_gathers_queued(void) {
+    pthread_mutex_lock(&mutex);
+    unsigned long long most = gathers_queued;
+    pthread_mutex_unlock(&mutex);
+    return most;
 }
 
 /* ---- nccl.h ---- */

@@ -1,11 +1,12 @@
-/* ahead_test sim|cuda|nccl: a host that runs ahead of its device by a whole pass. While the device stands still, all calls of the pass
+/* ahead_test sim|cuda|nccl|drive: a host that runs ahead of its device by a whole pass. While the device stands still, all calls of the pass
  * return; then it works, late and out of order, and the weights have the bits of the CPU's run.
  *
  *   sim   one rank; no work of the device is done during the pass, the gathers' and reductions' included; also with parameters, gradients
  *         and state in host memory
  *   cuda  one rank, on the stand-in; the host's stream stands still: its own, the engine's, or the legacy default stream
  *   nccl  two ranks with a GPU each, on the stand-in; both hosts' streams stand still; then with passes that are cancelled:
- *         the ranks meet over TCP, as an agreement of threads would wait for the streams */
+ *         the ranks meet over TCP, as an agreement of threads would wait for the streams
+ *   drive the same two ranks, with all on a drive; the stream of the gathers stands still: those of a unit's pieces follow each other */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine/api/inside.h"
+#include "engine/base/clock.h"
 #include "engine/device/device.h"
 #include "kernels/device_work.h"
 #include "tests/check.h"
@@ -226,19 +228,56 @@ static atomic_uint stopped; /* ranks that are in their pass */
 static bool may_go(void *argument) { return atomic_load(&stopped) == 0; }
 static void go(void *argument) {}
 
+/* The stream stands still until `may` is true. */
+static void enqueue(void *stream, bool (*may)(void *), const void *argument, size_t bytes) {
+    int (*put)(void *, bool (*)(void *), void (*)(void *), const void *, size_t);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    *(void **)&put = dlsym(driver, "fake_cuda_enqueue");
+    CHECK_INT(put(stream, may, go, argument, bytes), 0);
+    dlclose(driver);
+}
+
 static void stop_stream(zero_engine *engine, bool still) {
     void *stream = NULL;
-    int (*enqueue)(void *, bool (*)(void *), void (*)(void *), const void *, size_t);
     if (!still) {
         atomic_fetch_sub(&stopped, 1);
         return;
     }
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    *(void **)&enqueue = dlsym(driver, "fake_cuda_enqueue");
     CHECK_INT(zero_engine_cuda(engine, &stream), (int)(zero_engine_rank(engine)));
     atomic_fetch_add(&stopped, 1);
-    CHECK_INT(enqueue(stream, may_go, go, NULL, 0), 0);
-    dlclose(driver);
+    enqueue(stream, may_go, NULL, 0);
+}
+
+/* ---- the stream of the gathers, which stands still until several of them are on it ---- */
+
+/* In fp32 the ring from the drive has two slots: the one piece of unit 0, and the first of unit 1, in two rounds. In bf16 it has four, for
+ * all pieces of both, in a round each. If each round, or each piece, waited for the one before, there would be 2 gathers. */
+enum { QUEUED_FP32 = 3, QUEUED_BF16 = 4, QUEUED_S = 20 };
+
+struct queue {
+    uint64_t until_ns;
+    uint32_t wanted;
+    unsigned long long (*most)(void);
+};
+
+/* Once the engine has loaded NCCL. */
+static struct queue gathers_queue(bool narrow) {
+    struct queue queue = {clock_now_ns() + QUEUED_S * 1000000000ull, narrow ? QUEUED_BF16 : QUEUED_FP32,
+                          NULL};
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NODELETE);
+    *(void **)&queue.most = dlsym(library, "fake_nccl_gathers_queued");
+    return queue;
+}
+
+static bool are_queued(void *argument) {
+    const struct queue *queue = argument;
+    return queue->most() >= queue->wanted || clock_now_ns() > queue->until_ns;
+}
+
+static void stop_gathers(zero_engine *engine, bool still) {
+    struct queue queue = gathers_queue(zero_engine_dtype(engine) == ZERO_BF16);
+    void *stream = engine_running(engine)->device->stream[DEVICE_GATHER];
+    if (still) enqueue(stream, are_queued, &queue, sizeof queue);
 }
 
 static void open_cuda(struct run *run, uint32_t rank, zero_runtime *runtime) { runtime->cuda = 1; }
@@ -315,6 +354,17 @@ int main(int argc, char **argv) {
         for (uint32_t bound = 1; bound <= 2; bound++)
             compare((struct run){.ranks = 1, .open = open_cuda, .bound = bound, .pages = true});
         refused();
+    }
+    if (!strcmp(on, "drive")) {
+        setenv("FAKE_CUDA_DEVICES", "2", 1);
+        for (int narrow = 0; narrow < 2; narrow++) {
+            struct run run = {.ranks = 2, .away = STORED, .open = open_cuda, .stop = stop_gathers};
+            run.narrow = narrow;
+            compare_at(3, run);
+            struct queue queue = gathers_queue(narrow);
+            if (!CHECK(queue.most() >= queue.wanted))
+                fprintf(stderr, "%llu gathers, bf16 %d\n", queue.most(), narrow);
+        }
     }
     if (!strcmp(on, "nccl")) {
         setenv("FAKE_CUDA_DEVICES", "2", 1);

@@ -591,7 +591,7 @@ static const struct row rows[] = {
 };
 
 /* Keys that need larger shards, or whose effect shows only in the log or in time: tests/engine/offload_test.c,
- * tests/engine/pieces_test.c and tests/offload. */
+ * tests/engine/pieces_test.c, tests/engine/writers_test.c and tests/offload. */
 static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_size",
                                                    "zero_optimization.piece_bytes",
                                                    "aio.block_size",
@@ -600,7 +600,8 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
                                                    "nvme.masters",
                                                    "nvme.shadow",
                                                    "bf16.bf16_optimizer_states",
-                                                   "nvme.endurance_tbw"};
+                                                   "nvme.endurance_tbw",
+                                                   "checkpoint.writers_per_node"};
 
 /* What ranks in different processes send each other: tests/comm/tcp_fault_test.c. */
 static const char *const in_the_transport_tests[] = {"comm.checksum"};

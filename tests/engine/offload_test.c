@@ -1,7 +1,7 @@
 /* The bit-exact contract over tiers: the same weights and moments wherever state and parameters live, however
  * chunks are cut, in every type of compute, with clipping, a skipped step, evaluation and state that is read
  * and written in between.
- * offload_test [STAGE]
+ * offload_test [STAGE [whole]]: in fp32 each row on every number of ranks, and with every chunk; whole: each with each
  * offload_test matrices: whole matrices are updated, in chunks that cut them; on fewer meshes
  * offload_test tensors: the same where norms of whole tensors are needed, whose bits are the same, too
  * offload_test matrices own, offload_test tensors own: the same by a host's own optimizer, on fewer meshes yet */
@@ -277,13 +277,14 @@ static void set_budget(const struct placing *tier, const struct result *before,
     out[ZERO_CPU] = part ? p->bytes[ZERO_CPU] + state * (tiered ? 1 : 2) / 5 + 40000 : 0;
 }
 
-/* In a short run, a third of the rows; those that look at the row before go with it. */
-static bool is_taken(size_t t, uint32_t turn) {
+/* All rows, or a third; half of those on a device, which have two of the three chunks. Those that look at the row before go with it. */
+enum { ALL_ROWS = -1 };
+static bool is_taken(size_t t, int turn) {
     if (strstr(tiers[t].name, "part resident")) t--;
-    return seeds_divisor() == 1 || (t + turn) % 3 == 0;
+    return turn == ALL_ROWS || (t + (size_t)turn) % (is_discrete(&tiers[t]) ? 2 : 3) == 0;
 }
 
-static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t chunk,
+static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t chunk, int turn,
                     const struct result *expected) {
     for (size_t t = 1; t < sizeof tiers / sizeof *tiers; t++) {
         static struct result got;
@@ -293,7 +294,7 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
         if (whole == MATRICES && is_discrete(&tiers[t])) continue; /* devices_test has some */
         if (own && is_discrete(&tiers[t]) && strstr(tiers[t].name, "tiered"))
             continue; /* the host has all of it */
-        if (!is_taken(t, format + ranks / 2 + stage)) continue;
+        if (!is_taken(t, turn)) continue;
         /* Two ranks, or three, and small chunks are enough. One rank runs ahead of its device, and this model's gradients are made by
          * the host at once. */
         if (is_discrete(&tiers[t]) && (ranks != (whole && format ? 3 : 2) || chunk > 1 << 20)) continue;
@@ -324,7 +325,7 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
     }
 }
 
-/* The same weights as at stage 0 with all in memory, on all tiers. */
+/* The same weights as at stage 0 with all in memory, on all tiers; in a short run, on a third. */
 static void compare_all(enum format format, uint32_t stage, uint32_t ranks, uint64_t chunk) {
     static struct result expected, plain;
     run_tier(&tiers[0], format, 0, ranks, 1000000000, NULL, &plain);
@@ -332,7 +333,8 @@ static void compare_all(enum format format, uint32_t stage, uint32_t ranks, uint
     CHECK_STRING(expected.error, "");
     CHECK_STRING(expected.hash, plain.hash);
     CHECK(expected.norms == plain.norms);
-    compare(format, stage, ranks, chunk, &expected);
+    int turn = (int)(format + ranks / 2 + stage) % 3;
+    compare(format, stage, ranks, chunk, seeds_divisor() == 1 ? ALL_ROWS : turn, &expected);
 }
 
 static const uint64_t chunks[] = {1024, 3 * 1024, 1000000000};
@@ -364,7 +366,8 @@ int main(int argc, char **argv) {
     CHECK_INT(system(path), 0);
     if (argc > 1)
         whole = !strcmp(argv[1], "matrices") ? MATRICES : !strcmp(argv[1], "tensors") ? TENSORS : ELEMENTS;
-    if (argc > 2) own = whole == MATRICES ? &own_balanced : &own_trusting;
+    bool each = argc > 2 && !strcmp(argv[2], "whole");
+    if (argc > 2 && !each) own = whole == MATRICES ? &own_balanced : &own_trusting;
     if (whole) {
         (own ? all_own : all_whole)();
         return check_end();
@@ -377,7 +380,8 @@ int main(int argc, char **argv) {
             CHECK_STRING(expected.hash, plain.hash);
             for (int c = 0; c < 3; c++) /* a short run: each once */
                 if (seeds_divisor() == 1 || c == w)
-                    compare(FORMAT_F32, stage, worlds[w], chunks[c], &expected);
+                    compare(FORMAT_F32, stage, worlds[w], chunks[c], each ? ALL_ROWS : (w + c) % 3,
+                            &expected);
         }
     for (uint32_t stage = first; stage <= last; stage++)
         for (enum format format = FORMAT_BF16; format < FORMATS; format++)

@@ -269,6 +269,42 @@ static void refusals(void) {
     for (int i = 0; i < 3; i++) ranks_run(1, json, cannot, &others[i]);
 }
 
+/* ---- sums that wait on a device ---- */
+
+enum { MANY = 12 };
+
+/* Each step uses two of the units. The sums of all others are cleared, and stored, in one event. */
+static void use_few(zero_engine *engine, uint32_t rank, void *user) {
+    char names[MANY][2][16];
+    struct plain_param many[MANY];
+    struct plain p;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i][0], sizeof names[i][0], "u%d", i),
+            snprintf(names[i][1], sizeof names[i][1], "w%d", i);
+        many[i] = (struct plain_param){names[i][0], names[i][1], 300, 0, NULL};
+    }
+    if (!CHECK(engine)) return;
+    zero_status status = plain_open(&p, engine, many, MANY, NULL);
+    for (int step = 0; step < STEPS && !status; step++) {
+        status = zero_micro_begin(engine, ZERO_TRAIN);
+        for (uint32_t u = 0; u < 2 && !status; u++) status = plain_forward(&p, u);
+        for (uint32_t u = 2; u-- && !status;) status = plain_backward(&p, u, 0);
+        if (!status) status = zero_engine_step(engine, NULL);
+    }
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+static void unused_units(void) {
+    struct toy_setup s = toy_setup_default();
+    char json[2048];
+    s.vertical = 1, s.micro_steps = MICROS, s.mode = "every";
+    s.tiers = "\"offload_optimizer\": {\"device\": \"cpu\"}";
+    for (s.stage = 1; s.stage <= 3; s.stage++) {
+        toy_config(&s, json, sizeof json);
+        ranks_run_discrete(2, json, use_few, NULL);
+    }
+}
+
 int main(void) {
     memories();
     others();
@@ -276,5 +312,6 @@ int main(void) {
     ties();
     calls();
     refusals();
+    unused_units();
     return check_end();
 }

@@ -82,8 +82,7 @@ static void compute(void *user, uint32_t rank, uint32_t unit, bool backward,
 static void edit_stream(struct executor *e, enum stream stream,
                         void (*edit)(struct operation *op, void *user), void *user) {
     struct timeline *line = &e->stream[stream];
-    for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++)
-        edit(&line->task[i & line->task_mask].op, user);
+    for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++) edit(&task_at(line, i)->op, user);
 }
 
 struct forgotten {

@@ -161,7 +161,6 @@ static void behind_an_array(struct cublaslt *library, enum product_end end, int 
                         .m = SIDE,
                         .n = SIDE,
                         .k = SIDE,
-                        .alpha = 1,
                         .a = {array[A], SIDE, false},
                         .b = {array[B], SIDE, false},
                         .add = end == PRODUCT_PLAIN ? array[ADD] : NULL,

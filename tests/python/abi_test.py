@@ -1,14 +1,13 @@
-"""abi_test.py HEADER: the structs, functions and constants of zero/_header.py are those of zero.h, by a C compiler."""
+"""The structs, functions and constants of zero/_header.py are those of zero.h, by a C compiler."""
 
 import ctypes as C
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from zero import _abi, _header
 
-path = Path(sys.argv[1]).resolve()
+path = Path(__file__).parents[2].joinpath("engine/include/zero/zero.h").resolve()
 header = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
 lines = [f'#include "{path}"']
 structs = [kind for kind in vars(_header).values() if isinstance(kind, type) and issubclass(kind, _header.Struct)][1:]

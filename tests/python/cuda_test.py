@@ -3,7 +3,7 @@
 import copy
 import ctypes as C
 import os
-import subprocess
+import signal
 import sys
 import threading
 import unittest
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from models import MLP, configuration, loss_of_vectors, made, vectors
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from two import Rank, without_zero
 
 import zero
 from zero import _abi, _activations, _units
@@ -161,13 +162,25 @@ class Opening(unittest.TestCase):
 
     def test_late(self):
         """What CUDA reads at its start is set by `import zero` alone; a program that has started CUDA before gets a line."""
-        first, then = "import os, zero; print(os.environ['NCCL_LAUNCH_RACE_FATAL'])", "import torch; torch.cuda.is_initialized = lambda: True"
+
+        def imports(started):
+            without_zero()
+            for name in [name for name in os.environ if name.startswith("NCCL_")]:
+                del os.environ[name]
+            os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+            if started:
+                torch.cuda.is_initialized = lambda: True
+            import zero
+
+            print(os.environ["NCCL_LAUNCH_RACE_FATAL"])
+            torch.cuda.is_initialized = lambda: True
+            from zero import _place
+
+            print(_place.gpu_faults(), {*zero.__all__} <= {*dir(zero)}, zero.data)
+
         late = "CUDA has started without NCCL_LAUNCH_ORDER_IMPLICIT, NCCL_LAUNCH_RACE_FATAL: import zero"
         for started, line in ((False, ""), (True, late)):
-            parts = (then, first) if started else (first, then)
-            run = [sys.executable, "-c", "; ".join((*parts, "from zero import _place; print(_place.gpu_faults(), {*zero.__all__} <= {*dir(zero)}, zero.data)"))]
-            environment = {name: text for name, text in os.environ.items() if not name.startswith("NCCL_")} | {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-            said = subprocess.run(run, env=environment, capture_output=True, text=True).stdout
+            said = Rank(lambda started=started: imports(started), 0).output()
             self.assertRegex(said, "^0\n")
             self.assertRegex(said, f"{line}.*True <module 'zero.data'")
             self.assertEqual("CUDA has started" in said, started)
@@ -188,12 +201,12 @@ class Opening(unittest.TestCase):
         class Slow(list):
             def __bool__(self):
                 begun.set()
-                return end.wait(9)
+                return end.wait(600)
 
         with patch.object(_abi, "raised", Slow([KeyboardInterrupt()])):
             other = threading.Thread(target=lambda: answers.append(_abi.interrupted(None)))
             other.start()
-            begun.wait(9)
+            begun.wait(600)
             end.set() if answers else threading.Timer(0.1, end.set).start()
             answers.append(_abi.interrupted(None))
             other.join()
@@ -201,6 +214,7 @@ class Opening(unittest.TestCase):
 
     def test_interrupted_in_c(self):
         """Ctrl-C that comes while no Python code runs is heard at the engine's next question, whoever has sys.unraisablehook."""
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))  # a shell may have ignored it
         calls = C.pythonapi.PyErr_SetInterrupt, partial(_abi.interrupted, None)
         with patch.object(sys, "unraisablehook"), patch.object(_abi, "raised", []) as raised:
             answers = list(map(methodcaller("__call__"), calls))

@@ -1,19 +1,21 @@
 """Programs written for DeepSpeed, in the folder deepspeed/, each started on two ranks by the package's launcher, beside PyTorch alone."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import unittest.mock
 from pathlib import Path
 
 import torch
+from two import HANGS_S, Rank, reserved
 
 SCRIPTS = Path(__file__).resolve().parent / "deepspeed"
 PAGE = SCRIPTS.parents[2] / "tools/python/DEEPSPEED.md"
@@ -37,12 +39,13 @@ main()
 def run(script, *arguments, environment=None, options=(), status=0):
     """The numbers that the ranks have printed, by case; or with another status than 0 their output. `script`: a file in the folder, or with
     --module a name."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    place = reserved()
+    port = str(place.getsockname()[1])
     ranks = [] if "--hostfile" in options else ["--num_gpus", "2"]
     launcher = [sys.executable, "-m", "zero.deepspeed", *ranks, "--master_port", port, *options]
     command = [*launcher, script if "--module" in options else str(SCRIPTS / script), *arguments]
-    done = subprocess.run(command, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=850)
+    done = subprocess.run(command, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=HANGS_S)
+    place.close()
     assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     rows = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     found = {name: found for row in rows for name, found in json.loads(row.replace(f":{port}", ":PORT")).items()}
@@ -129,7 +132,7 @@ class Scripts(unittest.TestCase):
 class Programs(unittest.TestCase):
     def test_launcher(self):
         """Each rank has its number in an argument; the first failure ends all."""
-        self.assertEqual(run("launched.py", "--word", "joins"), {"0": [2, 0, "joins", HERE], "1": [2, 1, "joins", HERE]})
+        self.assertEqual(run("launched.py", "--word", "two"), {"0": [2, 0, "two", HERE], "1": [2, 1, "two", HERE]})
         self.assertIn("rank 1 ends", run("launched.py", "--word", "bad", status=3))
         options = ["--include", "localhost:1", "--save_pid", "--module"]
         self.assertEqual(run("launched", "--word", "one", options=options, environment=PATH), {"0": [1, 0, "one", HERE]})
@@ -241,20 +244,25 @@ class Programs(unittest.TestCase):
 
     def test_not_by_accident(self):
         """Without the command there is no deepspeed here; install() is refused after transformers was imported."""
-        lines = [
-            "import sys, types, zero, importlib.util, zero.deepspeed as z",
-            "assert importlib.util.find_spec('deepspeed') is None or z.FOLDER not in importlib.util.find_spec('deepspeed').origin",
-            "sys.modules['transformers'] = types.ModuleType('transformers')",
-            "try: z.install()",
-            "except ImportError as error: print(error)",
-            "del sys.modules['transformers']",
-            "z.install(); import deepspeed; print(deepspeed.__version__)",
-            "from importlib.metadata import version; print(version('deepspeed'))",
-        ]
-        done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=SCRIPTS, capture_output=True, text=True, check=True)
-        first, *others = done.stdout.splitlines()
-        self.assertIn("transformers is imported already", first)
-        self.assertEqual(others, ["0.19.8+zero"] * 2)
+
+        def installs():
+            import zero.deepspeed as z
+
+            os.chdir(SCRIPTS)
+            found = importlib.util.find_spec("deepspeed")
+            assert found is None or z.FOLDER not in (found.origin or "")  # of the folder beside this file: none
+            sys.modules["transformers"] = types.ModuleType("transformers")
+            with self.assertRaisesRegex(ImportError, "transformers is imported already"):
+                z.install()
+            del sys.modules["transformers"]
+            z.install()
+            import deepspeed
+
+            assert deepspeed.__version__ == importlib.metadata.version("deepspeed") == "0.19.8+zero"
+
+        child = Rank(installs, 0)
+        output = child.output()
+        self.assertEqual(child.code, 0, output)
 
 
 if __name__ == "__main__":

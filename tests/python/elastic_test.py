@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from models import need_torchrun
+from two import reserved
 
 LENGTH, BATCH = 100, 12  # the data end within a step
 NODE = "node"  # the name of a start that loses its torchrun, too
@@ -133,7 +134,8 @@ class Elastic(unittest.TestCase):
 
         lines = self.torchrun("run", 2, 15, "two", dies_at=12 * BATCH // 2 + 3)  # in step 13, after the checkpoint of step 10
         self.assertIn("goes on after step 10 on 2 ranks", self.output)
-        self.assertEqual([line["step"] for line in lines], [*range(1, 13), *range(11, 16)])
+        # Rank 0 may be in step 12 still when rank 1, which has ended it, dies.
+        self.assertIn([line["step"] for line in lines], [[*range(1, end), *range(11, 16)] for end in (12, 13)])
         self.assertEqual(list({line["step"]: line for line in lines}.values()), whole)
         self.assertEqual(self.weights(), never)
         self.assertSamples("run", "two", 0, 2, 0, 12)
@@ -157,8 +159,9 @@ class Elastic(unittest.TestCase):
     def test_a_node_is_lost(self):
         """Two nodes of one rank, each with a torchrun. One node's are killed: the engine tells the other rank, which ends; its torchrun
         waits for no other node, and starts it again, alone."""
-        with socket.create_server(("localhost", 0)) as free:
-            endpoint = f"localhost:{free.getsockname()[1]}"
+        place = reserved()
+        self.addCleanup(place.close)
+        endpoint = f"localhost:{place.getsockname()[1]}"
         stays = self.command("nodes", 1, 16, "stays", endpoint=endpoint)
         dies_at = 7 * BATCH // 2 + 1  # in step 8, after the checkpoint of step 5
         lost = self.command("nodes", 1, 16, NODE, dies_at, endpoint=endpoint, second=True)

@@ -2,12 +2,26 @@
 
 import copy
 import os
-import subprocess
-import sys
 import unittest
 
 import torch
+from two import Rank, without_zero
 
+
+def count_threads():
+    """A process that is forked before its first backward."""
+    import zero
+    from models import configuration
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    engine = zero.fully_shard(model, configuration(3))
+    loss = model(torch.ones(2, 4)).sum()
+    before = len(os.listdir("/proc/self/task"))
+    engine.backward(loss)
+    print("more threads:", len(os.listdir("/proc/self/task")) - before)
+
+
+FORKED = Rank(count_threads, 0)
 for name in (
     "_set_storage_data_ptr_access_error_msg",
     "_clear_storage_data_ptr_access_error_msg",
@@ -45,31 +59,22 @@ class Guard(Case):
 
 class Import(unittest.TestCase):
     def test_an_older_version(self):
-        for remove in ("torch.compiler.set_stance", "torch._C._set_throw_on_mutable_data_ptr"):
-            program = f"import torch.compiler; del {remove}; import zero; zero.Engine"
-            result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-            self.assertIn("ImportError: zero needs PyTorch 2.6 or newer; this is", result.stderr)
+        def imports(place, name):
+            without_zero()
+            delattr(place, name)
+            import zero
+
+            zero.Engine  # noqa: B018
+
+        for place, name in ((torch.compiler, "set_stance"), (torch._C, "_set_throw_on_mutable_data_ptr")):
+            said = Rank(lambda place=place, name=name: imports(place, name), 0).output()
+            self.assertIn("ImportError: zero needs PyTorch 2.6 or newer; this is", said)
 
     @unittest.skipIf(torch.cuda.is_available(), "PyTorch has a thread for each GPU")
     def test_no_thread_for_a_gpu(self):
         """The trace leaves PyTorch as it was: tensors without data make it believe in eight GPUs, and a forked process starts a thread
         for each."""
-        program = """if True:  # which makes no backward before it forks
-            import os, torch, zero._engine
-            from models import configuration
-            if os.fork() == 0:
-                model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
-                engine = zero.fully_shard(model, configuration(3))
-                loss = model(torch.ones(2, 4)).sum()
-                before = len(os.listdir("/proc/self/task"))
-                engine.backward(loss)
-                print(len(os.listdir("/proc/self/task")) - before, flush=True)
-                os._exit(0)
-            os.wait()
-        """
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-        self.assertEqual(result.stdout, "0\n", result.stderr)
+        self.assertRegex(FORKED.output(), "more threads: 0\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""messages_test.py README.md: each mistake of its page "What is refused" gets the answer that stands there, word for word."""
+"""Each mistake of the page "What is refused" of the package's README.md gets the answer that stands there, word for word."""
 
 import contextlib
 import copy
 import logging
 import os
 import re
-import sys
 import tempfile
 import unittest
 import warnings
@@ -14,13 +13,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from models import MLP, Block, configuration, loss_of_vectors, vectors
+from models import MLP, configuration, loss_of_vectors, vectors
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import zero
 
-PAGE = Path(sys.argv.pop(1)).read_text().partition("## What is refused")[2].partition("\n## ")[0]
+PAGE = Path(__file__).parents[2].joinpath("tools/python/README.md").read_text().partition("## What is refused")[2].partition("\n## ")[0]
 PARTS = r"^\| (?P<mistake>[^|]+) \| (?P<answer>.+) \|$"
 ROWS = {row["mistake"]: re.findall(r"`([^`]{20,})`", row["answer"]) for row in re.finditer(PARTS, PAGE, re.MULTILINE)}
 del ROWS["Mistake"]

@@ -359,9 +359,10 @@ def made(kind: str) -> nn.Module:
 
 
 def plain_losses(
-    kind: str, steps: int, ranks: int = 1, micro: int = 1, half: bool = False, states: list[Any] | None = None
+    kind: str, steps: int, ranks: int = 1, micro: int = 1, half: bool = False, states: list[Any] | None = None, norms: list[float] | None = None
 ) -> list[list[float]]:
-    """By step and rank. `half`: a loop in bf16 with fp32 masters. `states`: takes the weights after each step."""
+    """By step and rank. `half`: a loop in bf16 with fp32 masters. `states`: takes the weights after each step; `norms`: the gradient's
+    norm."""
     master = made(kind)
     model = copy.deepcopy(master) if half else master
     if half:
@@ -382,7 +383,9 @@ def plain_losses(
             p.grad, q.grad = None if q.grad is None else q.grad.float(), None
         for w in weights:  # no gradient counts as zero
             w.grad = torch.zeros_like(w) if w.grad is None else (w.grad.to_dense() if w.grad.is_sparse else w.grad)
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        if norms is not None:
+            norms.append(norm.item())
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():

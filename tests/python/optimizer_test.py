@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 import torch
-from models import KINDS, Block, configuration, loss_of_vectors, made, tokens
+from models import KINDS, Block, loss_of_vectors, made
 from modules_test import Case
 from torch import nn
 from torch.optim import lr_scheduler
@@ -68,6 +68,8 @@ class Optimizers(Case):
         """Rates and betas of each step, before and after a resume, in whichever order it loads the engine and the scheduler."""
         for name, make in self.SCHEDULES.items():
             for order in ("engine first", "scheduler first", "scheduler made afterwards"):
+                if order != "engine first" and name not in ("one cycle", "restarts", "sequence"):
+                    continue  # the others keep less
                 with self.subTest(name=name, order=order):
                     engine, plain, right = self.both()
                     ours, theirs = make(engine.optimizer), make(right)

@@ -14,9 +14,7 @@ home=$(getent passwd "$(id -u)" | cut -d: -f6)
 python=${PYTHON:-$home/.cache/zero-python/bin/python}
 needs=(torch)
 case ${test##*/} in
-state_test.py) needs+=(safetensors) ;;
 style_test.py) needs+=(mypy ruff) ;;
-trainer_test.py) needs+=(transformers accelerate) ;;
 wheel_test.py) needs+=(pip) ;;
 esac
 if ! "$python" -c 'import importlib.util as u, sys; exit(not all(map(u.find_spec, sys.argv[1:])))' "${needs[@]}" 2>/dev/null; then

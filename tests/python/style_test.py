@@ -4,9 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-
-import zero
 
 settings, *files = sys.argv[1:]
 package = str(Path(next(f for f in files if f.endswith("__init__.py"))).parent)
@@ -16,4 +15,4 @@ run("ruff", "check", "--no-cache", "--config", settings, package)
 known, cache = Path(sys.prefix, "mypy"), Path(os.environ["TEST_TMPDIR"], "mypy")
 if known.exists():  # tools/setup --python has read PyTorch's types
     shutil.copytree(known, cache)
-run("mypy", "--config-file", settings, "--no-error-summary", "--cache-dir", str(cache), str(Path(zero.__file__).parent))
+run("mypy", "--config-file", settings, "--no-error-summary", "--cache-dir", str(cache), str(Path(find_spec("zero").origin).parent))

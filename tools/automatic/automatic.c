@@ -89,8 +89,7 @@ bool automatic_known(const struct config *config, const struct shapes *shapes, c
                      uint32_t node_ranks, uint32_t threads, struct machine *out) {
     struct automatic a = {.transport = transport, .ranks = node_ranks};
     struct search *s = calloc(1, sizeof *s);
-    struct zero_error unused;
-    error_clear(&unused);
+    struct zero_error unused = ERROR_NONE;
     if (!s) return false;
     s->a = &a, s->config = (struct config *)config, s->shapes = *shapes, s->threads = threads;
     s->meeting.node_ranks = node_ranks, s->meeting.host_bytes = UINT64_MAX;
@@ -149,9 +148,8 @@ static zero_status measure_here(struct search *s, const struct measured_link *li
 
 /* The choice of an earlier start of this run, on as many ranks. */
 static bool find_earlier(struct search *s) {
-    struct zero_error unused;
+    struct zero_error unused = ERROR_NONE;
     struct config earlier = {0};
-    error_clear(&unused);
     char *text = s->a->run ? choice_text_in(s->a->run) : NULL, line[160];
     uint32_t ranks = text ? edit_ranks(text) : 0;
     bool same = ranks == s->a->ranks && config_read(text, &earlier, &unused) == ZERO_OK &&
@@ -256,8 +254,7 @@ static zero_status choose(struct search *s, enum automatic_stage *out_stage, str
 /* Says which bits depend on the choice. */
 static void say_bits(const struct search *s, const char *text) {
     struct config chosen = {0};
-    struct zero_error unused;
-    error_clear(&unused);
+    struct zero_error unused = ERROR_NONE;
     bool resolved = !config_read(text, &chosen, &unused) && !config_resolve(&chosen, s->a->ranks, &unused);
     if (s->space.micro[0])
         say(s, "bits",

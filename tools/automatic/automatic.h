@@ -1,7 +1,6 @@
 /* Chooses the values that a configuration leaves to the planner by "auto" (config_unchosen): it takes the fastest row of the
  * planner's table that fits. `zero train` and `zero plan` use the same search. */
-#ifndef ZERO_TOOLS_AUTOMATIC_AUTOMATIC_H
-#define ZERO_TOOLS_AUTOMATIC_AUTOMATIC_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "tools/plan/machine/machine.h"
@@ -42,5 +41,3 @@ bool automatic_known(const struct config *config, const struct shapes *shapes, c
 
 /* The changes with which edit_run writes out a row of an open space. */
 struct edit_changes automatic_changes(const struct space *space, uint32_t ranks);
-
-#endif

@@ -1,6 +1,5 @@
 #include "tools/automatic/meeting.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

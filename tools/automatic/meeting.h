@@ -1,7 +1,6 @@
 /* The ranks of a job before they train: rank 0 decides, and tells all ranks. They use the transport of the training, leave it
  * afterwards, and open it again to train. */
-#ifndef ZERO_TOOLS_AUTOMATIC_MEETING_H
-#define ZERO_TOOLS_AUTOMATIC_MEETING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ zero_status meeting_tell(const struct meeting *meeting, void *bytes, uint64_t co
                          struct zero_error *error);
 
 void meeting_close(struct meeting *meeting);
-
-#endif

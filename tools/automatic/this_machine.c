@@ -116,9 +116,8 @@ static const char *text_of(const char *question, const char *contents) {
 bool this_machine_find(const struct this_machine *h, char out_text[THIS_MACHINE_TEXT_BYTES]) {
     char question[QUESTION_BYTES], path[THIS_MACHINE_PATH_BYTES], contents[FILE_BYTES];
     struct machine unused;
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     describe(h, question);
-    error_clear(&error);
     const char *text =
         path_of(question, path) && read_own(path, contents) ? text_of(question, contents) : NULL;
     return text && snprintf(out_text, THIS_MACHINE_TEXT_BYTES, "%s", text) < THIS_MACHINE_TEXT_BYTES &&
@@ -176,8 +175,7 @@ zero_status this_machine_measure(const struct this_machine *h, const struct meas
                                  char out_note[THIS_MACHINE_PATH_BYTES], struct zero_error *error) {
     struct measure_options options = options_of(h, link);
     struct measured measured;
-    struct zero_error why;
-    error_clear(&why);
+    struct zero_error why = ERROR_NONE;
     zero_status status = measure(&options, &measured, error);
     if (status) return status;
     memset(out_text, 0, THIS_MACHINE_TEXT_BYTES);

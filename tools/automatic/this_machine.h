@@ -1,7 +1,6 @@
 /* This machine as the planner sees it. It is measured once for each kind of question, and kept in a file of the user's cache
  * directory. The question names the sizes, the machine and the version of zero. The text is a description for hardware_read. */
-#ifndef ZERO_TOOLS_AUTOMATIC_THIS_MACHINE_H
-#define ZERO_TOOLS_AUTOMATIC_THIS_MACHINE_H
+#pragma once
 
 #include "tools/plan/machine/machine.h"
 #include "tools/plan/measure/measure.h"
@@ -34,5 +33,3 @@ zero_status this_machine_measure(const struct this_machine *here, const struct m
 /* A description as a machine, with the memory and the drive's space as they are now. */
 zero_status this_machine_machine(const struct this_machine *here, const char *text, struct machine *out,
                                  struct zero_error *error);
-
-#endif

@@ -78,8 +78,7 @@ static void print_params(const struct manifest *m) {
 
 static int info(const char *const *operand, const struct arguments *arguments) {
     struct checkpoint c;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = checkpoint_open(storage_posix(), operand[0], &c, &error);
     if (!status) {
         format_line(stdout, "%s", c.path);
@@ -95,9 +94,8 @@ static int info(const char *const *operand, const struct arguments *arguments) {
 
 static int verify(const char *const *operand, const struct arguments *arguments) {
     struct checkpoint c;
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     float *block = malloc(BLOCK_BYTES);
-    error_clear(&error);
     zero_status status = checkpoint_open(storage_posix(), operand[0], &c, &error);
     if (!status && !block) status = error_set(&error, ZERO_E_MEMORY, "no memory for a block");
     if (!status) status = checkpoint_verify(&c, block, &error);
@@ -108,9 +106,8 @@ static int verify(const char *const *operand, const struct arguments *arguments)
 }
 
 static int diff(const char *const *operand, const struct arguments *arguments) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     bool same = true;
-    error_clear(&error);
     zero_status status = ckpt_diff(operand[0], operand[1], &same, &error);
     return status || same ? report(status, &error) : EXIT_FAILED;
 }
@@ -125,9 +122,7 @@ static int find_dtype(const char *name) {
 }
 
 static int export_weights(const char *const *operand, const struct arguments *arguments) {
-    struct zero_error error, left;
-    error_clear(&error);
-    error_clear(&left);
+    struct zero_error error = ERROR_NONE, left = ERROR_NONE;
     uint64_t mib = arguments->file_mib ? arguments->file_mib : 4768; /* transformers' 5 GB */
     struct weights_export options = {
         .file_bytes = mib << 20, .dtype = DTYPES, .average = arguments->average, .stop = interrupt_asked};
@@ -157,9 +152,7 @@ static zero_status lock_run_of(const char *checkpoints, struct run_lock *lock, s
 static int import_weights(const char *const *operand, const struct arguments *arguments) {
     struct weights *weights = NULL;
     struct run_lock lock = {.command = "ckpt"};
-    struct zero_error error, left;
-    error_clear(&error);
-    error_clear(&left);
+    struct zero_error error = ERROR_NONE, left = ERROR_NONE;
     zero_status status = lock_run_of(operand[1], &lock, &error);
     if (!status) status = take_signals(&error);
     if (!status) status = weights_open(operand[0], &weights, &error);
@@ -198,11 +191,10 @@ static const struct verb *find_verb(const char *name) {
 
 /* Reads the operands before the first option, then the options. */
 static int run(int argc, char **argv) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     struct arguments arguments = {0};
     const char *left, *operand[OPERANDS_MAX];
     char inner[OPERANDS_MAX][STORAGE_PATH_BYTES];
-    error_clear(&error);
     const struct verb *verb = argc > 1 ? find_verb(argv[1]) : NULL;
     if (!verb) return command_usage_error("ckpt", "say what to do: info, verify, diff, export or import");
     int operands = 0;

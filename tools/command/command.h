@@ -1,6 +1,5 @@
 /* The subcommands of `zero`, in git's manner: one table in main.c, one file per command. */
-#ifndef ZERO_TOOLS_COMMAND_COMMAND_H
-#define ZERO_TOOLS_COMMAND_COMMAND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -77,5 +76,3 @@ void recall_free(struct recalled *recalled);
  * options_parse; `passing` ends with NULL and names the options that are of one start alone. */
 struct json_object *recall_keep(const struct option *options, const void *values, const char *const *passing,
                                 const char *text);
-
-#endif

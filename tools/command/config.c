@@ -46,8 +46,7 @@ static int fail(const struct zero_error *error) {
 }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct arguments arguments = {.ranks = 1};
     const char *path;
     if (options_parse(options, argc, argv, &arguments, &path, &error) != ZERO_OK)

@@ -174,11 +174,10 @@ static void close_all(struct evaluation *e) {
 }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     struct arguments arguments = {0};
     struct evaluation evaluation = {0};
     const char *path;
-    error_clear(&error);
     if (options_parse(options, argc, argv, &arguments, &path, &error) != ZERO_OK)
         return command_usage_error("eval", "%s", error.message);
     if (!path) return command_usage_error("eval", "DIR is missing; name a checkpoint or a model's directory");

@@ -50,8 +50,7 @@ static void print_probe(const char *path, const struct io_probe *probe) {
 }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct arguments arguments = {0};
     const char *path;
     if (options_parse(options, argc, argv, &arguments, &path, &error) != ZERO_OK)

@@ -78,8 +78,7 @@ static int run_help(int argc, char **argv) {
 }
 
 static int run_completion(int argc, char **argv) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     zero_status status = completion_write(argc > 1 ? argv[1] : NULL, commands, COMMANDS, stdout, &error);
     return status ? command_usage_error("completion", "%s", error.message) : EXIT_OK;
 }

@@ -1,6 +1,5 @@
 /* Command line options from one table per command; the same table writes the help. */
-#ifndef ZERO_TOOLS_COMMAND_OPTIONS_H
-#define ZERO_TOOLS_COMMAND_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,5 +59,3 @@ zero_status options_parse(const struct option *options, int argc, char **argv, v
 void options_fill(const struct option *options, const void *earlier, void *values);
 
 void options_help(const struct option *options, FILE *out);
-
-#endif

@@ -51,9 +51,8 @@ static int write_page(const struct runs *runs, const char *path) {
 }
 
 static int report(struct runs *runs, const struct arguments *a) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     char path[PATH_BYTES + 32];
-    error_clear(&error);
     snprintf(path, sizeof path, "%s/report.html", runs->name[0]);
     int result = EXIT_FAILED;
     if (!read_runs(runs, &error)) result = write_page(runs, a->out ? a->out : path);
@@ -63,8 +62,7 @@ static int report(struct runs *runs, const struct arguments *a) {
 }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct arguments a = {0};
     struct runs runs = {0};
     for (int i = 1; i < argc; i++)

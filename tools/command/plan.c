@@ -351,10 +351,9 @@ static zero_status plan(struct arguments *a, struct config *config, struct zero_
 /* ---- measuring ---- */
 
 static int measure_link(uint64_t bytes) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     struct launch launch;
     struct measured_link link = {0};
-    error_clear(&error);
     if (launch_read_environment(&launch, &error) || measure_mpi(bytes, &link, &error)) return fail(&error);
     if (launch.rank == 0) printf("link %g %g %g\n", link.per_s, link.reduce_per_s, link.latency_s);
     return EXIT_OK;
@@ -386,8 +385,7 @@ static zero_status write_measured(const struct arguments *a, const struct measur
 }
 
 static int measure_machine(const struct arguments *a) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct config config = {0};
     zero_status status = a->config ? config_read(a->config, &config, &error) : ZERO_OK;
     if (!status && a->model)
@@ -418,8 +416,7 @@ static int measure_machine(const struct arguments *a) {
 }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct arguments arguments = {0};
     if (argc == 3 && strcmp(argv[1], link_options->name) == 0) {
         const char *none;

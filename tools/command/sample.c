@@ -147,10 +147,9 @@ static zero_status run_sample(const char *path, const struct arguments *a, struc
 static bool is_share(double p) { return p > 0 && p <= 1; }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
+    struct zero_error error = ERROR_NONE;
     struct arguments arguments = {.temperature = CHOOSING_DEFAULT.temperature, .top_p = 1};
     const char *path;
-    error_clear(&error);
     if (options_parse(options, argc, argv, &arguments, &path, &error) != ZERO_OK)
         return command_usage_error("sample", "%s", error.message);
     if (!path) return command_usage_error("sample", "DIR is missing; name a checkpoint");

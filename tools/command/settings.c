@@ -14,8 +14,7 @@ enum { KEY_BYTES = 256 };
 
 /* A text that is no JSON is a string: --set data.path=text.txt. False: no memory. */
 static bool parse_value(const char *text, struct json_object **out) {
-    struct zero_error ignored;
-    error_clear(&ignored);
+    struct zero_error ignored = ERROR_NONE;
     zero_status scanned = config_scan_value(text, strlen(text), "", &ignored);
     if (!scanned) return config_tree_parse(text, strlen(text), ZERO_E_CONFIG, out, &ignored) == ZERO_OK;
     *out = scanned == ZERO_E_MEMORY ? NULL : json_object_new_string(text);
@@ -77,26 +76,26 @@ static zero_status read_root(const char *path, struct json_object **out, struct 
     return status;
 }
 
-zero_status settings_text(const char *config_path, char **out, struct zero_error *error) {
+static zero_status print_with(const char *config_path, const struct option_each *set, bool other_model,
+                              char **out, struct zero_error *error) {
     struct json_object *root = NULL;
     *out = NULL;
-    zero_status status = read_root(config_path, &root, error);
-    if (!status) *out = config_tree_print(root, JSON_C_TO_STRING_PLAIN);
-    json_object_put(root);
-    return status || *out ? status : no_memory(error);
-}
-
-zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
-                           char **out, struct zero_error *error) {
-    struct json_object *root = NULL;
-    *out = NULL;
-    if (!set->count) return ZERO_OK;
     zero_status status = read_root(config_path, &root, error);
     for (uint64_t i = 0; i < set->count && !status; i++)
         status = apply_one(root, set->items[i], other_model, error);
     if (!status) *out = config_tree_print(root, JSON_C_TO_STRING_PLAIN);
     json_object_put(root);
     return status || *out ? status : no_memory(error);
+}
+
+zero_status settings_text(const char *config_path, char **out, struct zero_error *error) {
+    return print_with(config_path, &(struct option_each){.count = 0}, false, out, error);
+}
+
+zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
+                           char **out, struct zero_error *error) {
+    *out = NULL;
+    return set->count ? print_with(config_path, set, other_model, out, error) : ZERO_OK;
 }
 
 void settings_mark(struct config *config, const struct option_each *set) {

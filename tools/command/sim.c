@@ -204,8 +204,7 @@ static int scale(const struct arguments *a, const struct job *job, struct zero_e
 }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct arguments a = {.steps = STEPS_DEFAULT, .seed = 1, .trace_ranks = TRACE_RANKS_DEFAULT};
     uint32_t faults;
     if (options_parse(options, argc, argv, &a, &a.job.config, &error) != ZERO_OK)

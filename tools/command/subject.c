@@ -47,9 +47,8 @@ static zero_status take_note(void *user, const char *key, const char *value) {
 static void read_generation(struct subject *s) {
     char path[4096 + 32], *text;
     size_t bytes;
-    struct zero_error ignored;
+    struct zero_error ignored = ERROR_NONE;
     struct json *document;
-    error_clear(&ignored);
     snprintf(path, sizeof path, "%s/generation_config.json", s->tokenizer);
     if (!*s->tokenizer || access(path, R_OK) != 0) return;
     if (storage_read_text(storage_posix(), path, 1 << 20, &text, &bytes, &ignored)) return;
@@ -262,8 +261,7 @@ zero_status subject_decoder(const struct subject *s, const char *path, struct de
 
 struct decoder *subject_find_decoder(const char *directory, const char *command) {
     struct decoder *decoder = NULL;
-    struct zero_error why;
-    error_clear(&why);
+    struct zero_error why = ERROR_NONE;
     if (access(directory, F_OK) != 0)
         fprintf(stderr,
                 "zero %s: warning: numbers of tokens follow in place of text: %s, from which the model came, "

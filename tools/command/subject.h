@@ -1,7 +1,6 @@
 /* A model that is read from a path, for commands that only evaluate it: a checkpoint, a directory of checkpoints (the
  * latest), a run's directory, a Hugging Face directory, or a model file of llm.c. */
-#ifndef ZERO_TOOLS_COMMAND_SUBJECT_H
-#define ZERO_TOOLS_COMMAND_SUBJECT_H
+#pragma once
 
 #include "engine/base/numbers/dtype.h"
 #include "engine/config/config.h"
@@ -56,5 +55,3 @@ zero_status subject_decoder(const struct subject *subject, const char *path, str
 
 /* The tokenizer.json in a directory; NULL as above. `command` is named in the warning. */
 struct decoder *subject_find_decoder(const char *directory, const char *command);
-
-#endif

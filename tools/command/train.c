@@ -142,8 +142,7 @@ static zero_status read_values(struct arguments *arguments, struct config *confi
 static bool has_checkpoint(const struct arguments *arguments) {
     struct earlier earlier;
     struct identity own;
-    struct zero_error unused;
-    error_clear(&unused);
+    struct zero_error unused = ERROR_NONE;
     if (arguments->resume.given) return true;
     if (!arguments->job.run.again || earlier_find(arguments->job.run.path, &earlier, &unused) != ZERO_OK ||
         !earlier.saved)
@@ -426,8 +425,7 @@ static struct json_object *keep_options(const struct arguments *arguments, const
 }
 
 static int train(struct arguments *arguments, const struct launch *launch) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     char run[64];
     struct run_lock lock = {.command = "train"};
     struct job *job = &arguments->job;
@@ -489,8 +487,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
 }
 
 static int begin(struct arguments *arguments, const struct launch *launch) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     if (take_kept(arguments, launch, &error) != ZERO_OK) return usage_error(launch, error.message);
     const char *problem = conflict(arguments);
     if (problem) return usage_error(launch, problem);
@@ -504,8 +501,7 @@ static int begin(struct arguments *arguments, const struct launch *launch) {
 }
 
 static int run(int argc, char **argv) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     struct launch launch = {0};
     struct arguments arguments = {0};
     if (launch_read_environment(&launch, &error) != ZERO_OK) {

@@ -9,8 +9,7 @@
  *
  * Loss masks: beside NAME.bin, NAME.mask has one byte for each token, 1 if the token counts as a target, else 0. It is found by its
  * name, and is no data itself. Owns the paths. Threads: immutable once open; any number of readers may share it. */
-#ifndef ZERO_TOOLS_DATA_CORPUS_H
-#define ZERO_TOOLS_DATA_CORPUS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,5 +67,3 @@ enum {
 /* Continues from `hash`. ZERO_E_IO names the file that cannot be read or has become shorter. */
 zero_status corpus_contents(const struct corpus *corpus, uint64_t hash, uint64_t *out,
                             struct zero_error *error);
-
-#endif

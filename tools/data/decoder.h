@@ -1,8 +1,7 @@
 /* The text of tokens, from a tokenizer.json of Hugging Face. Only this direction: to cut text into tokens needs regular
  * expressions, which tools/tokenize has. Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece's spelling (Llama 2,
  * Mistral) are read. Threads: immutable once open. */
-#ifndef ZERO_TOOLS_DATA_DECODER_H
-#define ZERO_TOOLS_DATA_DECODER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ struct spelling {
 /* The text of a token, which need not end a character of UTF-8. Nothing, if the token is special, or if the
  * tokenizer does not have it. `first`: the text begins with it; a space that only parts words is then left out. */
 struct spelling decoder_spell(const struct decoder *decoder, uint32_t token, bool first);
-
-#endif

@@ -4,8 +4,7 @@
  * + k)*N + r)*B. Position p is the sample p mod n_samples ("sequential"), or ("shuffled") its image under a permutation
  * of the samples that the seed and the epoch p / n_samples choose: a Feistel network with cycle walking, so that
  * shuffling needs no memory. Pure functions. */
-#ifndef ZERO_TOOLS_DATA_ORDER_H
-#define ZERO_TOOLS_DATA_ORDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ static inline uint64_t order_counted(const int32_t *targets, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) counted += targets[i] >= 0;
     return counted;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Reads tokens of a corpus through a limited buffer and a limited number of open files. No file is mapped into memory:
  * if a file shrinks during a run, a read fails; with a mapping, SIGBUS would end the process. Owns its files; borrows
  * the corpus. Threads: one per reader. */
-#ifndef ZERO_TOOLS_DATA_READER_H
-#define ZERO_TOOLS_DATA_READER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ zero_status reader_mask(struct reader *reader, uint64_t first, uint64_t count, i
 
 /* *out: the loss mask says that the token is inside a document, although it is the one that ends documents. */
 zero_status reader_inside(struct reader *reader, uint64_t at, bool *out, struct zero_error *error);
-
-#endif

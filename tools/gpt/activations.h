@@ -1,7 +1,6 @@
 /* The memory of one forward and backward. One function lays it out in one allocation, and also computes its size.
  * In the sizes below: rows = batch * context; one task handles tile_rows rows, so that they stay in its cache. */
-#ifndef ZERO_TOOLS_GPT_ACTIVATIONS_H
-#define ZERO_TOOLS_GPT_ACTIVATIONS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -140,5 +139,3 @@ uint64_t checkpoint_place_bytes(const struct gpt_config *config, uint32_t batch,
 zero_status activations_create(struct activations *out, const struct gpt_config *config, uint32_t batch,
                                uint32_t threads, zero_dtype compute);
 void activations_destroy(struct activations *activations);
-
-#endif

@@ -1,8 +1,7 @@
 /* The parts of each architecture: its parameters by role, and the kinds of its norm, MLP and positions. The passes read
  * these tables and never test for an architecture by name; a new architecture is a new row here. A part that an
  * architecture lacks (a bias, a table of positions) has a declaration without a name. */
-#ifndef ZERO_TOOLS_GPT_ARCHITECTURE_H
-#define ZERO_TOOLS_GPT_ARCHITECTURE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -98,5 +97,3 @@ struct gpt_config gpt_complete(const struct gpt_config *config); /* fills in the
 static inline uint32_t vocab_block_rows(const struct gpt_config *c) {
     return c->vocab_block && c->vocab_block < c->vocab ? c->vocab_block : c->vocab;
 }
-
-#endif

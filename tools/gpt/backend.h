@@ -4,8 +4,7 @@
  * only enqueue the work; it is complete after pass_end. The backend owns the activations, the residual stream and the
  * stream's gradient: each function reads what the previous one wrote. The backend remembers a failure, and pass_end
  * returns it. Threads: the rank's own. */
-#ifndef ZERO_TOOLS_GPT_BACKEND_H
-#define ZERO_TOOLS_GPT_BACKEND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,17 +58,12 @@ struct backend {
     /* Turns the gradient of the stream after the block into the gradient of the stream before it. Overwrites the arrays
      * of the forward. */
     void (*block_backward)(struct gpt *gpt, uint32_t index);
-    /* With several blocks of the vocabulary, embedding_forward, embedding_backward and these three work on gpt->pass.block.
-     * head_forward gives the loss, after the last block. NULL: the backend knows no blocks. */
+    /* With several blocks of the vocabulary (gpt->vocab_blocks), embedding_forward, embedding_backward and these three work on
+     * gpt->pass.block. head_forward gives the loss, after the last block. head_backward gives the stream's gradient; without blocks also
+     * the loss, and no forward comes before it. */
     void (*head_forward)(struct gpt *gpt);
-    void (*head_block_backward)(struct gpt *gpt);
-    void (*head_block_logits)(struct gpt *gpt);
-    void (*head_evaluate)(struct gpt *gpt); /* the loss */
-    /* the loss and the stream's gradient: the head has no separate forward */
     void (*head_backward)(struct gpt *gpt);
     void (*head_logits)(struct gpt *gpt); /* logits of the last row; pass.logits holds them after pass_end */
 };
 
 extern const struct backend host_backend, cuda_backend;
-
-#endif

@@ -105,11 +105,6 @@ void *checkpoints_at(const struct gpt *gpt, uint32_t index, uint32_t micro) {
                                                                  : forward_number(gpt, segment, micro)));
 }
 
-/* The host reads it where it is. */
-static void place_input(struct gpt *gpt, uint32_t index, uint32_t micro, uint32_t slot) {
-    if (!gpt->config.gpu) gpt->micro[micro].residual[index] = slot_memory(gpt, slot);
-}
-
 static zero_status fetch(struct gpt *gpt, uint64_t number) {
     struct checkpoints *k = &gpt->checkpoints;
     uint32_t micros = gpt->pass.micros, slot = slot_of(gpt, number);
@@ -152,11 +147,21 @@ zero_status checkpoints_turn(struct gpt *gpt) {
     return k->place && !status ? advance(gpt, forward_number(gpt, k->segments - 1, 0)) : status;
 }
 
-zero_status checkpoints_make(struct gpt *gpt, uint32_t index, uint32_t micro) {
+static zero_status take_slot(struct gpt *gpt, uint32_t index, uint32_t micro, bool back) {
     if (!kept(gpt, index)) return ZERO_OK;
-    uint32_t slot = slot_of(gpt, forward_number(gpt, segment_of(gpt, index), micro));
-    place_input(gpt, index, micro, slot);
+    uint32_t slot =
+        slot_of(gpt, (back ? backward_number : forward_number)(gpt, segment_of(gpt, index), micro));
+    /* The host reads it where it is. */
+    if (!gpt->config.gpu) gpt->micro[micro].residual[index] = slot_memory(gpt, slot);
     return free_slot(&gpt->checkpoints, slot);
+}
+
+zero_status checkpoints_make(struct gpt *gpt, uint32_t index, uint32_t micro) {
+    return take_slot(gpt, index, micro, false);
+}
+
+zero_status checkpoints_need(struct gpt *gpt, uint32_t index, uint32_t micro) {
+    return take_slot(gpt, index, micro, true);
 }
 
 /* How late numbers are stored on a GPU: await_input waits for the micro-batch's last copy, which must not be that of its next number. */
@@ -169,13 +174,6 @@ zero_status checkpoints_made(struct gpt *gpt, uint32_t index, uint32_t micro) {
     if (!kept(gpt, index) || !gpt->pass.trains || segment + 1 == k->segments) return ZERO_OK;
     k->made = forward_number(gpt, segment, micro) + 1;
     return k->made > late ? store_to(gpt, k->made - late) : ZERO_OK;
-}
-
-zero_status checkpoints_need(struct gpt *gpt, uint32_t index, uint32_t micro) {
-    if (!kept(gpt, index)) return ZERO_OK;
-    uint32_t slot = slot_of(gpt, backward_number(gpt, segment_of(gpt, index), micro));
-    place_input(gpt, index, micro, slot);
-    return free_slot(&gpt->checkpoints, slot);
 }
 
 zero_status checkpoints_done(struct gpt *gpt, uint32_t index, uint32_t micro) {

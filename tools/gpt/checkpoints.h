@@ -16,8 +16,7 @@
  *
  * Segment s of micro-batch m has place s * M + m of the scratch. Each place is stored once per pass, and fetched once. Segments below
  * the lowest trained block are not stored, nor is anything in an evaluation. */
-#ifndef ZERO_TOOLS_GPT_CHECKPOINTS_H
-#define ZERO_TOOLS_GPT_CHECKPOINTS_H
+#pragma once
 
 #include "engine/zero.h"
 #include "tools/gpt/gpt.h"
@@ -62,5 +61,3 @@ zero_status checkpoints_made(struct gpt *gpt, uint32_t index, uint32_t micro);
 /* In the backward, before each use: waits until the input is there. After the last use: its slot is free for what comes next. */
 zero_status checkpoints_need(struct gpt *gpt, uint32_t index, uint32_t micro);
 zero_status checkpoints_done(struct gpt *gpt, uint32_t index, uint32_t micro);
-
-#endif

@@ -13,8 +13,7 @@
  * The bits of losses and gradients depend on the model, the batch, the machine and the library versions, not on the
  * schedule. They do not depend on the number of threads either, up to 8 threads with at least 128 rows (batch *
  * context) each. */
-#ifndef ZERO_TOOLS_GPT_GPT_H
-#define ZERO_TOOLS_GPT_GPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -268,5 +267,3 @@ zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *
  * or on a GPU, everything is computed. */
 zero_status gpt_next_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, uint32_t known,
                             float *out_logits);
-
-#endif

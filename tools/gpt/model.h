@@ -1,6 +1,5 @@
 /* The inside of the GPT: its units, and the declarations that the host's passes share. */
-#ifndef ZERO_TOOLS_GPT_MODEL_H
-#define ZERO_TOOLS_GPT_MODEL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -130,15 +129,8 @@ void embedding_backward(struct gpt *gpt);
 void block_forward(struct gpt *gpt, uint32_t index, bool output);
 void block_backward(struct gpt *gpt, uint32_t index);
 
-/* vocabulary.c: the same by blocks of the vocabulary, for the block in use: its part of the loss, which the last block completes;
- * its gradient, in descending order; its logits. */
-void vocabulary_forward(struct gpt *gpt);
-void vocabulary_backward(struct gpt *gpt);
-void vocabulary_logits(struct gpt *gpt);
-
-/* head.c: computes the loss by groups of tiles, so logits of all rows never exist together. In training this happens in
- * the backward, which can write the gradients at once. */
-void head_evaluate(struct gpt *gpt);
+/* head.c: computes the loss by groups of tiles, so logits of all rows never exist together. backend.h says what each does. */
+void head_forward(struct gpt *gpt);
 void head_backward(struct gpt *gpt);
 void head_logits(struct gpt *gpt);
 
@@ -172,5 +164,3 @@ void partial_finish(const struct gpt *gpt, const struct unit *unit);
 static inline float *sums_of(float *sums, const struct view *view) {
     return view->count ? sums + view->sums_at : NULL;
 }
-
-#endif

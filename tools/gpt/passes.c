@@ -107,8 +107,6 @@ static zero_status forward_of_blocks(struct gpt *gpt, struct unit *units, void (
     return status;
 }
 
-static bool cut(const struct gpt *gpt) { return gpt->vocab_blocks > 1; }
-
 static void through(struct gpt *gpt, uint32_t index) { gpt->backend->block_forward(gpt, index, true); }
 static void without_output(struct gpt *gpt, uint32_t index) {
     gpt->backend->block_forward(gpt, index, false);
@@ -133,13 +131,11 @@ zero_status pass_forward(struct gpt *gpt) {
 }
 
 zero_status pass_evaluate(struct gpt *gpt) {
-    const struct backend *b = gpt->backend;
-    return forward_of_blocks(gpt, gpt->head, cut(gpt) ? b->head_forward : b->head_evaluate);
+    return forward_of_blocks(gpt, gpt->head, gpt->backend->head_forward);
 }
 
 zero_status pass_logits(struct gpt *gpt) {
-    const struct backend *b = gpt->backend;
-    return forward_of_blocks(gpt, gpt->head, cut(gpt) ? b->head_block_logits : b->head_logits);
+    return forward_of_blocks(gpt, gpt->head, gpt->backend->head_logits);
 }
 
 /* ---- backward ---- */
@@ -156,13 +152,13 @@ static uint32_t untrained(const struct gpt *gpt) {
 static zero_status back_through_blocks(struct gpt *gpt) {
     zero_status status = forward_of_blocks(gpt, gpt->head, gpt->backend->head_forward);
     for (uint32_t b = gpt->vocab_blocks; b-- > 0 && !status;)
-        status = use_of_block(gpt, gpt->head, b, true, gpt->backend->head_block_backward);
+        status = use_of_block(gpt, gpt->head, b, true, gpt->backend->head_backward);
     return status;
 }
 
 /* The forward of a head in one unit is empty, because the backward computes its loss. */
 static zero_status back_through_head(struct gpt *gpt) {
-    if (cut(gpt)) return back_through_blocks(gpt);
+    if (gpt->vocab_blocks > 1) return back_through_blocks(gpt);
     zero_status status = zero_forward_begin(gpt->head->handle);
     for (uint32_t m = 1; m < gpt->pass.micros && !status; m++)
         status = zero_unit_next_micro(gpt->head->handle);

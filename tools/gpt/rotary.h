@@ -1,7 +1,6 @@
 /* Rotary positions (Su et al. 2021, RoFormer, section 3.4), with Hugging Face's pairs: column i of a head with column i
  * + half. */
-#ifndef ZERO_TOOLS_GPT_ROTARY_H
-#define ZERO_TOOLS_GPT_ROTARY_H
+#pragma once
 
 #include "tools/gpt/model.h"
 
@@ -13,5 +12,3 @@ void rotary_fill(float *cosine, float *sine, const struct gpt_config *config);
  * the negative angle. Does nothing if there are no angles. */
 void rotary_turn(const struct gpt *gpt, float *x, uint64_t ld, uint32_t heads, uint32_t first, uint32_t rows,
                  bool back);
-
-#endif

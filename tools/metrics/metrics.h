@@ -1,6 +1,5 @@
 /* What a run writes of each step. Only rank 0 writes. */
-#ifndef ZERO_TOOLS_METRICS_METRICS_H
-#define ZERO_TOOLS_METRICS_METRICS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -108,5 +107,3 @@ void events_begin(FILE *out, double wall_s);
 
 /* Writes one record with `count` scalars of at most 16. */
 void events_write(FILE *out, double wall_s, uint64_t step, const struct scalar *scalar, size_t count);
-
-#endif

@@ -17,8 +17,7 @@ static char *read_all(FILE *file) {
 
 char *choice_text(const char *path) {
     struct config_text text;
-    struct zero_error unused;
-    error_clear(&unused);
+    struct zero_error unused = ERROR_NONE;
     config_text_read(path, &text, &unused);
     return text.text;
 }
@@ -48,8 +47,7 @@ zero_tier choice_checkpoints(const struct config *c) {
 zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,
                          struct zero_error *error) {
     const struct shapes *named = model ? shapes_find(model) : NULL;
-    struct zero_error why;
-    error_clear(&why);
+    struct zero_error why = ERROR_NONE;
     if (!named && model && config_read_model(config, model, &why))
         return error_set(
             error, ZERO_E_CONFIG,

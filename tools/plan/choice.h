@@ -1,6 +1,5 @@
 /* The choices that `zero plan` and `zero sim` have in common. */
-#ifndef ZERO_TOOLS_PLAN_CHOICE_H
-#define ZERO_TOOLS_PLAN_CHOICE_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "tools/plan/shapes.h"
@@ -22,5 +21,3 @@ zero_status choice_model(const char *model, uint64_t sequence, struct config *co
 /* The blocks of a recomputed segment, from activation_checkpointing and the model block. 0: no recomputation. */
 uint32_t choice_recompute(const struct config *config, uint64_t layers);
 zero_tier choice_checkpoints(const struct config *config); /* of the inputs of segments */
-
-#endif

@@ -16,9 +16,8 @@
 static _Thread_local bool lost;
 
 static json_object *parse(const char *text) {
-    struct zero_error ignored;
+    struct zero_error ignored = ERROR_NONE;
     json_object *root = NULL;
-    error_clear(&ignored);
     lost = false;
     config_tree_parse(text, strlen(text), ZERO_E_CONFIG, &root, &ignored);
     return root;

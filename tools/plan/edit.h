@@ -1,6 +1,5 @@
 /* Configurations as text: the planner's changes to one before an engine reads it. */
-#ifndef ZERO_TOOLS_PLAN_EDIT_H
-#define ZERO_TOOLS_PLAN_EDIT_H
+#pragma once
 
 #include "engine/base/numbers/dtype.h"
 #include "engine/zero.h"
@@ -67,5 +66,3 @@ uint32_t edit_ranks(const char *text);
 
 /* Sets the stage and the tiers of a cell and the model's width, and removes keys that have no use there. */
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes);
-
-#endif

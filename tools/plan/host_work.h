@@ -1,7 +1,6 @@
 /* How long a rank's host computes on a machine: from a model's operations, and from the bytes that they move through
  * memory. Pure, except for memory. */
-#ifndef ZERO_TOOLS_PLAN_HOST_WORK_H
-#define ZERO_TOOLS_PLAN_HOST_WORK_H
+#pragma once
 
 #include "engine/api/inside.h"
 #include "tools/plan/machine/machine.h"
@@ -56,5 +55,3 @@ bool work_recomputes_in_use(const struct blueprint *blueprint, uint32_t recomput
 
 /* pass_free frees `out`. */
 zero_status work_pass(const struct work_options *options, struct pass *out, struct zero_error *error);
-
-#endif

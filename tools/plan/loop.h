@@ -4,8 +4,7 @@
  *   a pass  PASS
  *   a use   BEGIN  COMPUTE  END, and again for each further micro-batch of it
  *   a step  AGREE  AGREED  APPLY  SETTLE */
-#ifndef ZERO_TOOLS_PLAN_LOOP_H
-#define ZERO_TOOLS_PLAN_LOOP_H
+#pragma once
 
 #include "engine/executor/executor.h"
 #include "tools/plan/pass.h"
@@ -59,5 +58,3 @@ void loop_advance(struct loop *loop);
 
 /* True if `steps` steps and the evaluations after them are complete. */
 bool loop_ended(const struct loop *loop, uint32_t steps);
-
-#endif

@@ -1,8 +1,7 @@
 /* The work of a rank's host in a training micro-step, and its times: the units' forwards, then their backwards;
  * forwards that run again because their activations were not kept; and the last backward, below which no unit needs a
  * gradient. The order is that of tools/gpt (gpt.c). For plans and simulations. Pure, except for memory. */
-#ifndef ZERO_TOOLS_PLAN_PASS_H
-#define ZERO_TOOLS_PLAN_PASS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,5 +56,3 @@ struct pass {
 zero_status pass_make(const struct pass_work *work, uint32_t units, const struct pass_segments *segments,
                       struct pass *out, struct zero_error *error);
 void pass_free(struct pass *pass);
-
-#endif

@@ -1,7 +1,6 @@
 /* The price of one configuration on one machine: bytes from the engine's own plan, traffic and time from the operations
  * of a step. It starts no rank and allocates nothing but the plan's tables. */
-#ifndef ZERO_TOOLS_PLAN_PRICE_H
-#define ZERO_TOOLS_PLAN_PRICE_H
+#pragma once
 
 #include "engine/zero.h"
 #include "tools/plan/edit.h"
@@ -62,5 +61,3 @@ struct price {
 /* ZERO_E_CONFIG, ZERO_E_UNSUPPORTED: the configuration is not possible. */
 zero_status price_cell(const struct scenario *scenario, const struct cell *cell, struct price *out,
                        struct zero_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The planner's view of a model: its units with their true shapes, the products of each unit, and the activations that
  * a forward keeps for its backward, for the architectures of tools/gpt. One row of a table per model. Pure. */
-#ifndef ZERO_TOOLS_PLAN_SHAPES_H
-#define ZERO_TOOLS_PLAN_SHAPES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -85,5 +84,3 @@ bool shapes_keeps(const struct shapes *shapes, struct shapes_recompute recompute
  * host with `threads` threads, or on a GPU. *out_host: the part in host memory; for a GPU it is pinned. */
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host);
-
-#endif

@@ -172,10 +172,9 @@ static zero_status resolve_with(const struct space *s, const struct cell *cell, 
 
 static zero_status resolve_any(const struct space *s, struct config *c, uint32_t ranks,
                                struct zero_error *error) {
-    struct zero_error first, failed;
+    struct zero_error first = ERROR_NONE, failed;
     struct cell cell;
     bool exists;
-    error_clear(&first);
     for (uint32_t i = 0; space_row(s, i, &cell, &exists); i++) {
         if (!exists) continue;
         error_clear(&failed);

@@ -1,8 +1,7 @@
 /* The rows of a table: the settings that differ between them, in an order from the simplest row to the one that moves most data.
  * `zero plan` covers stages, tiers and recomputation, whatever a configuration says. A configuration with a key that is "auto"
  * (config_unchosen) opens these keys alone: then `zero plan` and `zero train` search the same rows. Pure. */
-#ifndef ZERO_TOOLS_PLAN_SPACE_H
-#define ZERO_TOOLS_PLAN_SPACE_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "tools/plan/edit.h"
@@ -43,5 +42,3 @@ bool space_find(const struct space *space, const struct cell *cell, struct cell 
 struct cell space_cell_of(const struct config *config);
 
 bool cell_equal(const struct cell *a, const struct cell *b);
-
-#endif

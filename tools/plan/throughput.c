@@ -91,15 +91,13 @@ static void print_sums(FILE *out, const uint32_t near[THROUGHPUT_USES],
                        const uint32_t count[THROUGHPUT_USES]) {
     fprintf(out,
             "\nTokens per second of a GPU. %u of %u rows are within 15 %%: %u of %u `fit`, by whose mean the "
-            "rates of "
-            "products in\nconfigs/hardware.json were chosen; %u of %u `check` and %u of %u `more`, by which "
-            "nothing was. "
-            "Sources: mosaicml/llm-foundry at 061f2c7,\nscripts/train/benchmarking/README.md; "
-            "pytorch/torchtitan at 0413364, "
+            "rates of products in\nconfigs/hardware.json were chosen; %u of %u `check` and %u of %u `more`, "
+            "by which nothing was. Sources: mosaicml/llm-foundry at "
+            "061f2c7,\nscripts/train/benchmarking/README.md; pytorch/torchtitan at 0413364, "
             "docs/performance.md (A100), and at 31a17bf,\nbenchmarks/llama3_h100_202412_torchtitan.md "
             "(H100);\nIST-DASLab/llmq at 00ea1be, README.md, rows in bf16, half a million tokens a step. "
-            "Where a source "
-            "does not name torch.compile, kernels are eager;\nnetworks are those of configs/hardware.json.\n",
+            "Where a source does not name torch.compile, kernels are eager;\nnetworks are those of "
+            "configs/hardware.json.\n",
             near[0] + near[1] + near[2], count[0] + count[1] + count[2], near[THROUGHPUT_FIT],
             count[THROUGHPUT_FIT], near[THROUGHPUT_CHECK], count[THROUGHPUT_CHECK], near[THROUGHPUT_MORE],
             count[THROUGHPUT_MORE]);

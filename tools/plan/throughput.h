@@ -1,7 +1,6 @@
 /* Published speeds of other systems beside the planner's: the model, the GPUs, the batch and the recomputation are the source's;
  * collectives and their overlap are this engine's at stage 3. */
-#ifndef ZERO_TOOLS_PLAN_THROUGHPUT_H
-#define ZERO_TOOLS_PLAN_THROUGHPUT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -31,5 +30,3 @@ const struct throughput_row *throughput_at(uint32_t index); /* NULL past the las
 zero_status throughput_plan(const struct throughput_row *row, double *out, struct zero_error *error);
 
 zero_status throughput_print(FILE *out, struct zero_error *error);
-
-#endif

@@ -8,8 +8,7 @@
  * copies and additions on its cores.
  *
  * Copies between a device and its host also take the host's memory, of which the host's update has the rest (speeds_pass). */
-#ifndef ZERO_TOOLS_PLAN_TIMELINE_H
-#define ZERO_TOOLS_PLAN_TIMELINE_H
+#pragma once
 
 #include "engine/api/inside.h"
 #include "tools/plan/machine/machine.h"
@@ -40,5 +39,3 @@ struct step_price {
 
 zero_status timeline_step(const struct timeline_options *options, struct step_price *out,
                           struct zero_error *error);
-
-#endif

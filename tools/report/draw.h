@@ -1,6 +1,5 @@
 /* What a page is made of. */
-#ifndef ZERO_TOOLS_REPORT_DRAW_H
-#define ZERO_TOOLS_REPORT_DRAW_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -45,5 +44,3 @@ static inline double tick_of(double span, int about) {
     double power = pow(10, floor(log10(span / about))), ratio = span / about / power;
     return power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Writes runs as one HTML page that loads nothing: no script, font or picture from elsewhere, and none of its own that runs. */
-#ifndef ZERO_TOOLS_REPORT_PAGE_H
-#define ZERO_TOOLS_REPORT_PAGE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -14,5 +13,3 @@ void page_write(const struct run_record *record, FILE *file);
 
 /* Up to PAGE_RUNS_MAX runs beside each other. names: of the runs. */
 void page_compare(const struct run_record *runs, const char *const *names, uint32_t count, FILE *file);
-
-#endif

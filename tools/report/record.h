@@ -1,7 +1,6 @@
 /* The files of a run's directory: run.json, metrics.jsonl and trace.json, which `zero train` wrote. Owns all memory
  * that it points to. */
-#ifndef ZERO_TOOLS_REPORT_RECORD_H
-#define ZERO_TOOLS_REPORT_RECORD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,5 +61,3 @@ struct run_record {
  * trace may be missing. An incomplete last line is left out. */
 zero_status run_record_read(const char *directory, struct run_record *out, struct zero_error *error);
 void run_record_free(struct run_record *record);
-
-#endif

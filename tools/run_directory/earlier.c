@@ -43,8 +43,7 @@ zero_status earlier_find(const char *directory, struct earlier *out, struct zero
     struct checkpoint checkpoint = {0};
     uint64_t *steps = NULL;
     uint32_t count = 0;
-    struct zero_error why;
-    error_clear(&why);
+    struct zero_error why = ERROR_NONE;
     *out = (struct earlier){0};
     if (is_missing(directory, "")) return ZERO_OK;
     snprintf(path, sizeof path, "%s/checkpoints", directory);

@@ -1,6 +1,5 @@
 /* Small files that are replaced as a whole, and the files of a run's directory: a run empties or replaces only files that a run made. */
-#ifndef ZERO_TOOLS_RUN_DIRECTORY_FILE_H
-#define ZERO_TOOLS_RUN_DIRECTORY_FILE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ zero_status new_file_write_private(const char *path, const char *text, struct ze
  * `beginning` and has at most `bytes_max` bytes. Else returns the rest of a sentence that begins with the path: it says
  * which file is there, and what the user can do. */
 const char *own_file_problem(const char *path, const char *beginning, size_t bytes_max);
-
-#endif

@@ -181,8 +181,7 @@ zero_status run_directory_share(struct run_directory *run, struct zero_error *er
 }
 
 void run_directory_end(struct run_directory *run) {
-    struct zero_error ignored;
-    error_clear(&ignored);
+    struct zero_error ignored = ERROR_NONE;
     run->own.ended = true;
     if (run->prints) identity_write(run->path, &run->own, &ignored);
 }

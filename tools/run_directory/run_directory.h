@@ -8,8 +8,7 @@
  *   run_lock_held        rank 0, before each save
  *   run_directory_end    when all steps are done
  *   run_lock_release     the process */
-#ifndef ZERO_TOOLS_RUN_DIRECTORY_RUN_DIRECTORY_H
-#define ZERO_TOOLS_RUN_DIRECTORY_RUN_DIRECTORY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -191,5 +190,3 @@ char *run_json(const struct run_directory *run, const struct run_facts *facts);
 
 /* share.c: the engine itself only shares sums. Copies rank 0's text, of less than `capacity` bytes, to all ranks. Collective. */
 zero_status share_text(zero_engine *engine, char *text, size_t capacity);
-
-#endif

@@ -68,30 +68,39 @@ static void listed(void *user, struct operation_list *list) {
 
 /* ---- opening ---- */
 
-static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, uint32_t *ranks) {
-    uint32_t shards = r->run->setup->terms.mesh[AXIS_SHARD], count = 0;
-    for (uint32_t k = 0; k < r->run->ranks; k++) {
-        bool same_row = k / shards == r->index / shards, same_column = k % shards == r->index % shards;
-        if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row)) ranks[count++] = k;
-    }
-    zero_status status = comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
-    if (!status)
-        comm_group_place(r->group[axes][stream], r->run->setup->terms.node_ranks,
-                         axes & AXES_SHARD ? 1 : shards);
+/* The members are `count` ranks from `first` on, `step` apart. The first of them lists them for all. */
+static zero_status open_group(struct rank *r, uint32_t first, uint32_t step, uint32_t count,
+                              const struct comm_group *of_first, struct comm_group **out) {
+    if (r->index != first) return comm_group_open_like(r->comm, of_first, out);
+    uint32_t *ranks = malloc(count * sizeof *ranks);
+    if (!ranks) return ZERO_E_MEMORY;
+    for (uint32_t i = 0; i < count; i++) ranks[i] = first + i * step;
+    zero_status status = comm_group_open(r->comm, ranks, count, out);
+    free(ranks);
+    return status;
+}
+
+static zero_status open_stream(struct rank *r, uint8_t axes, enum stream stream) {
+    const struct terms *terms = &r->run->setup->terms;
+    uint32_t shards = terms->mesh[AXIS_SHARD], step = axes & AXES_SHARD ? 1 : shards;
+    uint32_t count = (axes & AXES_SHARD ? shards : 1) * (axes & AXES_REPLICATE ? r->run->ranks / shards : 1);
+    uint32_t first = axes == AXES_BOTH    ? 0
+                     : axes == AXES_SHARD ? r->index / shards * shards
+                                          : r->index % shards;
+    struct comm_group **group = &r->group[axes][stream];
+    zero_status status = open_group(r, first, step, count, r->run->rank[first].group[axes][stream], group);
+    if (!status) comm_group_place(*group, terms->node_ranks, step);
     return status;
 }
 
 /* Opens groups in the engine's order (engine/api/commit.c), because messages name groups by that order. */
 static zero_status open_groups(struct rank *r, struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
-    uint32_t ranks = r->run->ranks, *list = malloc(ranks * sizeof *list);
-    if (!list) return error_set(error, ZERO_E_MEMORY, "no memory for a list of ranks");
     uint8_t most = r->run->setup->terms.mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
-    for (uint32_t k = 0; k < ranks; k++) list[k] = k;
-    zero_status status = comm_group_open(r->comm, list, ranks, &r->world);
+    zero_status status = open_group(r, 0, 1, r->run->ranks, r->run->rank[0].world, &r->world);
     for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
-        for (int s = 0; s < 2 && !status; s++) status = open_group(r, axes, streams[s], list);
-    free(list);
+        for (int s = 0; s < 2 && !status; s++) status = open_stream(r, axes, streams[s]);
+    if (status == ZERO_E_MEMORY) return error_set(error, status, "no memory for the groups of a rank");
     return status ? error_pass(error, comm_error(r->comm)) : ZERO_OK;
 }
 

@@ -1,6 +1,5 @@
 /* Formats numbers and names for people. Each function writes into a small buffer and returns it. */
-#ifndef ZERO_TOOLS_TEXT_FORMAT_H
-#define ZERO_TOOLS_TEXT_FORMAT_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ void format_line_v(FILE *out, const char *format, va_list args);
 void format_line(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same for a text of several lines, in place. */
 void format_tame(char *lines);
-
-#endif

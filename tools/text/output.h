@@ -1,6 +1,5 @@
 /* The streams of the process, and what is written to them. */
-#ifndef ZERO_TOOLS_TEXT_OUTPUT_H
-#define ZERO_TOOLS_TEXT_OUTPUT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdio.h>
@@ -38,5 +37,3 @@ struct printer {
 
 void printer_put(struct printer *printer, const char *bytes, size_t count);
 void printer_end(struct printer *printer); /* the held bytes are no character */
-
-#endif

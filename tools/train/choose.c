@@ -3,13 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/base/hash.h"
+
 /* splitmix64; in [0, 1). */
-static double draw(uint64_t *state) {
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
-}
+static double draw(uint64_t *state) { return (double)(hash_mix(*state += HASH_STEP) >> 11) * 0x1p-53; }
 
 static uint32_t largest(const float *logits, uint32_t vocab) {
     uint32_t best = 0;

@@ -11,8 +11,7 @@
 static zero_status tell_lost_lines(struct trainer *t, zero_status status) {
     const struct metrics *m = &t->metrics;
     if (!m->lost) return status;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     error_set(&error, ZERO_E_IO, "%s lacks %" PRIu64 " lines, which could not be written: %s", m->path,
               m->lost, strerror(m->failure));
     if (status == ZERO_OK) return error_pass(t->error, &error);

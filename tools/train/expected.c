@@ -34,8 +34,7 @@ static bool is_named(const char *entry, const char *gpu) {
 
 static bool find_gpu(struct gpt *gpt, struct machine *out) {
     char name[GPT_DEVICE_NAME_BYTES];
-    struct zero_error unused;
-    error_clear(&unused);
+    struct zero_error unused = ERROR_NONE;
     struct hardware *h = malloc(sizeof *h);
     bool found = false;
     gpt_device_name(gpt, name);
@@ -51,8 +50,7 @@ static bool find_gpu(struct gpt *gpt, struct machine *out) {
 static void find_peak(const struct job *job, zero_engine *engine, struct gpt *gpt,
                       const struct shapes *shapes, uint32_t node_ranks, struct expected *out) {
     struct machine m;
-    struct zero_error unused;
-    error_clear(&unused);
+    struct zero_error unused = ERROR_NONE;
     bool on_gpu = zero_engine_cuda(engine, NULL) >= 0, given = job->gpu || job->hardware;
     bool measured = !on_gpu && !given;
     uint32_t ranks = zero_engine_size(engine), devices = on_gpu && job->local ? 1 : ranks;
@@ -87,8 +85,7 @@ static uint64_t planned_wire(const struct job *job, const zero_engine *engine, c
                          .processes = !job->local && !on_gpu,
                          .outputs = (enum gpt_outputs)job->config.device_outputs};
     struct price price = {0};
-    struct zero_error unused;
-    error_clear(&unused);
+    struct zero_error unused = ERROR_NONE;
     if (ranks == 1 || hardware_machine(NULL, &(struct hardware_choice){.device = on_gpu ? "h200" : "cpu"},
                                        &s.machine, &unused))
         return 0;

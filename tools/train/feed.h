@@ -2,8 +2,7 @@
  * Held-out samples come from other files (data.eval is a path) or are the last fraction of the training files' samples
  * (data.eval.fraction). By default there are none. A process opens struct dataset once, and its ranks share it; each
  * rank has its own struct feed. */
-#ifndef ZERO_TOOLS_TRAIN_FEED_H
-#define ZERO_TOOLS_TRAIN_FEED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,5 +52,3 @@ bool feed_leaves_out(const struct corpus *corpus, const struct order *order);
 
 /* The number of targets of the first `samples` samples in the buffer that count. */
 uint64_t feed_counted(const struct feed *feed, uint64_t samples);
-
-#endif

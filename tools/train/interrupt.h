@@ -17,8 +17,7 @@
  * request (a second Ctrl-C of the terminal always counts). The exit status is 128 + the signal's number.
  *
  * State of the process. */
-#ifndef ZERO_TOOLS_TRAIN_INTERRUPT_H
-#define ZERO_TOOLS_TRAIN_INTERRUPT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -45,5 +44,3 @@ void interrupt_take_over(double sum, double count);
 
 /* 128 + the number of the first signal, as in a shell. */
 int interrupt_exit_status(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options and inputs of one `zero train`, shared by all ranks of this process; constant once the ranks start. */
-#ifndef ZERO_TOOLS_TRAIN_JOB_H
-#define ZERO_TOOLS_TRAIN_JOB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -113,5 +112,3 @@ zero_status agreement_sum(zero_engine *engine, double *values, uint32_t count, s
 
 /* A call of the engine or of the model failed: keeps its message, or else the status's meaning. */
 zero_status agreement_engine_failed(zero_status status, struct zero_error *error);
-
-#endif

@@ -193,8 +193,7 @@ static zero_status begin_save(struct trainer *t, struct zero_error *error) {
 
 /* Saves in the background, until the next save begins or the run ends; or saves now. */
 static zero_status save(struct trainer *t, uint64_t step) {
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     end_save(t);
     t->saving = step;
     trainer_enter(t, INTERRUPT_SAVING, "saving a checkpoint");

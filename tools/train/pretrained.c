@@ -26,9 +26,8 @@ static zero_status check_params(const struct pretrained *p, const struct gpt_con
 /* False without an error: the directory has no weights, or the path is a file. */
 static zero_status has_weights(const char *directory, bool *out, struct zero_error *error) {
     struct stat found;
-    struct zero_error why;
+    struct zero_error why = ERROR_NONE;
     const char *file = NULL;
-    error_clear(&why);
     bool listed = stat(directory, &found) == 0 && S_ISDIR(found.st_mode);
     zero_status status = listed ? weights_in_directory(directory, &file, &why) : ZERO_OK;
     *out = file != NULL;
@@ -57,8 +56,7 @@ void pretrained_fill(void *user, const char *param, uint64_t first, uint64_t cou
     struct pretrained_fill *fill = user;
     struct weights *weights = fill->from->weights;
     struct gpt_param p = {.count = count};
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     snprintf(p.name, sizeof p.name, "%s", param);
     zero_status status = weights->format->read(weights, &p, first, count, out, &error);
     if (status == ZERO_OK) return;

@@ -1,6 +1,5 @@
 /* Trains, from opening the engine to the hash of the weights. Every rank runs the same function; rank 0 also prints and writes files. */
-#ifndef ZERO_TOOLS_TRAIN_TRAINER_H
-#define ZERO_TOOLS_TRAIN_TRAINER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -147,5 +146,3 @@ void step_sums_count(const zero_engine *engine, bool counts_process, zero_counte
 
 /* Sets the fields of the record that the sums over all ranks give. */
 void step_sums_record(const double sums[SUMS], uint32_t ranks, double seconds, struct record *record);
-
-#endif

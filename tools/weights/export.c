@@ -60,9 +60,8 @@ static bool has_param(const struct manifest *m, const struct gpt_param *p) {
 static bool is_configured(const struct manifest *m, struct gpt_config *out_model) {
     struct config config;
     struct gpt_param p;
-    struct zero_error ignored;
+    struct zero_error ignored = ERROR_NONE;
     uint32_t params = 0;
-    error_clear(&ignored);
     if (!manifest_config(m, "model.vocab_size")) return false;
     bool good = !weights_block_config(m, "{\"train_micro_batch_size_per_gpu\": 1", &config, &ignored);
     *out_model = weights_model(&config.model);

@@ -1,7 +1,6 @@
 /* A GPT in a foreign format, for reading: one table, and one file per format. Names, shapes and layouts are those of
  * tools/gpt, which are Hugging Face's; a format with other ones translates them. The code trusts no value in a file. */
-#ifndef ZERO_TOOLS_WEIGHTS_WEIGHTS_H
-#define ZERO_TOOLS_WEIGHTS_WEIGHTS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -106,5 +105,3 @@ const char *source_token_id(const struct manifest *manifest, const char *key);
  * If the source is gone, takes what the run keeps of it; `left` says if that is not there either. */
 zero_status source_copy(const struct checkpoint *checkpoint, const char *directory, struct zero_error *left,
                         struct zero_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Converts one element from and to fp32, for CPUs and CUDA. There are no branches, so compilers turn loops over these
  * functions into vector code. */
-#ifndef ZERO_ENGINE_BASE_NUMBERS_CONVERT_H
-#define ZERO_ENGINE_BASE_NUMBERS_CONVERT_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -70,5 +69,3 @@ KERNEL_INLINE uint16_t f16_from_f32(float x) {
     f16 = magnitude > 0x7f800000 ? quiet : f16;
     return (uint16_t)(f16 | sign);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Numbers as text, the same in every locale. */
-#ifndef ZERO_ENGINE_BASE_NUMBERS_DECIMAL_H
-#define ZERO_ENGINE_BASE_NUMBERS_DECIMAL_H
+#pragma once
 
 #include <string.h>
 
@@ -12,5 +11,3 @@ static inline void decimal_point(char *text) {
     *separator = '.';
     memmove(separator + 1, separator + bytes, strlen(separator + bytes) + 1);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Element types of parameters, gradients and messages; for C, C++ and CUDA. */
-#ifndef ZERO_ENGINE_BASE_NUMBERS_DTYPE_H
-#define ZERO_ENGINE_BASE_NUMBERS_DTYPE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -22,5 +21,3 @@ struct dtype_row {
 extern const struct dtype_row dtype_rows[DTYPES];
 
 static inline const char *dtype_name(enum dtype dtype) { return dtype_rows[dtype].name; }
-
-#endif

@@ -3,8 +3,7 @@
  * set_flush_denormal, -ffast-math's start-up code), and any of these threads may perform the engine's work. A kernel
  * enters the environment before its arithmetic and leaves it afterwards. The code in between must be a call through a
  * function pointer; otherwise the compiler may move arithmetic out of it. */
-#ifndef ZERO_ENGINE_BASE_NUMBERS_FLOAT_ENV_H
-#define ZERO_ENGINE_BASE_NUMBERS_FLOAT_ENV_H
+#pragma once
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -56,6 +55,4 @@ static inline float_env float_env_enter(void) {
 }
 
 static inline void float_env_leave(float_env saved) { fesetenv(&saved); }
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /* Makes files and their names outlive a power loss. In POSIX a new name is durable only after an fsync of the directory
  * that has it. Results: 0, or an errno. A file system that cannot sync a file or a directory has nothing to make durable:
  * 0. Threads: any. */
-#ifndef ZERO_ENGINE_BASE_SYSTEM_DURABLE_H
-#define ZERO_ENGINE_BASE_SYSTEM_DURABLE_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -17,5 +16,3 @@ int durable_directory(const char *path, mode_t mode);
 
 /* Makes all directories above `path` that do not exist. After a failure `path` ends with the one that failed. */
 int durable_parents(char *path, mode_t mode);
-
-#endif

@@ -1,7 +1,6 @@
 /* The memory nodes of a host (NUMA): one per socket. Node numbers are those of Linux; below 0: unknown, and nothing is done. All
  * of this is advice: where the system refuses it, memory and threads stay where they are. Threads: any. */
-#ifndef ZERO_ENGINE_BASE_SYSTEM_NUMA_H
-#define ZERO_ENGINE_BASE_SYSTEM_NUMA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ void numa_touch(void *memory, uint64_t bytes, int node);
 
 /* The bytes of this memory that the system has put into huge pages. May count more at its ends. */
 uint64_t numa_huge_bytes(const void *memory, uint64_t bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* Opens files that others wrote: a pipe may have no writer, and a device may have no end. Threads: any. */
-#ifndef ZERO_ENGINE_BASE_SYSTEM_REGULAR_FILE_H
-#define ZERO_ENGINE_BASE_SYSTEM_REGULAR_FILE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -9,5 +8,3 @@ FILE *regular_file_open(const char *path);
 
 /* Why there is no such file, by errno. */
 const char *regular_file_why(void);
-
-#endif

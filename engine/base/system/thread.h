@@ -1,7 +1,6 @@
 /* The engine's threads block signals, so that signals go to the host program's threads. Only a fault of the thread
  * itself (SIGSEGV, SIGBUS, ...) reaches an engine thread. */
-#ifndef ZERO_ENGINE_BASE_SYSTEM_THREAD_H
-#define ZERO_ENGINE_BASE_SYSTEM_THREAD_H
+#pragma once
 
 #include <pthread.h>
 #include <signal.h>
@@ -20,5 +19,3 @@ int thread_start(pthread_t *out_thread, void *(*body)(void *argument), void *arg
 
 /* Whether thread_start started the calling thread. If not, it is a thread of the host program. */
 bool thread_is_own(void);
-
-#endif

@@ -466,11 +466,9 @@ static const struct comm_group *group_of(const struct comm *comm, uint64_t key) 
 /* The peer is a member of the group, and has not posted this call. */
 static bool lacks(const struct comm_group *group, uint64_t sequence, uint32_t peer) {
     const struct shared_group *shared = ((const struct local_group *)group)->shared;
-    for (uint32_t m = 0; m < group->count; m++)
-        if (group->ranks[m] == peer)
-            return atomic_load(&shared->entries[sequence % COMM_CALLS_MAX * group->count + m].posted) <=
-                   sequence;
-    return false;
+    uint32_t m = member_of(group, peer);
+    return m < group->count &&
+           atomic_load(&shared->entries[sequence % COMM_CALLS_MAX * group->count + m].posted) <= sequence;
 }
 
 static bool wait_for_each_other(const struct comm *comm, const struct comm_block *mine, uint32_t peer,

@@ -47,11 +47,9 @@ struct sim_call {
     struct sim_call *next;
     uint64_t group_key, sequence;
     uint32_t count, posted, done;
-    uint32_t first;        /* the member that posted first */
-    uint32_t ordinal;      /* the group's number on the member that posted first */
-    const uint32_t *ranks; /* the group's members; borrowed from the member that posted first */
-    uint64_t *done_at_ns;  /* per member; NULL without a network */
-    struct orders orders;  /* of the first member with each other group */
+    uint32_t first;       /* the member that posted first */
+    uint64_t *done_at_ns; /* per member; NULL without a network */
+    struct orders orders; /* of the first member with each other group */
     const void **sources, **pointers;
     struct sim_entry entries[];
 };
@@ -153,21 +151,17 @@ void sim_raise_silent(struct comm *finder, uint32_t rank, double silent_s) {
     comm_raise_silent(finder, rank, silent_s);
 }
 
-/* The entry of a rank in a call, or NULL. */
-static const struct sim_entry *entry_of(const struct sim_call *call, uint32_t rank) {
-    for (uint32_t m = 0; m < call->count; m++)
-        if (call->ranks[m] == rank) return &call->entries[m];
-    return NULL;
-}
-
 bool sim_raise_stuck(struct comm *finder, uint32_t rank, double waited_s) {
-    for (uint32_t b = 0; b < BUCKETS; b++)
-        for (const struct sim_call *call = world_of(finder)->calls[b]; call; call = call->next) {
-            const struct sim_entry *mine = entry_of(call, finder->rank), *theirs = entry_of(call, rank);
-            if (!mine || !theirs || !mine->posted || theirs->posted) continue;
-            comm_raise_stuck(finder, call->ordinal, &mine->record, rank, waited_s);
+    for (const struct comm_group *group = finder->groups; group; group = group->next) {
+        uint32_t theirs = member_of(group, rank);
+        for (uint32_t slot = 0; slot < COMM_CALLS_MAX && theirs < group->count; slot++) {
+            const struct comm_work *work = &group->works[slot];
+            const struct sim_call *call = ((const struct sim_group *)group)->calls[slot];
+            if (!work->busy || !call || call->entries[theirs].posted) continue;
+            comm_raise_stuck(finder, group->ordinal, &work->record, rank, waited_s);
             return true;
         }
+    }
     return false;
 }
 
@@ -193,7 +187,6 @@ static struct sim_call *call_create(const struct comm_group *group, uint64_t seq
     if (timed) call->done_at_ns = calloc(group->count, sizeof *call->done_at_ns);
     call->group_key = group->key, call->sequence = sequence, call->count = group->count;
     call->first = group->index;
-    call->ordinal = group->ordinal, call->ranks = group->ranks;
     if (call->sources && call->pointers && (call->done_at_ns || !timed)) return call;
     call_destroy(call);
     return NULL;

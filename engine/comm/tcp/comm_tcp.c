@@ -148,7 +148,7 @@ static void close_comm(struct comm *comm) {
  * over. */
 static void replay_early(struct tcp_comm *tcp, struct comm_group *group) {
     for (struct early **link = &tcp->early, *early; (early = *link);) {
-        uint32_t member = tcp_member_of(group, early->from);
+        uint32_t member = member_of(group, early->from);
         if (early->frame.key != group->key || member == group->count) {
             link = &early->next;
             continue;

@@ -194,8 +194,7 @@ zero_status tcp_begin_phase(struct comm_work *work);
 zero_status tcp_advance(struct comm_work *work); /* to the next phase, if the current phase is over */
 
 /* tcp_wires.c */
-void tcp_list(struct tcp_comm *tcp, uint32_t rank);                    /* frames wait for this rank */
-uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank); /* group->count: not a member */
+void tcp_list(struct tcp_comm *tcp, uint32_t rank); /* frames wait for this rank */
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record);
 /* Sends as much as possible, waits at most `at_most_ms` until a connection is ready, and receives. Does nothing while no call is

@@ -133,18 +133,6 @@ static struct comm_group *find_group(const struct tcp_comm *tcp, uint64_t key) {
     return group;
 }
 
-uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank) {
-    uint32_t first = 0, end = group->count;
-    while (first < end) {
-        uint32_t middle = first + (end - first) / 2;
-        if (group->ranks[middle] < rank)
-            first = middle + 1;
-        else
-            end = middle;
-    }
-    return first < group->count && group->ranks[first] == rank ? first : group->count;
-}
-
 /* The work of a call that is posted and not done; else NULL. */
 static struct comm_work *find_work(struct comm_group *group, uint64_t sequence) {
     struct comm_work *work = &group->works[sequence % COMM_CALLS_MAX];
@@ -154,7 +142,7 @@ static struct comm_work *find_work(struct comm_group *group, uint64_t sequence) 
 /* A member announces the phases of a call in their order, and its calls in theirs. */
 static bool ready_fits(const struct comm_group *group, uint32_t from, const struct frame *frame,
                        const struct comm_record *record) {
-    const struct heard *heard = heard_of(group, frame->sequence, tcp_member_of(group, from));
+    const struct heard *heard = heard_of(group, frame->sequence, member_of(group, from));
     if (frame->phase != EXCHANGING)
         return heard->ready == frame->phase && heard->record.sequence == frame->sequence;
     return record->sequence == frame->sequence && (!heard->ready || heard->record.sequence < frame->sequence);
@@ -162,11 +150,11 @@ static bool ready_fits(const struct comm_group *group, uint32_t from, const stru
 
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record) {
-    struct heard *heard = heard_of(group, frame->sequence, tcp_member_of(group, from));
+    struct heard *heard = heard_of(group, frame->sequence, member_of(group, from));
     if (frame->phase == EXCHANGING) heard->record = *record, heard->answered = heard->taken = 0;
     heard->ready = frame->phase + 1;
     struct comm_work *work = find_work(group, frame->sequence);
-    return work ? tcp_answer(work, tcp_member_of(group, from)) : ZERO_OK;
+    return work ? tcp_answer(work, member_of(group, from)) : ZERO_OK;
 }
 
 /* ---- what comes before this rank's own call ---- */
@@ -209,7 +197,7 @@ static zero_status place_frame(struct tcp_comm *tcp, uint32_t from) {
     struct wire *wire = &tcp->wires[from];
     const struct frame *in = &wire->in;
     struct comm_group *group = find_group(tcp, in->key);
-    uint32_t member = group ? tcp_member_of(group, from) : 0;
+    uint32_t member = group ? member_of(group, from) : 0;
     wire->in_work = NULL;
     wire->in_kept = NULL;
     wire->in_target = (char *)&wire->in_record;
@@ -252,7 +240,7 @@ static zero_status take_data(struct comm_work *work, uint32_t member) {
 static zero_status take_ahead(struct wire *wire, struct comm_group *group, uint32_t from) {
     struct comm_work *work = group ? find_work(group, wire->in.sequence) : NULL;
     wire->in_kept->whole = true;
-    zero_status status = work ? tcp_take_kept(work, tcp_member_of(group, from)) : ZERO_OK;
+    zero_status status = work ? tcp_take_kept(work, member_of(group, from)) : ZERO_OK;
     return status || !work ? status : tcp_advance(work);
 }
 
@@ -264,7 +252,7 @@ static zero_status take_frame(struct tcp_comm *tcp, uint32_t from) {
     zero_status status = check_frame(tcp, from);
     if (status) return status;
     /* The group may have been opened since the frame came. */
-    if (group && tcp_member_of(group, from) == group->count) return tcp_refuse(tcp, from, in);
+    if (group && member_of(group, from) == group->count) return tcp_refuse(tcp, from, in);
     if (ready && wire->in.phase == EXCHANGING && !record_readable(&wire->in_record))
         return tcp_refuse(tcp, from, in);
     if (ready && !group) return keep_early(tcp, from, wire);
@@ -272,8 +260,7 @@ static zero_status take_frame(struct tcp_comm *tcp, uint32_t from) {
         return ready_fits(group, from, in, &wire->in_record)
                    ? tcp_hear_ready(group, from, in, &wire->in_record)
                    : tcp_refuse(tcp, from, in);
-    return wire->in_kept ? take_ahead(wire, group, from)
-                         : take_data(wire->in_work, tcp_member_of(group, from));
+    return wire->in_kept ? take_ahead(wire, group, from) : take_data(wire->in_work, member_of(group, from));
 }
 
 /* Receives more of a frame, or of the block of its data that comes next and, after the last one, of its seal. */

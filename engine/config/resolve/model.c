@@ -112,15 +112,6 @@ static zero_status contradiction(const struct config *c, const char *path, const
                      config_entry(c, alias)->text, path, config_entry(c, path)->text);
 }
 
-static size_t field_bytes(enum key_type type) {
-    static const size_t bytes[KEY_TYPES] = {[KEY_BOOL] = sizeof(bool),
-                                            [KEY_INT] = sizeof(uint64_t),
-                                            [KEY_LIMIT] = sizeof(uint64_t),
-                                            [KEY_REAL] = sizeof(double),
-                                            [KEY_CHOICE] = sizeof(int)};
-    return bytes[type];
-}
-
 static zero_status store_default(struct config *config, const struct model_key *key,
                                  struct zero_error *error) {
     const struct config_key *k = config_key_find(key->path);
@@ -135,8 +126,7 @@ static zero_status store_default(struct config *config, const struct model_key *
             "%s: it is null, and a %s needs a value: write one, or remove the key for the default, %s",
             key->path, config_architecture(config->model.type), text);
     if (*text && !null) return config_store_text(config, k, text, CONFIG_DEFAULT, error);
-    memset((char *)config + k->offset, 0, field_bytes(k->type));
-    return config_entry_set(config, k, CONFIG_DEFAULT, NULL, error);
+    return config_leave_out(config, k, error);
 }
 
 /* A null says that the model lacks what the key describes. */

@@ -194,8 +194,7 @@ static zero_status check_updates(struct config *c, struct zero_error *error) {
     if (c->terms.waiting_share > 0 && !window)
         return error_set(error, ZERO_E_CONFIG,
                          "zero_optimization.update_in_forward: updates wait for the next forward only beside "
-                         "others in the "
-                         "backward, and without a shadow: %s, or remove it",
+                         "others in the backward, and without a shadow: %s, or remove it",
                          c->nvme_shadow ? "remove nvme.shadow" : "set zero_optimization.update_in_backward");
     if (!c->terms.update_in_backward || c->nvme_shadow) return ZERO_OK;
     if (c->compute_dtype == DTYPE_F16)
@@ -224,6 +223,11 @@ static zero_status check_checkpoint(struct config *config, struct zero_error *er
         return error_set(
             error, ZERO_E_CONFIG,
             "checkpoint.async: with nvme.shadow every step waits for the save: remove one of them");
+    if (config->checkpoint_async && config->checkpoint_writers)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "checkpoint.writers_per_node: with checkpoint.async training would wait for the turns "
+            "of all writers: set it to 0, or checkpoint.async to false");
     if (bytes >= 1 << 20 && bytes != CONFIG_BYTES_UNLIMITED) return ZERO_OK;
     return error_set(error, ZERO_E_CONFIG,
                      "checkpoint.async_bytes: it is memory that each rank sets aside: give at least "
@@ -356,15 +360,6 @@ static zero_status no_such_param(const struct optimizer *optimizer, const char *
                      optimizer->title, has);
 }
 
-static size_t param_bytes(enum key_type type) {
-    static const size_t bytes[KEY_TYPES] = {[KEY_BOOL] = sizeof(bool),
-                                            [KEY_REAL] = sizeof(double),
-                                            [KEY_BETAS] = 2 * sizeof(double),
-                                            [KEY_INT] = sizeof(uint64_t),
-                                            [KEY_CHOICE] = sizeof(int)};
-    return bytes[type];
-}
-
 static zero_status resolve_param(struct config *config, const struct optimizer *optimizer,
                                  const struct config_key *key, struct zero_error *error) {
     const char *fallback = optimizer_fallback(optimizer, key->path + strlen(OPTIMIZER_PARAMS));
@@ -373,8 +368,7 @@ static zero_status resolve_param(struct config *config, const struct optimizer *
     if (!fallback && given) return no_such_param(optimizer, key->path, error);
     if (given || (config_automatic(config, key->path) && fallback)) return ZERO_OK;
     if (fallback) return config_store_text(config, key, fallback, CONFIG_DEFAULT, error);
-    memset((char *)config + key->offset, 0, param_bytes(key->type));
-    return config_entry_set(config, key, CONFIG_DEFAULT, NULL, error);
+    return config_leave_out(config, key, error);
 }
 
 static zero_status check_optimizer(const struct config *config, struct zero_error *error) {

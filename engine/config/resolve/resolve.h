@@ -1,6 +1,5 @@
 /* The parts of config_resolve. */
-#ifndef ZERO_ENGINE_CONFIG_RESOLVE_RESOLVE_H
-#define ZERO_ENGINE_CONFIG_RESOLVE_RESOLVE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,6 +8,10 @@
 /* ---- given.c: whether a key was written, and how to record a resolved value ---- */
 bool config_written(const struct config *config, const char *path); /* a value, not "auto" */
 bool config_automatic(const struct config *config, const char *path);
+
+/* The key has no value; its field is 0. */
+struct config_key;
+zero_status config_leave_out(struct config *config, const struct config_key *key, struct zero_error *error);
 
 /* A key asks for recomputation and decides its interval. */
 bool config_asks_recompute(const struct config *config);
@@ -48,5 +51,3 @@ zero_status config_check_distinct(const char *path, const struct config_paths *p
 
 /* ---- scheduler.c: the defaults of the scheduler block, "auto", and the parameters of each schedule. After the optimizer is resolved. ---- */
 zero_status config_resolve_scheduler(struct config *config, struct zero_error *error);
-
-#endif

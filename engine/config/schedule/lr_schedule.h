@@ -1,8 +1,7 @@
 /* Learning-rate schedules: the learning rate and the betas of each update, as a pure function of the number of earlier
  * updates. Names, parameters, defaults and values are those of DeepSpeed 0.19 (runtime/lr_schedules.py), equal to the
  * last bit of the doubles, or those of PyTorch (torch.c) or Transformers (transformers.c). Each schedule has one row of the table. Pure; any thread. */
-#ifndef ZERO_ENGINE_CONFIG_SCHEDULE_LR_SCHEDULE_H
-#define ZERO_ENGINE_CONFIG_SCHEDULE_LR_SCHEDULE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -94,5 +93,3 @@ struct lr_setting lr_schedule_at(const struct lr_schedule *schedule, const struc
 static inline double lr_number(const struct lr_numbers *numbers, uint32_t group) {
     return numbers->value[numbers->each ? group : 0];
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The ramp that the warm-up schedules share: from 0 to 1 over warmup_num_steps, but over at least 2 steps. */
-#ifndef ZERO_ENGINE_CONFIG_SCHEDULE_WARMUP_H
-#define ZERO_ENGINE_CONFIG_SCHEDULE_WARMUP_H
+#pragma once
 
 #include <math.h>
 
@@ -28,5 +27,3 @@ static inline struct lr_setting warmup_setting(const struct lr_schedule_params *
     given.lr = iteration < 0 ? min : min + (max - min) * gamma;
     return given;
 }
-
-#endif

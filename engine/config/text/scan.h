@@ -2,8 +2,7 @@
  * JSON. json-c alone is not enough: even in strict mode it
  * accepts NaN, single quotes, remains of comments, invalid UTF-8 and duplicate keys. Pure; allocates nothing that
  * outlives the call. */
-#ifndef ZERO_ENGINE_CONFIG_TEXT_SCAN_H
-#define ZERO_ENGINE_CONFIG_TEXT_SCAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ char *config_base64_text(const char *base64);
 
 /* Whether a text is more likely base64, whole or not, than a path: it may hold a secret, and no message repeats it. */
 bool config_base64_like(const char *text);
-
-#endif

@@ -143,8 +143,7 @@ zero_status config_tree_parse(const char *text, size_t length, zero_status refus
     }
     json_tokener_free(tokener);
     bool taken = code == json_tokener_success && end == length;
-    struct zero_error scanned;
-    error_clear(&scanned);
+    struct zero_error scanned = ERROR_NONE;
     zero_status status = check_whole(*out, text, length, &scanned);
     if (taken && !status) return ZERO_OK;
     json_object_put(*out);
@@ -156,8 +155,7 @@ zero_status config_tree_parse(const char *text, size_t length, zero_status refus
 }
 
 char *config_tree_print(json_object *json, int style) {
-    struct zero_error ignored;
-    error_clear(&ignored);
+    struct zero_error ignored = ERROR_NONE;
     const char *text = json_object_to_json_string_ext(json, style);
     return text && !check_whole(json, text, strlen(text), &ignored) ? strdup(text) : NULL;
 }

@@ -1,6 +1,5 @@
 /* JSON values, without json-c's header. A value borrows from the tree, for one call. */
-#ifndef ZERO_ENGINE_CONFIG_TEXT_TREE_H
-#define ZERO_ENGINE_CONFIG_TEXT_TREE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ zero_status config_tree_value(struct json_object *json, config_visit_fn visit, v
 
 /* The same for JSON text. */
 zero_status config_value_parse(const char *json, config_visit_fn visit, void *user, struct zero_error *error);
-
-#endif

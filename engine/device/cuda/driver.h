@@ -4,8 +4,7 @@
  * by the version that the header declares (cuMemAlloc_v2). To use another function, add it to the list.
  * Threads: a loaded table is constant. Every call except cuInit, cuDevice* and cuCtx* needs a context that is current
  * in the calling thread (cuCtxSetCurrent). Tests replace the library by a stand-in of their own (tests/cuda/). */
-#ifndef ZERO_ENGINE_DEVICE_CUDA_DRIVER_H
-#define ZERO_ENGINE_DEVICE_CUDA_DRIVER_H
+#pragma once
 
 #include <cuda.h>
 
@@ -91,5 +90,3 @@ void cuda_driver_close(struct cuda_driver *driver);
  * reason; the status is ZERO_E_MEMORY if memory ran out, and ZERO_E_INTERNAL for all other failures. */
 zero_status cuda_check(const struct cuda_driver *driver, CUresult result, struct zero_error *error,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-#endif

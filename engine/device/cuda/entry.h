@@ -9,7 +9,7 @@
  *
  * DYNAMIC_SHARED(float, tile) declares `float *tile`, the launch's dynamic shared memory, 16-byte aligned. */
 /* clang-format on */
-#ifndef ZERO_ENGINE_DEVICE_CUDA_ENTRY_H
+#ifndef ZERO_ENGINE_DEVICE_CUDA_ENTRY_H /* a header of tests takes the place of this one */
 #define ZERO_ENGINE_DEVICE_CUDA_ENTRY_H
 
 #define KERNEL(name, threads_max, type, argument)                                                            \

@@ -4,8 +4,7 @@
  * the driver, so that io_uring can register them too. Where the driver refuses to register them (WSL2, some containers), it
  * allocates the memory itself, which then is a page larger: a small allocation need not begin on a page. io_uring must not register
  * such memory. */
-#ifndef ZERO_ENGINE_DEVICE_CUDA_PINNED_H
-#define ZERO_ENGINE_DEVICE_CUDA_PINNED_H
+#pragma once
 
 #include "engine/device/cuda/driver.h"
 #include "engine/device/implementations.h"
@@ -23,5 +22,3 @@ void *pinned_allocate(struct pinned *pinned, const struct cuda_driver *driver, s
                       uint64_t bytes);
 void pinned_release(struct pinned *pinned, const struct cuda_driver *driver, struct device *device,
                     void *memory, uint64_t bytes);
-
-#endif

@@ -5,8 +5,7 @@
  * The pool has all memory that is in use at most, in pieces of a page: it is made at the start, so no step asks for memory. An unmap
  * may come only once the work on the page is done. Whether the driver then waits for other work, too, has not been measured. One at a time
  * per device. space_empty empties all pages also after a failure, and returns the first one. */
-#ifndef ZERO_ENGINE_DEVICE_CUDA_SPACE_H
-#define ZERO_ENGINE_DEVICE_CUDA_SPACE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -27,5 +26,3 @@ void *space_reserve(struct space *space, const struct cuda_driver *driver, CUdev
 void space_unreserve(struct space *space, const struct cuda_driver *driver);
 CUresult space_fill(struct space *space, const struct cuda_driver *driver, const void *part, uint64_t bytes);
 CUresult space_empty(struct space *space, const struct cuda_driver *driver, const void *part, uint64_t bytes);
-
-#endif

@@ -38,7 +38,7 @@ static bool follows_crossing(const struct executor *e, const struct operation *o
 
 static uint8_t follow(const struct executor *e, const struct operation *op) {
     const struct timeline *line = &e->stream[op->stream];
-    const struct task *before = &line->task[(line->tasks_emitted - 1) & line->task_mask];
+    const struct task *before = task_at(line, line->tasks_emitted - 1);
     return line->tasks_emitted && before->ahead ? 1u << DEVICE_OUT : 0;
 }
 
@@ -84,7 +84,7 @@ bool ahead_possible(const struct executor *e) {
 bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task) {
     uint64_t ticket;
     if (!task->ahead || task->op.stream == STREAM_COMPUTE || line->started == line->retired) return true;
-    const struct item *before = &line->item[(line->started - 1) & line->item_mask];
+    const struct item *before = item_at(line, line->started - 1);
     return (before->task->op.kind == OP_RELEASE && !before->waits) || perform_queued(e, before, &ticket);
 }
 
@@ -93,7 +93,7 @@ bool ahead_reached(const struct executor *e, const struct task *task, int stream
     uint64_t ticket;
     if (!task->ahead || task->op.after[stream] > line->started) return false;
     for (uint64_t i = line->retired; i < task->op.after[stream]; i++)
-        if (!perform_queued(e, &line->item[i & line->item_mask], &ticket)) return false;
+        if (!perform_queued(e, item_at(line, i), &ticket)) return false;
     return true;
 }
 
@@ -103,7 +103,7 @@ static zero_status wait_for_line(struct executor *e, const struct task *task, in
     zero_status status = ZERO_OK;
     for (uint64_t i = task->op.after[stream]; i-- > line->retired && !status;) {
         uint64_t ticket;
-        perform_queued(e, &line->item[i & line->item_mask], &ticket);
+        perform_queued(e, item_at(line, i), &ticket);
         status = await_ticket(e, task->ahead, ticket);
         *out_waits |= ticket != 0;
         if (ticket && stream == STREAM_COMPUTE) break;

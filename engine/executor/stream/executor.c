@@ -28,37 +28,47 @@ uint32_t executor_requests_max(const struct plan *plan) {
 
 /* ---- opening ---- */
 
+enum { EVENT_OPERATIONS = 2 }; /* on each stream, beside those of regions */
+
+/* No region has rows that this stream moves. FETCH and STORE move staged chunks. */
+static bool stream_unused(const struct executor *e, enum stream stream) {
+    const struct chunk_layout *layout = &e->o.plan->layout;
+    if (stream == STREAM_FETCH || stream == STREAM_STORE) return !layout->slots;
+    if (stream != STREAM_PARAM && stream != STREAM_GRAD) return false;
+    for (uint32_t i = 0; i < e->o.shape.policy->regions; i++) {
+        const struct offload_region *r = &layout->region[i];
+        if (r->grads || (stream == STREAM_PARAM ? r->params : r->held)) return false;
+    }
+    return true;
+}
+
 /* The most operations that one event emits on a stream. Per region these are at most: on compute a copy and a
  * release; on gather one gather ahead and one refresh, or the gather of a gradient; on reduce a reduction, its release,
  * a sum and a clear; three updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of gradients. Where an
  * optimizer updates whole matrices, or needs norms of whole tensors, three times as many. */
-static uint64_t event_most(const struct policy *policy, enum stream stream) {
+static uint64_t event_most(const struct executor *e, enum stream stream) {
     static const uint8_t per_region[STREAMS] = {
         [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 4, [STREAM_UPDATE] = 3,
         [STREAM_FETCH] = 2,   [STREAM_STORE] = 1,  [STREAM_PARAM] = 3,  [STREAM_GRAD] = 3};
+    const struct policy *policy = e->o.shape.policy;
     uint32_t times = policy->legs > 1 ? 3 : 1; /* what is handed between legs goes through the same streams */
-    return (uint64_t)per_region[stream] * times * policy->regions + 2;
-}
-
-static uint64_t power_of_two(uint64_t least) {
-    uint64_t power = 4;
-    while (power < least) power *= 2;
-    return power;
+    if (e->stream[stream].unused) return EVENT_OPERATIONS;
+    return (uint64_t)per_region[stream] * times * policy->regions + EVENT_OPERATIONS;
 }
 
 /* Each stream has room for the operations of one event while those of the event before it are still at work; and for those of a
  * pass, if the host runs ahead. */
 static bool open_timeline(struct executor *e, enum stream stream) {
     struct timeline *line = &e->stream[stream];
-    uint64_t tasks = power_of_two((e->ahead ? 4 : 2) * event_most(e->o.shape.policy, stream));
+    line->unused = stream_unused(e, stream);
+    uint64_t least = (e->ahead ? 4 : 2) * event_most(e, stream);
+    for (line->tasks = 4; line->tasks < least;) line->tasks *= 2;
     line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->layout.slots;
+    if (line->unused) line->capacity = 1;
     if (e->o.shape.terms->discrete && in_flight_discrete[stream]) line->capacity = in_flight_discrete[stream];
     if (e->ahead && in_flight_ahead[stream]) line->capacity = in_flight_ahead[stream];
-    uint64_t items = power_of_two(line->capacity);
-    line->task_mask = tasks - 1;
-    line->item_mask = items - 1;
-    line->task = calloc(tasks, sizeof *line->task);
-    line->item = calloc(items, sizeof *line->item);
+    line->task = calloc(line->tasks, sizeof *line->task);
+    line->item = calloc(line->capacity, sizeof *line->item);
     return line->task && line->item;
 }
 
@@ -216,9 +226,9 @@ static zero_status too_many(struct executor *e, const char *what, uint64_t room)
 
 static zero_status emit_task(struct executor *e, const struct operation *op) {
     struct timeline *line = &e->stream[op->stream];
-    if (line->tasks_emitted - line->tasks_retired > line->task_mask)
-        return too_many(e, "a stream was given", line->task_mask + 1);
-    struct task *task = &line->task[line->tasks_emitted & line->task_mask];
+    if (line->tasks_emitted - line->tasks_retired == line->tasks)
+        return too_many(e, "a stream was given", line->tasks);
+    struct task *task = task_at(line, line->tasks_emitted);
     *task = (struct task){.op = *op, .scalars = (uint8_t)(e->set % SCALAR_SETS)};
     for (uint8_t i = 0; i < op->writes; i++)
         if (op->acquires & 1u << i) {
@@ -262,8 +272,7 @@ static zero_status emit_list(struct executor *e) {
 bool executor_has_room(const struct executor *e) {
     for (int s = 0; s < STREAMS; s++) {
         const struct timeline *line = &e->stream[s];
-        if (line->tasks_emitted - line->tasks_retired + event_most(e->o.shape.policy, (enum stream)s) >
-            line->task_mask + 1)
+        if (line->tasks_emitted - line->tasks_retired + event_most(e, (enum stream)s) > line->tasks)
             return false;
     }
     return true;
@@ -274,7 +283,7 @@ bool executor_has_room(const struct executor *e) {
 /* The last item that started on the compute stream; NULL if it is not in flight. */
 static struct item *newest(const struct executor *e) {
     const struct timeline *line = &e->stream[STREAM_COMPUTE];
-    return line->retired < line->started ? &line->item[(line->started - 1) & line->item_mask] : NULL;
+    return line->retired < line->started ? item_at(line, line->started - 1) : NULL;
 }
 
 bool executor_computing(const struct executor *e) {

@@ -8,13 +8,13 @@ bool stream_busy(const struct executor *e, enum stream stream) {
 
 const struct operation *stream_in_flight(const struct executor *e, enum stream stream) {
     const struct timeline *line = &e->stream[stream];
-    return line->retired < line->started ? &line->item[line->retired & line->item_mask].task->op : NULL;
+    return line->retired < line->started ? &item_at(line, line->retired)->task->op : NULL;
 }
 
 enum stream stream_waits_for(const struct executor *e, enum stream stream) {
     const struct timeline *line = &e->stream[stream];
     if (line->retired < line->started || line->tasks_started == line->tasks_emitted) return stream;
-    const struct operation *op = &line->task[line->tasks_started & line->task_mask].op;
+    const struct operation *op = &task_at(line, line->tasks_started)->op;
     for (int s = 0; s < STREAMS; s++)
         if (op->after[s] > e->stream[s].retired) return (enum stream)s;
     if (op->pipe.used && (int64_t)e->stream[op->pipe.stream].retired < op->pipe.value + line->next)

@@ -78,7 +78,7 @@ static zero_status test_turn(struct executor *e, struct item *item, bool *out_do
     const struct timeline *line = &e->stream[item->task->op.stream];
     *out_done = !posts_calls(&item->task->op) || collective_turn(e, item);
     for (uint64_t i = line->retired; *out_done; i++) {
-        const struct item *before = &line->item[i & line->item_mask];
+        const struct item *before = item_at(line, i);
         if (before == item) break;
         *out_done = before->leaves || (one_by_one(e, before, item) ? before->done : has_posted(before));
     }
@@ -194,12 +194,13 @@ static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item,
 static bool has_steps(const struct item *item) { return steps[item->task->op.kind][item->step]; }
 
 /* If the host runs ahead, a gather or a reduction takes its next step once the step before is queued, because the
- * device does all of its work. */
-static bool overtakes(struct item *item) {
+ * device does all of its work. So do the rounds of a gather from a drive: their calls follow each other. */
+static bool overtakes(const struct executor *e, struct item *item) {
     enum operation_kind kind = (enum operation_kind)item->task->op.kind;
-    if (!item->task->ahead || (kind != OP_GATHER && kind != OP_REDUCE) || !has_steps(item)) return false;
     uint64_t ticket = item->ticket;
-    bool comm = item->awaits == AWAITS_COMM;
+    bool comm = item->awaits == AWAITS_COMM,
+         follows = item->task->ahead || (comm && stages_in_order(e, item));
+    if (!follows || (kind != OP_GATHER && kind != OP_REDUCE) || !has_steps(item)) return false;
     if (comm && !item->posted && item->queued_count + 2 > ROUNDS_QUEUED)
         return false; /* another round follows, of up to two calls */
     if (!comm && item->awaits != AWAITS_DEVICE) return false;
@@ -234,7 +235,7 @@ static zero_status advance(struct executor *e, struct item *item, bool *out_done
     for (;;) {
         bool reached;
         zero_status status = tests[item->awaits](e, item, &reached);
-        if (status || (!reached && !overtakes(item))) return status;
+        if (status || (!reached && !overtakes(e, item))) return status;
         item->awaits = AWAITS_NOTHING;
         if (!has_steps(item)) return end(e, item, out_done);
         e->steps++;

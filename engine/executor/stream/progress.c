@@ -20,11 +20,11 @@ static bool agreement_reached(struct executor *e, const struct task *task, int s
     const struct timeline *line = &e->stream[stream];
     bool reached = task->op.kind == OP_AGREE;
     for (uint64_t i = line->retired; reached && i < line->started; i++) {
-        const struct item *item = &line->item[i & line->item_mask];
+        const struct item *item = item_at(line, i);
         reached = item->done || leaves(e, item) || item->task->op.kind == OP_RELEASE;
     }
     for (uint64_t i = line->tasks_started; reached && i < line->tasks_emitted; i++) {
-        const struct operation *op = &line->task[i & line->task_mask].op;
+        const struct operation *op = &task_at(line, i)->op;
         if (op->end > task->op.after[stream]) break;
         reached = op->kind == OP_RELEASE;
     }
@@ -46,8 +46,8 @@ static bool held_back(const struct executor *e, const struct operation *op) {
 void executor_hold(struct executor *e, const atomic_uchar *go) { e->go = go; }
 
 static void retire(struct timeline *line) {
-    while (line->retired < line->started && line->item[line->retired & line->item_mask].done) {
-        const struct task *task = line->item[line->retired & line->item_mask].task;
+    while (line->retired < line->started && item_at(line, line->retired)->done) {
+        const struct task *task = item_at(line, line->retired)->task;
         line->retired++;
         line->tasks_retired += line->retired == task->op.end;
     }
@@ -100,7 +100,7 @@ static zero_status test_item(struct executor *e, struct item *item, bool *out_mo
 
 static zero_status test_in_flight(struct executor *e, struct timeline *line, bool *out_moved) {
     for (uint64_t i = line->retired; i < line->started; i++) {
-        struct item *item = &line->item[i & line->item_mask];
+        struct item *item = item_at(line, i);
         if (item->done) continue;
         zero_status status = test_item(e, item, out_moved);
         if (status) return status;
@@ -118,11 +118,11 @@ static bool waits_in_flight(const struct task *task) {
 
 static zero_status start_ready(struct executor *e, struct timeline *line, bool *out_moved) {
     while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
-        struct task *task = &line->task[line->tasks_started & line->task_mask];
+        struct task *task = task_at(line, line->tasks_started);
         bool ready = can_start(e, task, line->next) && !held_back(e, &task->op) &&
                      ahead_turn(e, line, task) && stream_has_room(e, &task->op);
         if (!ready && !waits_in_flight(task)) break;
-        struct item *item = &line->item[line->started & line->item_mask];
+        struct item *item = item_at(line, line->started);
         *item = (struct item){.task = task, .index = line->next, .waits = !ready};
         zero_status status = ready ? start_item(e, item) : ZERO_OK;
         if (status) return status;

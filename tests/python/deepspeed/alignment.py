@@ -56,7 +56,7 @@ def train(kind, stage, lora):
         deepspeed=config if stage else None,
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
-        max_steps=3,
+        max_steps=2,
         learning_rate=5e-3,
         logging_steps=1,
         report_to=[],

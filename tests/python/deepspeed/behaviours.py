@@ -14,7 +14,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from cases import configuration, shared_directory
-from plain import ADAMW, Net, batch, made, train
+from plain import ADAMW, Net, batch, made
 from torch import nn
 from torch.nn import functional as F
 

@@ -45,6 +45,8 @@ def configuration(stage, **keys):
 
 def main():
     torch.set_num_threads(1)
+    if int(os.environ.get("RANK", 0)):
+        os.dup2(2, 1)  # the lines of rank 0 are longer than what a pipe keeps in one piece
     failed = 0
     for argument in (argument for argument in sys.argv[1:] if not argument.startswith("--")):
         script, _, names = argument.partition(":")

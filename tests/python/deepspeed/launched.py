@@ -9,10 +9,6 @@ import time
 parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank", type=int)
 parser.add_argument("--word")
-if sys.argv[-1] == "joins":
-    import deepspeed
-
-    parser = deepspeed.add_config_arguments(parser)
 args = parser.parse_args()
 if args.word == "bad":
     if args.local_rank == 1:
@@ -21,8 +17,4 @@ if args.word == "bad":
     time.sleep(100)
 place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
 size = int(os.environ["WORLD_SIZE"])
-if args.word == "joins":
-    deepspeed.init_distributed()
-    deepspeed.comm.barrier()
-    size = deepspeed.comm.get_world_size()
-print("RESULT " + json.dumps({os.environ["RANK"]: [size, args.local_rank, args.word, place]}), flush=True)
+sys.stdout.write("RESULT " + json.dumps({os.environ["RANK"]: [size, args.local_rank, args.word, place]}) + "\n")  # in one piece: ranks share the pipe

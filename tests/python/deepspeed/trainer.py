@@ -26,8 +26,8 @@ def plain_optimizer(trainer, of_file, schedule_of_file):
     options = {"lr": 5e-3, "weight_decay": 0.1}
     optimizer = torch.optim.AdamW(trainer.model.parameters(), **options) if of_file else trainer.create_optimizer()
     if schedule_of_file:
-        return optimizer, WarmupDecayLR(optimizer, 6, 0.0, 5e-3, 2)
-    return optimizer, get_linear_schedule_with_warmup(optimizer, 2, 6)
+        return optimizer, WarmupDecayLR(optimizer, 4, 0.0, 5e-3, 2)
+    return optimizer, get_linear_schedule_with_warmup(optimizer, 2, 4)
 
 
 def train(stage, optimizer, scheduler, resume=False, **options):
@@ -51,7 +51,7 @@ def train(stage, optimizer, scheduler, resume=False, **options):
         per_device_train_batch_size=2,
         per_device_eval_batch_size=4,
         gradient_accumulation_steps=2,
-        max_steps=6,
+        max_steps=4,
         learning_rate=5e-3,
         warmup_steps=2,
         weight_decay=0.1,
@@ -92,7 +92,7 @@ def train(stage, optimizer, scheduler, resume=False, **options):
         gc.collect()
         fresh()
         again = trainer_of(5)
-        again.train(resume_from_checkpoint=os.path.join(place, "checkpoint-4"))
+        again.train(resume_from_checkpoint=os.path.join(place, "checkpoint-2"))
         found.append([[row.get(key) for key in ("loss", "grad_norm", "learning_rate")] for row in again.state.log_history[-4:-1]])
     unset_hf_deepspeed_config()
     saved = AutoModelForCausalLM.from_pretrained(os.path.join(place, "last"))

@@ -415,18 +415,6 @@ def checkpoints_of_blocks_and_around_others() -> None:
 
 
 @scenario
-def compiled_blocks_and_models() -> None:
-    def blocks() -> nn.Module:
-        model = MLP()
-        for block in model.blocks:
-            block.compile(backend="aot_eager")
-        return model
-
-    train_both(blocks, loss_of_vectors, stages=(3,))
-    train_both(lambda: torch.compile(MLP(), backend="eager"), loss_of_vectors, stages=(3,))
-
-
-@scenario
 def autocast_and_a_part_without_it() -> None:
     def forward(m: Any, x: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16):

@@ -1,30 +1,26 @@
 """Two ranks, beside the mean of both ranks' gradients in plain PyTorch, as under DistributedDataParallel."""
 
-import socket
+import os
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-import ranks_test
 from models import MLP, loss_of_vectors, vectors
 from peers.forwards import Language, Net
 from peers.scenarios import close, directory, fill_gradients, norm, optimizer_of, same_weights, scenario, seeded, sharded
+from two import TwoRanks
 
 
 def on_two(body: Any) -> None:
     """Runs it in two copies of this process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "PLACE": str(directory())}
-    ranks = [ranks_test.Rank(lambda rank=rank: body(rank), rank, RANK=str(rank), **place) for rank in (0, 1)]
-    said = [rank.output() for rank in ranks]
-    assert [rank.code for rank in ranks] == [0, 0], "\n".join(said)
+    TwoRanks().assertBoth(lambda: body(int(os.environ["RANK"])))
 
 
 def train_two(rank: int, make: Any, loss: Any, stages: Any = (0, 3), micro: int = 1, steps: int = 3, **config: Any) -> None:
     for stage in stages:
-        config = {"comm": {"timeout_s": 60}, "gradient_accumulation_steps": micro} | config
+        config = {"gradient_accumulation_steps": micro} | config
         engine, plain = sharded(seeded(make), stage, **config), seeded(make)
         optimizer = optimizer_of([p for p in plain.parameters() if p.requires_grad])
         for step in range(steps):

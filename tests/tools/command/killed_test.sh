@@ -40,8 +40,8 @@ lose() { # SIGNAL: sent to rank 1 in the middle of a run
     local since
     begin
     await has_steps run 3
+    since=$SECONDS # before the signal: this script may rest after it
     kill -s "$1" "$(cat pid.1)"
-    since=$SECONDS
     await ended 0 2
     ((SECONDS - since + 1 >= timeout_s)) || fail "SIG$1: given up after $((SECONDS - since)) s"
     for rank in 0 2; do say "$rank" "rank 1 has been silent for $timeout_s" "while rank $rank waited in" " of " "call "; done

@@ -36,10 +36,10 @@ weights() { sed -n 's/^weights //p' out; }
 
 # For what happens sooner or later, on a machine that is busy with much else, too.
 await() { # COMMAND...: until it succeeds
-    local end=$((SECONDS + 120))
+    local end=$((SECONDS + 240))
     until "$@" >/dev/null 2>&1; do
         if ((SECONDS >= end)); then
-            fail "not within 120 s: $*"
+            fail "not within 240 s: $*"
             return 1
         fi
         sleep 0.05

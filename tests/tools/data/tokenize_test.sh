@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# tokenize_test.sh ZERO TOKENIZE: text and JSON lines become token files with which a model trains; where Python ($PYTHON) has
+# tokenize_test.sh ZERO TOKENIZE ONCE.SH: text and JSON lines become token files with which a model trains; where Python ($PYTHON) has
 # the packages.
+source "$3"
 zero=$PWD/$1 tokenize=$PWD/$2
 python=${PYTHON:-$(getent passwd "$(id -u)" | cut -d: -f6)/.cache/zero-python/bin/python}
 [[ -n ${PYTHON-} || -x $python ]] || python=python3
-if ! "$python" -c 'import tokenizers' 2>/dev/null; then
+if ! has_modules "$python" tokenizers; then
     echo "SKIPPED: $python has no tokenizers; run tools/setup --python"
     exit "${ZERO_SET_UP:-0}"
 fi
-export PYTHON=$python
 set -eu -o pipefail
 cd "$TEST_TMPDIR"
+own_python=$python
+once "$python" tokenizers transformers.models.auto.tokenization_auto
+export PYTHON=$python
 mkdir model
 "$python" - <<'PY'
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers, decoders
@@ -39,13 +42,13 @@ says() { local said && said=$("${@:2}" 2>&1) && echo "FAILED: ${*:2} passes" && 
 
 printf 'the fox: grün' >a.txt
 printf '{"text": "one"}\n\n{"prompt": "two ", "completion": "three"}\n' >b.jsonl
-"$tokenize" model all.bin a.txt b.jsonl | grep -q "tokens of 3 documents, vocabulary 2"
+PYTHON=$own_python "$tokenize" model all.bin a.txt b.jsonl | grep -q "tokens of 3 documents, vocabulary 2"
 expect all.bin 'the fox: grün|one|two three|'
 "$tokenize" model/tokenizer.json none.bin a.txt b.jsonl --end ''
 expect none.bin 'the fox: grünonetwo three'
 "$tokenize" model user.bin a.txt --end '<|user|>'
 expect user.bin 'the fox: grün<|user|>'
-if "$python" -c 'import transformers, jinja2' 2>/dev/null; then
+if has_modules "$own_python" transformers jinja2; then
     echo '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>",
  "chat_template": "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}"}' >model/tokenizer_config.json
     echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": "fox"}]}' >c.jsonl

@@ -5,7 +5,8 @@
 #include "tests/check.h"
 #include "tools/sim/sim.h"
 
-enum { UNITS = 6 };
+/* RING_BYTES: they took 216 KiB for so many units, whatever was on a drive. */
+enum { UNITS = 6, RING_BYTES = 96 << 10 };
 
 static struct sim_model model;
 
@@ -221,7 +222,7 @@ static uint32_t under_way(const struct executor *e, enum stream stream, enum ope
     const struct timeline *line = &e->stream[stream];
     uint32_t count = 0;
     for (uint64_t i = line->retired; i < line->started; i++) {
-        const struct item *item = &line->item[i & line->item_mask];
+        const struct item *item = item_at(line, i);
         count += item->task->op.kind == kind && !item->done && !item->waits;
     }
     return count;
@@ -258,6 +259,40 @@ static void collectives_overlap(void) {
     }
 }
 
+/* ---- what a rank takes ---- */
+
+struct taken {
+    uint64_t ring_bytes;
+    const uint32_t *members; /* of the last executor's gathers */
+    uint32_t lists;          /* how often it was another list than before */
+};
+
+static void take(void *user, uint32_t rank, struct executor *e) {
+    struct taken *t = user;
+    const struct comm_group *group = e->o.shape.group[AXES_SHARD][STREAM_GATHER];
+    t->lists += comm_group_ranks(group) != t->members;
+    t->members = comm_group_ranks(group);
+    t->ring_bytes = 0;
+    for (int s = 0; s < STREAMS; s++)
+        t->ring_bytes +=
+            e->stream[s].tasks * sizeof(struct task) + e->stream[s].capacity * sizeof(struct item);
+}
+
+/* Rings have room for what comes to them: without a drive little for its streams. All ranks of a group have one list of its members,
+ * so that the lists of N ranks take no N x N bytes. */
+static void ranks_take_little(void) {
+    struct taken memory = {0}, drive = {0};
+    struct sim_setup s = setup(8, 0);
+    s.sabotage = &(struct sim_sabotage){.user = &memory, .polled = take};
+    run(&s);
+    CHECK_INT(memory.lists, 1);
+    if (!CHECK(memory.ring_bytes < RING_BYTES)) fprintf(stderr, "%d bytes\n", (int)memory.ring_bytes);
+    s.sabotage = &(struct sim_sabotage){.user = &drive, .polled = take};
+    s.terms.state_tier = TIER_NVME;
+    run(&s);
+    CHECK(drive.ring_bytes > memory.ring_bytes);
+}
+
 int main(void) {
     struct zero_error error;
     error_clear(&error);
@@ -270,6 +305,7 @@ int main(void) {
     faults_end_ranks();
     wrong_setups_are_refused();
     collectives_overlap();
+    ranks_take_little();
     a_thousand_ranks();
     sim_model_free(&model);
     return check_end();

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# transformers_test.sh ZERO COMPARE_LOGITS PEER.PY: with Hugging Face's own packages, where Python ($PYTHON) has them.
+# transformers_test.sh ZERO COMPARE_LOGITS PEER.PY ONCE.SH: with Hugging Face's own packages, where Python ($PYTHON) has them.
+source "$4"
 python=${PYTHON:-$(getent passwd "$(id -u)" | cut -d: -f6)/.cache/zero-python/bin/python}
 [[ -n ${PYTHON-} || -x $python ]] || python=python3
-if ! "$python" -c 'import torch, transformers, safetensors, numpy' 2>/dev/null; then
+if ! has_modules "$python" torch transformers safetensors numpy; then
     echo "SKIPPED: $python has no transformers; run tools/setup --python"
     exit "${ZERO_SET_UP:-0}"
 fi
 set -eux
 zero=$PWD/$1 compare=$PWD/$2 peer=$PWD/$3
 cd "$TEST_TMPDIR"
+once "$python" torch transformers.models.auto.modeling_auto safetensors
 # All kinds: logits, in both directions, and the losses of ten steps.
 "$python" "$peer" make_all 64 tokens.bin
 cat >ten.json <<JSON

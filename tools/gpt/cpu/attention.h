@@ -2,8 +2,7 @@
  * with the keys that these queries see. It therefore skips most of the work above the diagonal and stores no T x T
  * matrix: the backward recomputes the probabilities from the logarithm of their sum (Dao et al. 2022,
  * FlashAttention). */
-#ifndef ZERO_TOOLS_GPT_CPU_ATTENTION_H
-#define ZERO_TOOLS_GPT_CPU_ATTENTION_H
+#pragma once
 
 #include "tools/gpt/model.h"
 
@@ -18,5 +17,3 @@ void attention_forward(struct gpt *gpt, const struct saved *saved, uint32_t wind
  * saved->qkv with the gradient of saved->qkv. */
 void attention_backward(struct gpt *gpt, const struct saved *saved, const float *gradient, uint32_t window,
                         uint32_t index, uint32_t thread);
-
-#endif

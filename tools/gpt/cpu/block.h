@@ -1,6 +1,5 @@
 /* Declarations that the block's forward and backward share. */
-#ifndef ZERO_TOOLS_GPT_CPU_BLOCK_H
-#define ZERO_TOOLS_GPT_CPU_BLOCK_H
+#pragma once
 
 #include "tools/gpt/model.h"
 
@@ -76,5 +75,3 @@ static inline bool qkv_bias(const struct block *b, uint32_t index, uint32_t *at,
  * positions. Backward: replaces their gradients in saved->qkv; adds to the sums of the norms' weights. */
 void head_norm_forward(const struct block *block, uint32_t first, uint32_t rows);
 void head_norm_backward(const struct block *block, uint32_t first, uint32_t rows, float *sums);
-
-#endif

@@ -105,10 +105,7 @@ const struct backend host_backend = {
     .embedding_backward = embedding_backward,
     .block_forward = block_forward,
     .block_backward = block_backward,
-    .head_forward = vocabulary_forward,
-    .head_block_backward = vocabulary_backward,
-    .head_block_logits = vocabulary_logits,
-    .head_evaluate = head_evaluate,
+    .head_forward = head_forward,
     .head_backward = head_backward,
     .head_logits = head_logits,
 };

@@ -1,7 +1,6 @@
 /* A phase: groups of independent tasks that run in one parallel region, so that a group with few or uneven tasks does
  * not leave threads idle. */
-#ifndef ZERO_TOOLS_GPT_CPU_PHASE_H
-#define ZERO_TOOLS_GPT_CPU_PHASE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void weight_gradient_round(void *weight, uint32_t index, uint32_t thread);
 uint32_t weight_gradient_tiles(const struct weight_gradient *weight); /* 0: fp32 needs no rounding */
 uint32_t weight_gradient_panels(const struct weight_gradient *weight);
 void weight_gradient_panel(void *weight, uint32_t index, uint32_t thread);
-
-#endif

@@ -1,6 +1,5 @@
 /* A block's linear layers: the products of a tile with them in both directions, and their gradients. */
-#ifndef ZERO_TOOLS_GPT_CPU_PROJECTION_H
-#define ZERO_TOOLS_GPT_CPU_PROJECTION_H
+#pragma once
 
 #include "tools/gpt/cpu/block.h"
 #include "tools/gpt/cpu/phase.h"
@@ -38,5 +37,3 @@ struct projection_gradient projection_gradient(const struct block *block, enum p
 /* bf16: rounds the right factors, once for all panels. fp32: does nothing. */
 void projection_round(const struct block *block, struct projection_gradient *const *list, uint32_t count);
 void projection_add(struct projection_gradient *gradient, struct phase *phase);
-
-#endif

@@ -4,8 +4,7 @@
  * (cuts_columns), each step ends before the next begins, and a task of a product has a panel's columns of
  * PRODUCT_ROWS rows: a thread then reads a part of the weights, and packs each for more rows. The shape of a product depends
  * neither on the number of threads nor on the schedule. */
-#ifndef ZERO_TOOLS_GPT_CPU_STEPS_H
-#define ZERO_TOOLS_GPT_CPU_STEPS_H
+#pragma once
 
 #include "tools/gpt/cpu/block.h"
 #include "tools/gpt/cpu/phase.h"
@@ -25,5 +24,3 @@ struct step {
 
 /* `beside`: tasks that run beside the first steps, or NULL. Its contexts stay until the return. */
 void steps_run(struct block *block, const struct step *steps, uint32_t count, struct phase *beside);
-
-#endif

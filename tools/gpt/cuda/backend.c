@@ -262,23 +262,18 @@ static void take_loss(struct gpt *gpt) {
               gpt->pass.rows * sizeof *m->loss);
 }
 
-static void enqueue_head_evaluate(struct gpt *gpt) {
-    cuda_run_phase(gpt, &gpt->head[gpt->pass.block], CUDA_FORWARD, true);
-    take_loss(gpt);
-}
-
 /* The loss is there after the last block. */
-static void enqueue_vocabulary_forward(struct gpt *gpt) {
+static void enqueue_head_forward(struct gpt *gpt) {
     cuda_run_phase(gpt, &gpt->head[gpt->pass.block], CUDA_FORWARD, true);
     if (gpt->pass.block + 1 == gpt->vocab_blocks) take_loss(gpt);
 }
 
-static void enqueue_vocabulary_backward(struct gpt *gpt) {
-    cuda_run_phase(gpt, &gpt->head[gpt->pass.block], CUDA_BACKWARD, true);
-}
-
 static void enqueue_head_backward(struct gpt *gpt) {
     uint32_t layers = gpt->config.layers;
+    if (gpt->vocab_blocks > 1) {
+        cuda_run_phase(gpt, &gpt->head[gpt->pass.block], CUDA_BACKWARD, true);
+        return;
+    }
     use_batch(gpt);
     begin(gpt, layers, CUDA_NONE, layers - 1, layers);
     cuda_waiting_writes(gpt, CUDA_GRADIENT, layers);
@@ -324,10 +319,7 @@ const struct backend cuda_backend = {
     .embedding_backward = enqueue_embedding_backward,
     .block_forward = enqueue_block_forward,
     .block_backward = enqueue_block_backward,
-    .head_forward = enqueue_vocabulary_forward,
-    .head_block_backward = enqueue_vocabulary_backward,
-    .head_block_logits = enqueue_head_logits,
-    .head_evaluate = enqueue_head_evaluate,
+    .head_forward = enqueue_head_forward,
     .head_backward = enqueue_head_backward,
     .head_logits = enqueue_head_logits,
 };

@@ -19,8 +19,11 @@
 #include "tools/gpt/cuda/state.h"
 
 static void check(struct cuda_gpt *c, CUresult result) {
-    if (!c->error.code)
-        cuda_check(&c->driver, result, &c->error, "the GPT on the GPU: moving activation checkpoints");
+    cuda_keep(c, result, "moving activation checkpoints");
+}
+
+void cuda_keep_scratch(struct cuda_gpt *c, zero_status status) {
+    if (status && !c->error.code) error_set(&c->error, status, "%s", zero_last_error());
 }
 
 zero_status cuda_checkpoints_open(struct gpt *gpt) {
@@ -72,14 +75,10 @@ static char *slot_memory(const struct gpt *gpt, uint32_t slot) {
     return m->checkpoints + ((uint64_t)slot * gpt->config.micros + gpt->pass.micro) * m->checkpoint_bytes;
 }
 
-/* The first failure of the scratch; the engine knows its sentence. */
-static void keep(struct cuda_gpt *c, zero_status status) {
-    if (status && !c->error.code) error_set(&c->error, status, "%s", zero_last_error());
-}
-
 static void store(struct gpt *gpt, uint32_t slot) {
     struct cuda_pinned_slot *s = &gpt->cuda->checkpoints.slot[slot];
-    keep(gpt->cuda, zero_scratch_store(gpt->checkpoints.scratch, s->place, slot_memory(gpt, slot)));
+    cuda_keep_scratch(gpt->cuda,
+                      zero_scratch_store(gpt->checkpoints.scratch, s->place, slot_memory(gpt, slot)));
     s->waits = false, s->in_flight = true;
 }
 
@@ -97,7 +96,7 @@ static void free_slot(struct gpt *gpt, uint32_t slot) {
     struct cuda_pinned_slot *s = &c->checkpoints.slot[slot];
     check(c, c->driver.cuEventSynchronize(s->copied));
     if (s->waits && !c->error.code) store(gpt, slot);
-    if (s->in_flight) keep(c, zero_scratch_wait(gpt->checkpoints.scratch, s->place));
+    if (s->in_flight) cuda_keep_scratch(c, zero_scratch_wait(gpt->checkpoints.scratch, s->place));
     s->in_flight = false;
 }
 
@@ -107,7 +106,7 @@ static void fetch(struct gpt *gpt, uint32_t segment) {
     struct cuda_pinned_slot *s = &c->checkpoints.slot[slot];
     free_slot(gpt, slot);
     if (c->error.code) return;
-    keep(c, zero_scratch_fetch(gpt->checkpoints.scratch, segment, slot_memory(gpt, slot)));
+    cuda_keep_scratch(c, zero_scratch_fetch(gpt->checkpoints.scratch, segment, slot_memory(gpt, slot)));
     s->place = segment, s->in_flight = true;
 }
 

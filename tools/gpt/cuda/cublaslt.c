@@ -253,16 +253,15 @@ static zero_status plan_of(struct cublaslt *lib, const struct product *p, struct
 }
 
 bool cublaslt_can(struct cublaslt *lib, const struct product *product) {
-    struct zero_error ignored;
+    struct zero_error ignored = ERROR_NONE;
     struct plan *plan;
-    error_clear(&ignored);
     return plan_of(lib, product, &plan, &ignored) == ZERO_OK && plan->possible;
 }
 
 static zero_status multiply_whole(struct cublaslt *lib, const struct product *p, CUstream stream,
                                   struct zero_error *error) {
     struct plan *plan;
-    float beta = p->add ? 1 : 0;
+    const float alpha = 1, beta = p->add ? 1 : 0;
     zero_status status = plan_of(lib, p, &plan, error);
     if (status) return status;
     if (!plan->possible)
@@ -274,7 +273,7 @@ static zero_status multiply_whole(struct cublaslt *lib, const struct product *p,
                     "a product's pointers");
     if (status) return status;
     return failed(lib,
-                  lib->table.cublasLtMatmul(lib->handle, plan->operation, &p->alpha, p->b.data, plan->a,
+                  lib->table.cublasLtMatmul(lib->handle, plan->operation, &alpha, p->b.data, plan->a,
                                             p->a.data, plan->b, &beta, p->add ? p->add : p->c, plan->c, p->c,
                                             plan->c, &plan->algorithm, (void *)(uintptr_t)lib->workspace,
                                             CUBLASLT_WORKSPACE_BYTES, (cudaStream_t)stream),

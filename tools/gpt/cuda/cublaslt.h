@@ -1,8 +1,7 @@
 /* Matrix products on a GPU by cuBLASLt (libcublasLt.so.13 with CUDA 13), which is loaded at run time. Row-major. Products add in
  * fp32 (fp32 numbers without TF32) and round once, or not at all if the result is fp32. A shape uses the algorithm that the
  * library proposes first, of those that add parts in fp32. The bits depend only on the GPU, the library's version and the shape. Threads: one at a time. */
-#ifndef ZERO_TOOLS_GPT_CUDA_CUBLASLT_H
-#define ZERO_TOOLS_GPT_CUDA_CUBLASLT_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -25,12 +24,11 @@ struct factor {
     bool transposed; /* the product uses the transpose of the stored matrix */
 };
 
-/* c[m][n] = end(alpha a[m][k] b[k][n] + add). */
+/* c[m][n] = end(a[m][k] b[k][n] + add). */
 struct product {
     zero_dtype type; /* of all arrays */
     bool wide;       /* add and c are fp32 in any case; only with PRODUCT_PLAIN */
     uint32_t m, n, k;
-    float alpha;
     struct factor a, b;
     const void *add; /* NULL, or an array with c's layout; may be c */
     void *c;
@@ -56,5 +54,3 @@ bool cublaslt_can(struct cublaslt *lib, const struct product *product);
  * logits of a vocabulary of 50,257 are one product of 50,256 columns and one of 1. */
 zero_status cublaslt_multiply(struct cublaslt *lib, const struct product *product, CUstream stream,
                               struct zero_error *error);
-
-#endif

@@ -91,7 +91,6 @@ static void project(struct gpt *gpt, uint32_t first, uint32_t rows) {
                         .m = rows,
                         .n = head_columns(gpt),
                         .k = width,
-                        .alpha = 1,
                         .a = {normed_at(c, gpt, first), width, false},
                         .b = {weight_of_head(gpt)->param, width, true},
                         .c = c->memory.logits,
@@ -123,7 +122,6 @@ static void back_to_input(struct gpt *gpt, uint32_t first, uint32_t rows) {
                         .m = rows,
                         .n = width,
                         .k = head_columns(gpt),
-                        .alpha = 1,
                         .a = {c->memory.logits, c->memory.logits_stride, false},
                         .b = {weight_of_head(gpt)->param, width, false},
                         .add = add ? to : NULL,
@@ -143,7 +141,6 @@ static void back_to_weight(struct gpt *gpt, uint32_t first, uint32_t rows) {
                         .m = head_columns(gpt),
                         .n = gpt->config.width,
                         .k = rows,
-                        .alpha = 1,
                         .a = {c->memory.logits, c->memory.logits_stride, true},
                         .b = {normed_at(c, gpt, first), gpt->config.width, false},
                         .add = add ? to : NULL,
@@ -231,25 +228,15 @@ static void norm_of_head_backward(struct gpt *gpt) {
                        m->gradient[0]);
 }
 
-void cuda_head_evaluate(struct gpt *gpt) {
+void cuda_head_forward(struct gpt *gpt) {
     norm_of_head(gpt);
-    run(gpt, loss_alone);
+    run(gpt, gpt->vocab_blocks > 1 ? loss_in_parts : loss_alone);
 }
 
 void cuda_head_backward(struct gpt *gpt) {
-    norm_of_head(gpt);
-    run(gpt, loss_and_back);
-    round_weight_gradient(gpt);
-    norm_of_head_backward(gpt);
-}
-
-void cuda_vocabulary_forward(struct gpt *gpt) {
-    norm_of_head(gpt);
-    run(gpt, loss_in_parts);
-}
-
-void cuda_vocabulary_backward(struct gpt *gpt) {
-    run(gpt, back_in_parts);
+    bool blocks = gpt->vocab_blocks > 1;
+    if (!blocks) norm_of_head(gpt);
+    run(gpt, blocks ? back_in_parts : loss_and_back);
     round_weight_gradient(gpt);
     if (gpt->pass.block == 0) norm_of_head_backward(gpt);
 }

@@ -48,17 +48,12 @@ struct work {
 };
 
 static void enqueue(struct gpt *gpt, const struct work *w) {
-    static void (*const of_head[2][CUDA_PHASES])(struct gpt *) = {
-        {[CUDA_FORWARD] = cuda_head_evaluate,
-         [CUDA_BACKWARD] = cuda_head_backward,
-         [CUDA_LOGITS] = cuda_head_logits},
-        {[CUDA_FORWARD] = cuda_vocabulary_forward,
-         [CUDA_BACKWARD] = cuda_vocabulary_backward,
-         [CUDA_LOGITS] = cuda_head_logits},
-    };
+    static void (*const of_head[CUDA_PHASES])(struct gpt *) = {[CUDA_FORWARD] = cuda_head_forward,
+                                                               [CUDA_BACKWARD] = cuda_head_backward,
+                                                               [CUDA_LOGITS] = cuda_head_logits};
     bool back = w->phase == CUDA_BACKWARD;
     if (w->unit >= gpt->head)
-        of_head[gpt->vocab_blocks > 1][w->phase](gpt);
+        of_head[w->phase](gpt);
     else if (w->unit < gpt->blocks)
         (back ? cuda_embedding_backward : cuda_embedding_forward)(gpt);
     else if (back)
@@ -148,8 +143,7 @@ static bool record(struct gpt *gpt, const struct work *w, struct recording *r) {
 static bool launch(struct gpt *gpt, struct recording *r) {
     struct cuda_gpt *c = gpt->cuda;
     CUresult result = c->driver.cuGraphLaunch(r->exec, c->stream);
-    struct zero_error why;
-    error_clear(&why);
+    struct zero_error why = ERROR_NONE;
     cuda_check(&c->driver, result, &why, "launching a CUDA graph");
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         give_up(gpt, &why);

@@ -30,7 +30,7 @@ static const char *suffix_of(zero_dtype type) {
     return type == ZERO_F32 ? "f32" : type == ZERO_BF16 ? "bf16" : "f16";
 }
 
-static void check(struct cuda_gpt *c, CUresult result, const char *what) {
+void cuda_keep(struct cuda_gpt *c, CUresult result, const char *what) {
     if (result != CUDA_SUCCESS && c->error.code == ZERO_OK)
         cuda_check(&c->driver, result, &c->error, "the GPT on the GPU: %s", what);
 }
@@ -39,7 +39,7 @@ static void check(struct cuda_gpt *c, CUresult result, const char *what) {
 static bool find(struct cuda_gpt *c, const char *name, CUfunction *out) {
     for (int i = 0; i < IMAGES; i++)
         if (c->module[i] && c->driver.cuModuleGetFunction(out, c->module[i], name) == CUDA_SUCCESS)
-            return check(c, c->driver.cuFuncLoad(*out), name), true;
+            return cuda_keep(c, c->driver.cuFuncLoad(*out), name), true;
     return false;
 }
 
@@ -47,19 +47,19 @@ static bool find(struct cuda_gpt *c, const char *name, CUfunction *out) {
 static void ask_for_shared(struct cuda_gpt *c, enum gpt_kernel kernel) {
     CUresult result = c->driver.cuFuncSetAttribute(
         c->function[kernel], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)dynamic_bytes[kernel]);
-    check(c, result, kernel_names[kernel]);
+    cuda_keep(c, result, kernel_names[kernel]);
 }
 
 static void load(struct cuda_gpt *c, int first, int end) {
     for (int i = first; i < end && !c->error.code; i++)
-        check(c, c->driver.cuModuleLoadData(&c->module[i], images[i]), "loading kernels");
+        cuda_keep(c, c->driver.cuModuleLoadData(&c->module[i], images[i]), "loading kernels");
 }
 
 static void find_all(struct cuda_gpt *c, int first, int end) {
     for (int i = first; i < end && !c->error.code; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s_%s", kernel_names[i], suffix_of(c->type));
-        if (!find(c, name, &c->function[i])) check(c, CUDA_ERROR_NOT_FOUND, name);
+        if (!find(c, name, &c->function[i])) cuda_keep(c, CUDA_ERROR_NOT_FOUND, name);
         if (!c->error.code && dynamic_bytes[i]) ask_for_shared(c, (enum gpt_kernel)i);
     }
 }
@@ -85,10 +85,10 @@ void cuda_kernels_close(struct cuda_gpt *c) {
 void cuda_launch_shared(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
                         uint32_t bytes, void *argument) {
     if (c->error.code || !blocks.x || !blocks.y || !blocks.z) return;
-    check(c,
-          c->driver.cuLaunchKernel(c->function[kernel], blocks.x, blocks.y, blocks.z, threads.x, threads.y,
-                                   threads.z, bytes, c->stream, (void *[]){argument}, NULL),
-          kernel_names[kernel]);
+    cuda_keep(c,
+              c->driver.cuLaunchKernel(c->function[kernel], blocks.x, blocks.y, blocks.z, threads.x,
+                                       threads.y, threads.z, bytes, c->stream, (void *[]){argument}, NULL),
+              kernel_names[kernel]);
 }
 
 void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
@@ -117,14 +117,14 @@ void cuda_multiply(struct cuda_gpt *c, const struct product *product) {
 
 void cuda_clear(struct cuda_gpt *c, void *memory, uint64_t bytes) {
     if (!c->error.code)
-        check(c, c->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, c->stream),
-              "clearing memory");
+        cuda_keep(c, c->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, c->stream),
+                  "clearing memory");
 }
 
 void cuda_copy(struct cuda_gpt *c, void *target, const void *source, uint64_t bytes) {
     if (!c->error.code)
-        check(c,
-              c->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)target, (CUdeviceptr)(uintptr_t)source, bytes,
-                                      c->stream),
-              "a copy");
+        cuda_keep(c,
+                  c->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)target, (CUdeviceptr)(uintptr_t)source,
+                                          bytes, c->stream),
+                  "a copy");
 }

@@ -1,7 +1,6 @@
 /* The GPU's memory of one forward and backward, and the pinned host memory. One function lays each of them out in one
  * allocation, and computes the sizes. The file uses no CUDA, so machines without CUDA can plan with it. */
-#ifndef ZERO_TOOLS_GPT_CUDA_LAYOUT_H
-#define ZERO_TOOLS_GPT_CUDA_LAYOUT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -158,5 +157,3 @@ static inline void cuda_use_set(struct cuda_memory *m, uint32_t index) {
 /* As cuda_layout, with `kept` places in memory->outputs: also sets outputs_bytes, and where blocks have their outputs. */
 void cuda_layout_outputs(struct cuda_memory *memory, const struct gpt_config *config, uint32_t batch,
                          zero_dtype type, const uint32_t kept[GPT_OUTPUT_KINDS]);
-
-#endif

@@ -173,7 +173,6 @@ void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_
                         .m = outer,
                         .n = inner,
                         .k = gpt->pass.rows,
-                        .alpha = 1,
                         .a = left,
                         .b = right,
                         .add = slot->add ? slot->grad : NULL,

@@ -1,8 +1,7 @@
 /* The inside of the CUDA backend. All work is enqueued on the engine's stream, in the order of the calls, so kernels
  * need no other order. The backend keeps the first failure; later calls then do nothing. Compute is in one type, the
  * engine's: activations, the residual stream and gradients have this type; statistics, sums and losses are fp32. */
-#ifndef ZERO_TOOLS_GPT_CUDA_STATE_H
-#define ZERO_TOOLS_GPT_CUDA_STATE_H
+#pragma once
 
 #include "engine/device/cuda/driver.h"
 #include "tools/gpt/cuda/cublaslt.h"
@@ -100,6 +99,9 @@ void cuda_launch_rows(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t rows,
 void cuda_launch_blocks(struct cuda_gpt *c, enum gpt_kernel kernel, uint32_t rows, void *argument);
 void cuda_multiply(struct cuda_gpt *c, const struct product *product);
 void cuda_clear(struct cuda_gpt *c, void *memory, uint64_t bytes);
+/* Keep the first failure: of a call to the driver that does `what`; of the scratch, whose sentence the engine knows. */
+void cuda_keep(struct cuda_gpt *c, CUresult result, const char *what);
+void cuda_keep_scratch(struct cuda_gpt *c, zero_status status);
 void cuda_copy(struct cuda_gpt *c, void *target, const void *source, uint64_t bytes);
 
 /* The address of the number at index `at`. */
@@ -192,10 +194,6 @@ void cuda_block_backward(struct gpt *gpt, uint32_t index);
 bool cuda_block_has(const struct gpt *gpt, uint32_t index, enum gpt_output part);
 void cuda_embedding_forward(struct gpt *gpt);
 void cuda_embedding_backward(struct gpt *gpt);
-void cuda_head_evaluate(struct gpt *gpt);
+void cuda_head_forward(struct gpt *gpt);
 void cuda_head_backward(struct gpt *gpt);
 void cuda_head_logits(struct gpt *gpt);
-void cuda_vocabulary_forward(struct gpt *gpt);
-void cuda_vocabulary_backward(struct gpt *gpt);
-
-#endif

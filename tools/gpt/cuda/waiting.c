@@ -19,8 +19,7 @@
 #include "tools/gpt/cuda/state.h"
 
 static void check(struct cuda_gpt *c, CUresult result) {
-    if (!c->error.code)
-        cuda_check(&c->driver, result, &c->error, "the GPT on the GPU: moving inputs of micro-batches");
+    cuda_keep(c, result, "moving inputs of micro-batches");
 }
 
 zero_status cuda_waiting_open(struct gpt *gpt) {
@@ -113,11 +112,6 @@ void cuda_waiting_pass(struct gpt *gpt) {
     for (int i = 0; i < 2 * CUDA_BUFFERS; i++) w->buffer[i / 2][i % 2].filled = false;
 }
 
-/* The first failure of the drive; the engine knows its sentence. */
-static void keep(struct cuda_gpt *c, zero_status status) {
-    if (status && !c->error.code) error_set(&c->error, status, "%s", zero_last_error());
-}
-
 void cuda_waiting_await_input(struct gpt *gpt, uint32_t micro) {
     struct cuda_gpt *c = gpt->cuda;
     check(c, c->driver.cuEventSynchronize(c->waiting.left[micro]));
@@ -134,7 +128,8 @@ static void fetch(struct gpt *gpt, enum cuda_stream stream, uint32_t position, u
     struct cuda_waiting *w = &c->waiting;
     struct cuda_buffer *b = &w->buffer[kind_of(stream, position)][set];
     if (position == CUDA_NONE || has(b, position, micro) || c->error.code) return;
-    if (stream == CUDA_INPUT && gpt->checkpoints.turned) keep(c, checkpoints_need(gpt, position, micro));
+    if (stream == CUDA_INPUT && gpt->checkpoints.turned)
+        cuda_keep_scratch(c, checkpoints_need(gpt, position, micro));
     await_engine(c, w->in);
     if (b->filled) await(c, w->in, w->left[b->micro]);
     await(c, w->in, w->left[micro]);

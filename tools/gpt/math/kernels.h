@@ -2,8 +2,7 @@
  * kernels.inc, is compiled for several instruction sets; each compilation has a table. Arrays are row-major,
  * [rows][columns], without gaps unless a stride is given. Pure functions: any thread, nothing allocated. Different
  * tables agree to rounding, not to bits; one table always gives the same bits. */
-#ifndef ZERO_TOOLS_GPT_MATH_KERNELS_H
-#define ZERO_TOOLS_GPT_MATH_KERNELS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -94,5 +93,3 @@ struct kernels {
 /* Tables that this processor can run, slowest first; NULL past the last. */
 const struct kernels *kernels_at(uint32_t index);
 const struct kernels *kernels_best(void);
-
-#endif

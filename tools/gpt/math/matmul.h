@@ -1,8 +1,7 @@
 /* Matrix products by oneDNN. fp32 products use dnnl_sgemm; the matmul primitive rounds differently, so fp32 never uses
  * it. bf16 products, which add in fp32, use the matmul primitive. Row-major; ld: elements from one stored row to the
  * next. Any thread. */
-#ifndef ZERO_TOOLS_GPT_MATH_MATMUL_H
-#define ZERO_TOOLS_GPT_MATH_MATMUL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -33,5 +32,3 @@ static inline struct matrix transposed(const float *data, uint64_t ld) {
 static inline struct matrix narrowed(const uint16_t *data, uint64_t ld, enum transpose form) {
     return (struct matrix){data, ld, form, true};
 }
-
-#endif

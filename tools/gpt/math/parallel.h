@@ -1,8 +1,7 @@
 /* Runs task(context, 0 ... count - 1, thread) on `threads` OpenMP threads. Any thread may run any index. A task
  * therefore writes only data that belongs to its index, or scratch that belongs to its thread, and the results do not
  * depend on the schedule. Inside a task of several threads oneDNN uses only the calling thread. */
-#ifndef ZERO_TOOLS_GPT_MATH_PARALLEL_H
-#define ZERO_TOOLS_GPT_MATH_PARALLEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ void parallel_run(uint32_t threads, uint32_t count, parallel_fn task, void *cont
 /* Sets the number of threads that oneDNN and OpenMP use when this thread calls them outside of tasks. Returns the
  * previous number, which the caller restores. */
 uint32_t parallel_limit(uint32_t threads);
-
-#endif

@@ -1,7 +1,6 @@
 /* The entries of struct hardware as tables: the values of each section, and their offsets. For hardware.c, which reads
  * entries from files, and machine.c, which chooses among them. */
-#ifndef ZERO_TOOLS_PLAN_MACHINE_ENTRIES_H
-#define ZERO_TOOLS_PLAN_MACHINE_ENTRIES_H
+#pragma once
 
 #include "tools/plan/machine/hardware.h"
 
@@ -40,5 +39,3 @@ struct entry_shown entry_show(const char *text);
 
 /* The name that begins with `word`, or whose spelling is near; NULL: none. */
 const char *entry_nearest(const char *word, const char *const *names, uint32_t count);
-
-#endif

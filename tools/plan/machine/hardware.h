@@ -3,8 +3,7 @@
  * fraction of them that training reaches. Where a GPU's is missing,
  * hardware_choose assumes it. Rates are bytes or FLOP per second. Owns nothing; a struct hardware belongs
  * to one owner. Pure, except hardware_read. */
-#ifndef ZERO_TOOLS_PLAN_MACHINE_MACHINE_HARDWARE_H
-#define ZERO_TOOLS_PLAN_MACHINE_MACHINE_HARDWARE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,5 +71,3 @@ zero_status hardware_open(struct hardware *out, struct zero_error *error);
 zero_status hardware_read(struct hardware *hardware, const char *path, struct zero_error *error);
 zero_status hardware_read_text(struct hardware *hardware, const char *text, size_t length, const char *name,
                                struct zero_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The machine that a step runs on, with every value set. The user chooses it by the names of descriptions, or by a
  * speed. Pure. */
-#ifndef ZERO_TOOLS_PLAN_MACHINE_MACHINE_H
-#define ZERO_TOOLS_PLAN_MACHINE_MACHINE_H
+#pragma once
 
 #include "tools/plan/machine/hardware.h"
 #include "tools/plan/machine/speeds.h"
@@ -37,5 +36,3 @@ bool hardware_parse_speed(const char *text, double *out_per_s, const char **out_
 /* The speeds of one rank if `node_ranks` share a node. The rank computes in `compute`, a type that the device
  * multiplies. */
 struct speeds machine_speeds(const struct machine *machine, double node_ranks, enum dtype compute);
-
-#endif

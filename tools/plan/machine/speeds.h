@@ -1,7 +1,6 @@
 /* The times of collectives and drives, for plans (timeline.c) and simulations (tools/sim). Rates are whole bytes and
  * operations per second, so that times are whole nanoseconds and the same everywhere. Pure. */
-#ifndef ZERO_TOOLS_PLAN_MACHINE_SPEEDS_H
-#define ZERO_TOOLS_PLAN_MACHINE_SPEEDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -69,5 +68,3 @@ static inline uint64_t speeds_pass(const struct speeds *speeds, uint64_t *passed
     *passed_ns = max64(now_ns, *passed_ns) + speeds_ns(bytes, speeds->host_bytes_per_s);
     return *passed_ns;
 }
-
-#endif

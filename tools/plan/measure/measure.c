@@ -1,7 +1,6 @@
 #include "tools/plan/measure/measure.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- parts ---- */

@@ -1,7 +1,6 @@
 /* Measures this machine and writes a hardware description: the share of cores, memory, links and drive that each rank
  * gets while all ranks do the same. Takes about half a minute, or some seconds. */
-#ifndef ZERO_TOOLS_PLAN_MEASURE_MEASURE_H
-#define ZERO_TOOLS_PLAN_MEASURE_MEASURE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -49,6 +48,8 @@ void measure_print(const struct measure_options *options, const struct measured 
 struct measure_team;
 typedef void (*measure_fn)(struct measure_team *team, uint32_t rank, void *user);
 zero_status measure_run(uint32_t ranks, measure_fn work, void *user, struct zero_error *error);
+
+double measure_median(double *values, uint32_t count); /* sorts them */
 void measure_together(struct measure_team *team);
 
 /* FLOP per second of a rank in the forward and backward of a GPT with the model's blocks, by gpt_flops_per_token. The
@@ -71,5 +72,3 @@ zero_status measure_mpi(uint64_t bytes, struct measured_link *out, struct zero_e
  * communicator's. */
 zero_status measure_comm(struct comm *comm, uint64_t bytes, struct measured_link *out,
                          struct zero_error *error);
-
-#endif

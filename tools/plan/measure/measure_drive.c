@@ -101,11 +101,6 @@ static uint64_t moved(const zero_engine *engine) {
     return c.drive_read_bytes + c.drive_write_bytes;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Seconds of a step: the median of several, because drives vary. */
 static zero_status time_steps(zero_engine *engine, zero_unit *const unit[UNITS], uint64_t forward_ns,
                               double *out_s) {
@@ -116,8 +111,7 @@ static zero_status time_steps(zero_engine *engine, zero_unit *const unit[UNITS],
         status = step(engine, unit, forward_ns);
         seconds[i] = (double)(clock_now_ns() - began) * 1e-9;
     }
-    qsort(seconds, STEPS, sizeof *seconds, ascending);
-    *out_s = seconds[STEPS / 2];
+    *out_s = measure_median(seconds, STEPS);
     return status;
 }
 

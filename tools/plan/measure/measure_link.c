@@ -20,6 +20,11 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+double measure_median(double *values, uint32_t count) {
+    qsort(values, count, sizeof *values, ascending);
+    return values[count / 2];
+}
+
 /* Seconds of one call: the median of several; negative: the call failed. */
 static double time_call(const struct calls *c, enum comm_kind kind, uint64_t share) {
     double seconds[ROUNDS];
@@ -31,8 +36,7 @@ static double time_call(const struct calls *c, enum comm_kind kind, uint64_t sha
         if (comm_run(c->group, &call)) return -1;
         seconds[i] = (double)(clock_now_ns() - began) * 1e-9;
     }
-    qsort(seconds, ROUNDS, sizeof *seconds, ascending);
-    return seconds[ROUNDS / 2];
+    return measure_median(seconds, ROUNDS);
 }
 
 static bool time_calls(const struct calls *c, struct measured_link *out) {
@@ -83,8 +87,7 @@ static void link_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct link_task *t = user;
     struct comm_options options = {.rank = rank, .size = t->o->ranks, .local = t->world};
     struct comm *comm = NULL;
-    struct zero_error error;
-    error_clear(&error);
+    struct zero_error error = ERROR_NONE;
     measure_together(team);
     if (comm_open(&comm_local_ops, &options, &comm, &error) ||
         !measure_world(comm, t->o->bytes, &t->link[rank]))

@@ -1,6 +1,5 @@
 /* Figures as the planner prints them: three digits, and decimal units as vendors of hardware use them. */
-#ifndef ZERO_TOOLS_PLAN_PRINT_FIGURE_H
-#define ZERO_TOOLS_PLAN_PRINT_FIGURE_H
+#pragma once
 
 struct figure {
     char chars[24];
@@ -9,5 +8,3 @@ struct figure {
 struct figure figure_bytes(double bytes);     /* "12.3 GB" */
 struct figure figure_count(double count);     /* "12.3 G" */
 struct figure figure_seconds(double seconds); /* "12.3 ms", "4.5 s", "3.2 h" */
-
-#endif

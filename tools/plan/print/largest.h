@@ -1,6 +1,5 @@
 /* The largest model that fits a machine. */
-#ifndef ZERO_TOOLS_PLAN_PRINT_LARGEST_H
-#define ZERO_TOOLS_PLAN_PRINT_LARGEST_H
+#pragma once
 
 #include "tools/plan/print/table.h"
 
@@ -23,5 +22,3 @@ struct largest {
 /* Doubles and halves: assumes that a smaller model of the kind fits in each row where a larger one does. */
 zero_status largest_find(const struct scenario *scenario, enum largest_kind kind, struct largest *out,
                          struct zero_error *error);
-
-#endif

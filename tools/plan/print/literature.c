@@ -46,8 +46,7 @@ static const struct literature_row rows[] = {
      1.0066e12,
      INFINITY_TABLE,
      "it counts 20 bytes, with gradients in fp32 too; here they are bf16, and a master on the drive is the "
-     "16 bits that its "
-     "bf16 parameter lacks: 2 + 2 + 2 + 8 bytes"},
+     "16 bits that its bf16 parameter lacks: 2 + 2 + 2 + 8 bytes"},
 };
 
 const struct literature_row *literature_at(uint32_t index) {
@@ -113,11 +112,9 @@ zero_status literature_print(FILE *out, struct zero_error *error) {
                 per_ours / per_source, row->source, row->why);
     }
     fputs("\n/param: ratio of the bytes per parameter. ZeRO: Rajbhandari et al. 2020; ZeRO-Infinity: "
-          "Rajbhandari et al. 2021. Both "
-          "reckon with\nround numbers of parameters, here models have their published shapes (`zero plan "
-          "--models`), padded to ranks "
-          "and cache lines.\nAt stages 0 and 1 gradients are reduced in the last of two micro-steps, as "
-          "ZeRO's table supposes; with one "
+          "Rajbhandari et al. 2021. Both reckon with\nround numbers of parameters, here models have their "
+          "published shapes (`zero plan --models`), padded to ranks and cache lines.\nAt stages 0 and 1 "
+          "gradients are reduced in the last of two micro-steps, as ZeRO's table supposes; with one "
           "micro-step\nno whole gradient is kept at stage 1, which then takes what stage 2 does.\n",
           out);
     return ZERO_OK;

@@ -1,7 +1,6 @@
 /* Tables of the literature beside the engine's plan for the same case: each row names its place in the source and, if
  * the numbers differ, the reason. */
-#ifndef ZERO_TOOLS_PLAN_PRINT_LITERATURE_H
-#define ZERO_TOOLS_PLAN_PRINT_LITERATURE_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -32,5 +31,3 @@ zero_status literature_bytes(const struct literature_row *row, double *out_bytes
                              struct zero_error *error);
 
 zero_status literature_print(FILE *out, struct zero_error *error);
-
-#endif

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "tools/plan/print/figure.h"
-
 /* clang-format off */
 static const struct one_gpu_row rows[] = {
     {"gpt-2.6b", "h200", "16-cores", 1024, 4, 1, true, true, 4634, 2.73, 42.4,
@@ -108,10 +106,9 @@ zero_status one_gpu_print(FILE *out, struct zero_error *error) {
                 gigabytes(row->host_gb, host), (double)p.tier_bytes[ZERO_CPU] * 1e-9, row->source, row->why);
     }
     fputs("\nOne GPU, parameters and state in host memory. Tokens of a step; tokens per second. SlideFormer: "
-          "Yang and "
-          "Wen 2026, arXiv 2603.16428;\nllmq: Schultheis and Alistarh 2026, arXiv 2512.15306; SuperOffload: "
-          "Lian et "
-          "al. 2025, arXiv 2509.21271. GPU: without the outputs that are kept because there is room.\n",
+          "Yang and Wen 2026, arXiv 2603.16428;\nllmq: Schultheis and Alistarh 2026, arXiv 2512.15306; "
+          "SuperOffload: Lian et al. 2025, arXiv 2509.21271. GPU: without the outputs that are kept because "
+          "there is room.\n",
           out);
     return ZERO_OK;
 }

@@ -1,8 +1,7 @@
 /* One GPU, and a model whose state is in host memory or on a drive: published runs beside what would be planned here, and which models
  * which machines train. All of it is planned as `zero train` would run it: stage 3, bf16, blocks computed again, their inputs in host
  * memory. */
-#ifndef ZERO_TOOLS_PLAN_PRINT_ONE_GPU_H
-#define ZERO_TOOLS_PLAN_PRINT_ONE_GPU_H
+#pragma once
 
 #include <stdio.h>
 
@@ -59,5 +58,3 @@ zero_status one_gpu_pair(const struct one_gpu_machine *machine, const char *mode
 
 /* "What trains on which machine", and how fast beside the same training wholly on the card, in Markdown. */
 zero_status one_gpu_machines_print(FILE *out, struct zero_error *error);
-
-#endif

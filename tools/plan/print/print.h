@@ -1,6 +1,5 @@
 /* A table for people, or for programs. */
-#ifndef ZERO_TOOLS_PLAN_PRINT_PRINT_H
-#define ZERO_TOOLS_PLAN_PRINT_PRINT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -16,5 +15,3 @@ void print_largest(const struct largest *largest, FILE *out);
 
 /* Prints one JSON object with all rows. */
 void print_json(const struct scenario *scenario, const struct table *table, FILE *out);
-
-#endif

@@ -95,8 +95,7 @@ static void advise_no_prefetch(const struct table *other, char *out, size_t size
     table_name(p, name);
     snprintf(out, size,
              "Nothing fits as it is; with \"comm\": {\"prefetch_depth\": 0}, which gathers no unit ahead of "
-             "its use, "
-             "%s does: %s per step, compute waits %.0f %% of it.",
+             "its use, %s does: %s per step, compute waits %.0f %% of it.",
              name, figure_seconds(p->step.seconds).chars, waiting(p));
 }
 
@@ -146,19 +145,17 @@ static bool all_fit(const struct table *t, uint64_t micro_batch) {
 
 static zero_status price_all(const struct scenario *s, struct table *out, struct zero_error *error) {
     const struct space space = space_in(s);
-    struct zero_error refusal;
+    struct zero_error refusal = ERROR_NONE;
     struct cell cell;
     bool exists;
     size_t most = 1;
     for (uint32_t i = 0; space_row(&space, i, &cell, &exists); i++) most += exists;
     *out = (struct table){.row = malloc(most * sizeof *out->row)};
     if (!out->row) return error_set(error, ZERO_E_MEMORY, "no memory for a table");
-    error_clear(&refusal);
     for (uint32_t i = 0; space_row(&space, i, &cell, &exists); i++) {
         if (!exists || !has_tiers(s, &cell)) continue;
         if (all_fit(out, cell.micro_batch)) break;
-        struct zero_error failed;
-        error_clear(&failed);
+        struct zero_error failed = ERROR_NONE;
         struct price *row = &out->row[out->rows];
         zero_status status = price_cell(s, &cell, row, &failed);
         if (status && !refusal.code) refusal = failed;
@@ -211,11 +208,10 @@ static zero_status try_ratio(const struct scenario *s, struct table *t, struct z
     struct scenario changed = *s;
     const struct price *best = &t->row[t->best];
     struct price other;
-    struct zero_error refusal;
+    struct zero_error refusal = ERROR_NONE;
     size_t length = strlen(t->advice);
     char *config = edit_ratio(s->config);
     if (!config) return error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
-    error_clear(&refusal);
     changed.config = config;
     if (!price_cell(&changed, &best->cell, &other, &refusal) && other.fits && other.kept_s > best->kept_s &&
         better(&other, best))

@@ -1,6 +1,5 @@
 /* All ways to run one model on one machine, with their prices, and the best of them. */
-#ifndef ZERO_TOOLS_PLAN_PRINT_TABLE_H
-#define ZERO_TOOLS_PLAN_PRINT_TABLE_H
+#pragma once
 
 #include "tools/plan/price.h"
 
@@ -36,5 +35,3 @@ void table_name(const struct price *row, char out[TABLE_NAME_BYTES]);
 
 /* Why the row is not the best one: "slower by 12 %", or "1.2 GB short on the device". */
 void table_reason(const struct table *table, uint32_t row, char out[TABLE_NAME_BYTES]);
-
-#endif

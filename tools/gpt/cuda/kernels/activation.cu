@@ -29,13 +29,6 @@ template <typename T, int N> static __device__ void gelu_group(const gelu_forwar
     store((T *)a.y + at, x);
 }
 
-template <typename T> static __device__ void gelu_forward_of(const gelu_forward_argument &a) {
-    if (a.count % WIDEST<T> == 0)
-        gelu_group<T, WIDEST<T>>(a);
-    else
-        gelu_group<T, 1>(a);
-}
-
 template <typename T, int N> static __device__ void gelu_backward_group(const gelu_backward_argument &a) {
     uint64_t at = thread_index() * N;
     if (at >= a.count) return;
@@ -43,13 +36,6 @@ template <typename T, int N> static __device__ void gelu_backward_group(const ge
     load(x, (const T *)a.x + at), load(d, (const T *)a.dy + at);
     for (int i = 0; i < N; i++) d[i] *= gelu_slope(x[i]);
     store((T *)a.dx + at, d);
-}
-
-template <typename T> static __device__ void gelu_backward_of(const gelu_backward_argument &a) {
-    if (a.count % WIDEST<T> == 0)
-        gelu_backward_group<T, WIDEST<T>>(a);
-    else
-        gelu_backward_group<T, 1>(a);
 }
 
 /* The index of the gate of element `at`. Uses a 32-bit division where possible: a 64-bit one takes longer than the
@@ -69,13 +55,6 @@ template <typename T, int N> static __device__ void swiglu_group(const swiglu_fo
     store((T *)a.y + at, value);
 }
 
-template <typename T> static __device__ void swiglu_forward_of(const swiglu_forward_argument &a) {
-    if (a.columns % WIDEST<T> == 0)
-        swiglu_group<T, WIDEST<T>>(a);
-    else
-        swiglu_group<T, 1>(a);
-}
-
 template <typename T, int N> static __device__ void swiglu_backward_group(const swiglu_backward_argument &a) {
     uint64_t at = thread_index() * N;
     if (at >= a.count) return;
@@ -89,13 +68,6 @@ template <typename T, int N> static __device__ void swiglu_backward_group(const 
         value[i] = d[i] * gated;
     }
     store((T *)a.dx + from, gate), store((T *)a.dx + from + a.columns, value);
-}
-
-template <typename T> static __device__ void swiglu_backward_of(const swiglu_backward_argument &a) {
-    if (a.columns % WIDEST<T> == 0)
-        swiglu_backward_group<T, WIDEST<T>>(a);
-    else
-        swiglu_backward_group<T, 1>(a);
 }
 
 /* Rotates the pairs of a row, N neighbouring pairs at once: in each half of a head their numbers are contiguous. */
@@ -116,15 +88,8 @@ template <typename T, int N> static __device__ void turn_row(const rotary_argume
     }
 }
 
-template <typename T> static __device__ void turn(const rotary_argument &a) {
-    if (a.half % WIDEST<T> == 0 && a.stride % WIDEST<T> == 0)
-        turn_row<T, WIDEST<T>>(a);
-    else
-        turn_row<T, 1>(a);
-}
-
-KERNELS_OF(gelu_forward, FLAT_THREADS, gelu_forward_of)
-KERNELS_OF(gelu_backward, FLAT_THREADS, gelu_backward_of)
-KERNELS_OF(swiglu_forward, FLAT_THREADS, swiglu_forward_of)
-KERNELS_OF(swiglu_backward, FLAT_THREADS, swiglu_backward_of)
-KERNELS_OF(rotary, FLAT_THREADS, turn)
+KERNELS_BY_GROUPS(gelu_forward, FLAT_THREADS, gelu_group, a.count)
+KERNELS_BY_GROUPS(gelu_backward, FLAT_THREADS, gelu_backward_group, a.count)
+KERNELS_BY_GROUPS(swiglu_forward, FLAT_THREADS, swiglu_group, a.columns)
+KERNELS_BY_GROUPS(swiglu_backward, FLAT_THREADS, swiglu_backward_group, a.columns)
+KERNELS_BY_GROUPS(rotary, FLAT_THREADS, turn_row, a.half | a.stride)

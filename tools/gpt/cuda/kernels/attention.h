@@ -1,6 +1,5 @@
 /* Shared by attention's kernels: the places of a head's rows, and tiles of rows in shared memory, as fp32. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_ATTENTION_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_ATTENTION_H
+#pragma once
 
 #include "tools/gpt/cuda/kernels/number.h"
 
@@ -98,5 +97,3 @@ static __device__ void write_row(T *to, const float (&from)[COLUMNS_PER_LANE], f
         if (column < width) narrow(to + column, from[i] * scale);
     }
 }
-
-#endif

@@ -132,13 +132,6 @@ template <typename T, int N> static __device__ void loss_of(const cross_entropy_
     if (a.scale != 0) row.write(r.most * LOG2_E, counts ? a.scale / r.total : 0.f);
 }
 
-template <typename T> static __device__ void loss(const cross_entropy_argument &a) {
-    if (a.stride % WIDEST<T> == 0)
-        loss_of<T, WIDEST<T>>(a);
-    else
-        loss_of<T, 1>(a);
-}
-
 /* ---- by blocks of the vocabulary ---- */
 
 template <typename T, int N> static __device__ void part_of(const loss_part_argument &a) {
@@ -164,12 +157,9 @@ template <typename T, int N> static __device__ void part_of(const loss_part_argu
 }
 
 /* After part_of: another thread may have written the target's logit. */
-template <typename T> static __device__ void loss_part_of(const loss_part_argument &a) {
-    if (a.stride % WIDEST<T> == 0)
-        part_of<T, WIDEST<T>>(a);
-    else
-        part_of<T, 1>(a);
+template <typename T, int N> static __device__ void loss_part(const loss_part_argument &a) {
     uint32_t row = blockIdx.x;
+    part_of<T, N>(a);
     __syncthreads();
     if (a.ends && threadIdx.x == 0)
         a.loss[row] = a.target[row] < 0 ? 0.f : logf(a.total[row]) - (a.wanted[row] - a.most[row]);
@@ -184,13 +174,6 @@ template <typename T, int N> static __device__ void slope_of(const loss_slope_ar
             .write_gradient(x + c, base, factor, a.scale, target < a.columns ? target : a.stride);
 }
 
-template <typename T> static __device__ void loss_slope_of(const loss_slope_argument &a) {
-    if (a.stride % WIDEST<T> == 0)
-        slope_of<T, WIDEST<T>>(a);
-    else
-        slope_of<T, 1>(a);
-}
-
-KERNELS_OF(cross_entropy, LOSS_THREADS, loss)
-KERNELS_OF(loss_part, LOSS_THREADS, loss_part_of)
-KERNELS_OF(loss_slope, LOSS_THREADS, loss_slope_of)
+KERNELS_BY_GROUPS(cross_entropy, LOSS_THREADS, loss_of, a.stride)
+KERNELS_BY_GROUPS(loss_part, LOSS_THREADS, loss_part, a.stride)
+KERNELS_BY_GROUPS(loss_slope, LOSS_THREADS, slope_of, a.stride)

@@ -5,9 +5,9 @@
 
 static constexpr uint32_t AHEAD = 4;
 
-template <typename T, int N>
-static __device__ void forward_row(const embedding_forward_argument &a, uint32_t row) {
-    uint32_t first = threadIdx.x % WARP * N;
+template <typename T, int N> static __device__ void forward_row(const embedding_forward_argument &a) {
+    uint32_t row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / WARP, first = threadIdx.x % WARP * N;
+    if (row >= a.rows) return;
     uint32_t here = (uint32_t)a.tokens[row] - a.first;
     const T *token = here < a.count ? (const T *)a.table + (uint64_t)here * a.width : NULL;
     uint32_t at = a.position ? a.position[row] : row % a.length;
@@ -27,15 +27,6 @@ static __device__ void forward_row(const embedding_forward_argument &a, uint32_t
             if (c < a.width) store(y + c, sum);
         }
     }
-}
-
-template <typename T> static __device__ void forward(const embedding_forward_argument &a) {
-    uint32_t row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / WARP;
-    if (row >= a.rows) return;
-    if (a.width % WIDEST<T> == 0)
-        forward_row<T, WIDEST<T>>(a, row);
-    else
-        forward_row<T, 1>(a, row);
 }
 
 static __device__ uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -73,13 +64,6 @@ template <typename T, int N> static __device__ void sum_group(const embedding_ba
     }
 }
 
-template <typename T> static __device__ void backward(const embedding_backward_argument &a) {
-    if (a.width % WIDEST<T> == 0)
-        sum_group<T, WIDEST<T>>(a);
-    else
-        sum_group<T, 1>(a);
-}
-
 template <typename T, int N> static __device__ void sum_position(const position_backward_argument &a) {
     uint32_t position = blockIdx.x, end = position < a.length ? a.batch : 0;
     for (uint32_t c = threadIdx.x * N; c < a.width; c += FLAT_THREADS * N) {
@@ -95,13 +79,6 @@ template <typename T, int N> static __device__ void sum_position(const position_
     }
 }
 
-template <typename T> static __device__ void positions_backward(const position_backward_argument &a) {
-    if (a.width % WIDEST<T> == 0)
-        sum_position<T, WIDEST<T>>(a);
-    else
-        sum_position<T, 1>(a);
-}
-
-KERNELS_OF(embedding_forward, ROWS_PER_BLOCK *WARP, forward)
-KERNELS_OF(embedding_backward, FLAT_THREADS, backward)
-KERNELS_OF(position_backward, FLAT_THREADS, positions_backward)
+KERNELS_BY_GROUPS(embedding_forward, ROWS_PER_BLOCK *WARP, forward_row, a.width)
+KERNELS_BY_GROUPS(embedding_backward, FLAT_THREADS, sum_group, a.width)
+KERNELS_BY_GROUPS(position_backward, FLAT_THREADS, sum_position, a.width)

@@ -2,8 +2,7 @@
  * change no sum; their width is a multiple of 8, so that groups of 8 columns are a head's or zeros. A warp holds 16 R rows of its own (queries or keys)
  * in registers. The rows of the other kind stand in shared memory, in tiles of N rows, two tiles of each kind: one is
  * filled while the warps multiply by the other. The inner dimensions of products, N and D are multiples of 16. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_FLASH_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_FLASH_H
+#pragma once
 
 #include "tools/gpt/cuda/kernels/attention.h"
 #include "tools/gpt/cuda/kernels/mma.h"
@@ -207,5 +206,3 @@ static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums)
         function<__nv_bfloat16, width, tile_rows, r>(a);                                                     \
     }                                                                                                        \
     KERNEL(name##_##width##_f16, threads, attention_argument, a) { function<__half, width, tile_rows, r>(a); }
-
-#endif

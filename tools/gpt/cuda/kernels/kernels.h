@@ -2,8 +2,7 @@
  * NAME_f32, NAME_bf16 and NAME_f16; all of them compute in fp32 and round results once. Arrays are row-major without
  * gaps unless a stride is given, and start at multiples of 16 bytes; `void` stands for the number type. No float
  * atomics, and no sums whose order depends on the schedule: every run gives the same bits. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_KERNELS_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_KERNELS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,7 +14,6 @@
     X(norm_sums)                                                                                             \
     X(bias_sums)                                                                                             \
     X(finish_sums)                                                                                           \
-    X(bias_add)                                                                                              \
     X(round_sums)                                                                                            \
     X(gelu_forward)                                                                                          \
     X(gelu_backward)                                                                                         \
@@ -171,14 +169,6 @@ struct round_sums_argument {
     uint32_t add;
 };
 
-/* x += bias in every row. A thread per element. */
-struct bias_add_argument {
-    void *x;
-    const void *bias;
-    uint64_t count;
-    uint32_t columns;
-};
-
 /* y = gelu(x) in tanh's form, [count]; dx = dy gelu'(x), dx may be dy. A thread per element, as for SwiGLU. */
 struct gelu_forward_argument {
     void *y;
@@ -316,5 +306,3 @@ struct attention_argument {
 #define attention_dots_argument attention_argument
 #define attention_query_backward_argument attention_argument
 #define attention_key_backward_argument attention_argument
-
-#endif

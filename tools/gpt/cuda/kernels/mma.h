@@ -6,7 +6,7 @@
  *   a two neighbours in 32 bits, at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
  *   b two neighbours in 32 bits, at (2t, g), (2t + 8, g)
  *   d single numbers, at (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_MMA_H
+#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_MMA_H /* a header of tests takes the place of this one */
 #define ZERO_TOOLS_GPT_CUDA_KERNELS_MMA_H
 
 #include <stdint.h>

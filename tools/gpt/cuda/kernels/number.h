@@ -1,6 +1,5 @@
 /* Shared by all kernels of this folder: the three number types, groups of 16 bytes, and sums over a warp. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_NUMBER_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_NUMBER_H
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -82,4 +81,12 @@ __device__ inline float warp_maximum(float x) {
     KERNEL(name##_bf16, threads, name##_argument, a) { function<__nv_bfloat16>(a); }                         \
     KERNEL(name##_f16, threads, name##_argument, a) { function<__half>(a); }
 
-#endif
+/* The same, of FUNCTION<type, N>: N numbers at once fill 16 bytes if `length` is a multiple of that, else N is 1. */
+#define KERNELS_BY_GROUPS(name, threads, function, length)                                                   \
+    template <typename T> static __device__ void name##_by_groups(const name##_argument &a) {                \
+        if ((length) % WIDEST<T> == 0)                                                                       \
+            function<T, WIDEST<T>>(a);                                                                       \
+        else                                                                                                 \
+            function<T, 1>(a);                                                                               \
+    }                                                                                                        \
+    KERNELS_OF(name, threads, name##_by_groups)

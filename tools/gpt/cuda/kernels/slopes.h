@@ -1,7 +1,6 @@
 /* Between the products of attention's backward: scores become weights again, and slopes (a gradient of the output times a value)
  * become the gradients of scores. Own rows are queries or keys; columns are those of the other kind. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_SLOPES_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_SLOPES_H
+#pragma once
 
 #include "tools/gpt/cuda/kernels/flash.h"
 
@@ -117,5 +116,3 @@ static __device__ void key_slopes(sums_of<R, N> &slopes, const sums_of<R, N> &we
                 for (int i = k; i < 4; i += 2) slopes[r][n][i] = weights[r][n][i] * (slopes[r][n][i] - dot);
         }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The softmax of attention's forward, of scores that come in tiles (Dao 2023, FlashAttention-2, algorithm 1). Exponentials use
  * base 2. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_SOFTMAX_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_SOFTMAX_H
+#pragma once
 
 #include "tools/gpt/cuda/kernels/flash.h"
 
@@ -85,5 +84,3 @@ static __device__ void write_lse(const softmax_state<R> &s, float *lse, uint32_t
             if (row < end) lse[row] = (s.most[r][i] * scale + log2f(s.total[r][i])) / LOG2_E;
         }
 }
-
-#endif

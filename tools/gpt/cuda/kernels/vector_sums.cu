@@ -120,22 +120,7 @@ template <typename T, int N> static __device__ void round_group(const round_sums
     store((T *)a.to + at, sum);
 }
 
-template <typename T> static __device__ void round_sums_of(const round_sums_argument &a) {
-    if (a.count % WIDEST<T> == 0)
-        round_group<T, WIDEST<T>>(a);
-    else
-        round_group<T, 1>(a);
-}
-
-template <typename T> static __device__ void add_bias(const bias_add_argument &a) {
-    uint64_t i = (uint64_t)blockIdx.x * FLAT_THREADS + threadIdx.x;
-    if (i >= a.count) return;
-    T *x = (T *)a.x + i;
-    narrow(x, wide(*x) + wide(((const T *)a.bias)[i % a.columns]));
-}
-
 KERNELS_OF(norm_sums, WARP *SUM_LANES, of_norm)
 KERNELS_OF(bias_sums, WARP *SUM_LANES, of_bias)
 KERNELS_OF(finish_sums, WARP *FINISH_LANES, finish)
-KERNELS_OF(bias_add, FLAT_THREADS, add_bias)
-KERNELS_OF(round_sums, FLAT_THREADS, round_sums_of)
+KERNELS_BY_GROUPS(round_sums, FLAT_THREADS, round_group, a.count)

@@ -1,7 +1,6 @@
 /* Shared by the kernels of warpgroups: swizzled tiles in shared memory, and products of a warpgroup with them. A block has two
  * warpgroups, of which each has 64 rows of its own (queries or keys). */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_WARPGROUP_H
-#define ZERO_TOOLS_GPT_CUDA_KERNELS_WARPGROUP_H
+#pragma once
 
 #include "tools/gpt/cuda/kernels/flash.h"
 #include "tools/gpt/cuda/kernels/wgmma.h"
@@ -115,5 +114,3 @@ static __device__ void begin_mix(sums_of<1, D> &sums, factor_of<1, K> &weights, 
                                      rows_of(first + n * (ROWS * LINE_BYTES >> 4), k), true);
     warpgroup_commit();
 }
-
-#endif

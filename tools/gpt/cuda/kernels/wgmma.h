@@ -7,7 +7,7 @@
  *
  * The order: warpgroup_begin, products, warpgroup_commit, and warpgroup_wait, before which other products may begin and be committed.
  * Until the wait no thread touches the factors and the sums. All threads of the group make the same calls. */
-#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_WGMMA_H
+#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_WGMMA_H /* a header of tests takes the place of this one */
 #define ZERO_TOOLS_GPT_CUDA_KERNELS_WGMMA_H
 
 #include <stdint.h>
