@@ -353,6 +353,15 @@ def changed_type():
             p.fill_(dist.get_rank() + 6)
     assert not p.numel() and (values(model)[0] == 7).all()
 
+    chosen = [model.a.weight, None, model.b.weight]  # transformers gives a set, whose order differs, and heads without a bias
+    with deepspeed.zero.GatheredParameters(chosen[:: 1 - 2 * dist.get_rank()], modifier_rank=0), torch.no_grad():
+        model.a.weight.fill_(1), model.b.weight.fill_(2)
+    assert (values(model)[0] == 1).all() and (values(model)[2] == 2).all()
+    plain = nn.Parameter(torch.full((2,), float(dist.get_rank())))  # of no model of stage 3: each rank's own
+    with deepspeed.zero.GatheredParameters([plain], modifier_rank=0):
+        pass
+    assert (plain == dist.get_rank()).all()
+
     def differs():
         with deepspeed.zero.GatheredParameters([p], modifier_rank=0):
             p.data = p.data.double() if dist.get_rank() == 0 else p.data

@@ -345,6 +345,8 @@ class Declared:
                 leaf = by_name[name.decode()]
                 begin, values = self._parts[leaf] if leaf in self._parts else (0, value(leaf))
                 part = values[first - begin :][:count].float()
+                if first < begin or part.numel() != count:
+                    raise AssertionError(f"{leaf.name}: {count} values from {first} on, of {values.numel()} from {begin} on")
                 C.memmove(out, part.data_ptr(), part.nbytes)
 
         lib.zero_engine_fill(self._handle, _abi.callback(_header.zero_fill_fn, fill), None)

@@ -64,6 +64,8 @@ def _before_an_engine(chosen: Iterable[Any], engines: dict["State", list[Leaf]],
     """Those whose changes go to all ranks here: an engine takes rank 0's values."""
     known = {id(leaf.parameter) for leaves in engines.values() for leaf in leaves}
     found = [p for p in unique(chosen) if id(p) not in known and not hasattr(p, "ds_tensor")]
+    if modify == 0:  # others keep their values until the engine takes rank 0's: parameters that it leaves alone may differ by rank
+        found = [p for p in found if hasattr(p, "ds_id")]
     if dist.is_available() and dist.is_initialized():
         return found
     for p in found:

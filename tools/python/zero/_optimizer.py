@@ -92,7 +92,7 @@ def _check_decay(groups: list[dict[str, Any]]) -> None:
     """A parameter that is cut has one dimension: a program that sorts by dimensions puts all into the group without decay."""
     cut = any(is_cut(p) and not group.get("weight_decay") and len(shape(p)) > 1 for group in groups for p in group["params"])
     decays = [group for group in groups if group.get("weight_decay")]
-    if cut and decays and not any(len(shape(p)) > 1 for group in decays for p in group["params"]):
+    if cut and decays and not any(is_cut(p) and len(shape(p)) > 1 for group in decays for p in group["params"]):
         raise ZeroError(
             "zero: matrices that zero.Init has made are all in groups with weight_decay 0, and none in one that decays: the program has sorted "
             "by p.ndim, which is 1 while each rank has a part: sort by len(p.ds_shape), or by names"

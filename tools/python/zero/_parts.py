@@ -82,8 +82,8 @@ def agree(what: str, parameters: list[Any], left: Iterable[bool] = ()) -> list[A
 
 
 def shared(p: torch.Tensor) -> bool:
-    """Anything else holds its memory."""
-    return _holders(p) > _holders(nn.Parameter(torch.empty(1, device="cpu")))
+    """Anything else holds its memory, or nobody knows."""
+    return storage_uses is None or _holders(p) > _holders(nn.Parameter(torch.empty(1, device="cpu")))
 
 
 def _holders(p: torch.Tensor) -> tuple[int, int]:
@@ -101,7 +101,7 @@ class _Copies:
         p: Any = self.of()
         with DisableTorchFunction():
             new = nn.Parameter.__deepcopy__(p, memo)  # type: ignore[no-untyped-call]
-            new.__dict__.update((key, value) for key, value in p.__dict__.items() if key.startswith("ds_") and key != "ds_tensor")
+            copy_marks(p, new)
             new.ds_id, new.ds_active_sub_modules, new.ds_status = next(ids), set(), type(p.ds_status).NOT_AVAILABLE
             if is_cut(p):
                 new.ds_tensor = p.ds_tensor.clone()
@@ -117,6 +117,13 @@ class _Copies:
         return type(None), ()
 
 
+def copy_marks(p: Any, whole: Any) -> None:
+    """For another parameter of its shape, which has its values: programs gather none that is available."""
+    whole.__dict__.update((key, value) for key, value in p.__dict__.items() if key.startswith("ds_") and key != "ds_tensor")
+    if hasattr(p, "ds_status"):
+        whole.ds_status = type(p.ds_status).AVAILABLE
+
+
 def copied(p: Any) -> None:
     """From here on copy.deepcopy and pickle know of parts."""
     p.__deepcopy__ = _Copies(p)
@@ -126,6 +133,8 @@ def cut(parameters: Iterable[Any]) -> None:
     """Each rank keeps its part of rank 0's values."""
     found = [p for p in unique(parameters) if not is_cut(p)]
     with DisableTorchFunction():
+        for p in found:
+            p.ds_status = type(p.ds_status).NOT_AVAILABLE
         stay = [type(p) is not nn.Parameter or p.is_meta or not p.numel() or not p.is_floating_point() or shared(p) for p in found]
     for p in agree("cut", found, stay):
         _store(p, 0)
@@ -149,7 +158,7 @@ def _store(p: Any, rank: int) -> None:
 def _empty(p: Any) -> None:
     with DisableTorchFunction():
         size = p.data.nbytes
-        p.data = p.data.new_empty(0)
+        p.data, p.ds_status = p.data.new_empty(0), type(p.ds_status).NOT_AVAILABLE
     if size > 1 << 16:
         C.CDLL(None).malloc_trim(0)  # the next one does not fit in its place
 
@@ -176,7 +185,7 @@ def whole(p: Any) -> torch.Tensor:
 def join(parameters: list[Any]) -> None:
     for p in agree("gather", parameters):
         with DisableTorchFunction():
-            p.data = whole(p)
+            p.data, p.ds_status = whole(p), type(p.ds_status).AVAILABLE
 
 
 @contextmanager

@@ -21,7 +21,6 @@ _torch: Any = torch  # functions without types
 try:
     from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, _set_throw_on_mutable_data_ptr, _will_engine_execute_node
     from torch._C import _current_graph_task_id as current_graph_task  # -1: this thread is in no backward
-    from torch._C import _storage_Use_Count as storage_uses
     from torch._C._autograd import _pop_saved_tensors_default_hooks as pop_hooks
     from torch._C._autograd import _push_saved_tensors_default_hooks as push_hooks
     from torch._subclasses import fake_tensor
@@ -50,6 +49,7 @@ class FakeTensorMode(fake_tensor.FakeTensorMode):  # type: ignore[no-untyped-cal
         self._allow_unsafe_data_ptr_access = False
 
 
+storage_uses = getattr(_torch._C, "_storage_Use_Count", None)
 _top = getattr(_torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # from PyTorch 2.8 on
 _set = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
 _clear = getattr(torch._C, "_clear_storage_data_ptr_access_error_msg", None)

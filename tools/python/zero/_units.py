@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from zero._parts import is_cut, shape
+from zero._parts import copy_marks, is_cut, shape
 from zero._private import FakeTensorMode, TorchDispatchMode, outer_hooks, pytree, set_stance, without_modes
 from zero._twin import Twin, twin
 
@@ -146,6 +146,8 @@ def fake_twin(model: nn.Module, args: Any, kwargs: Any, device: torch.device, ty
         tensors = (*model.parameters(), *model.buffers())
         fake: Any = {t: torch.empty(shape(t), dtype=types.get(t, t.dtype), device=device) for t in tensors}
         fake |= {p: nn.Parameter(fake[p], requires_grad=p.requires_grad) for p in model.parameters()}
+    for p in model.parameters():
+        copy_marks(p, fake[p])
     return mode, fake, twin(model, args, kwargs, fake, mode.from_tensor)
 
 

@@ -140,7 +140,7 @@ class Init(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         asks = function.__self__ if getattr(function, "__name__", "") == "__get__" else function
         name, kwargs = getattr(asks, "__name__", ""), kwargs or {}
-        if name in _SHAPE and is_cut(args[0]):
+        if name in _SHAPE and args and is_cut(args[0]):
             return _SHAPE[name](args[0].ds_shape, *args[1:], **kwargs)
         if name not in _LOOKS and name not in _SHAPE:
             woken = unique(p for p in pytree.tree_leaves((args, kwargs)) if is_cut(p))
@@ -158,7 +158,8 @@ class GatheredParameters:
 
     def __init__(self, params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True) -> None:
         params = [params] if isinstance(params, torch.Tensor) else params
-        self.params = unique(params) if enabled else []
+        named = unique(p for p in params if isinstance(p, torch.Tensor)) if enabled else []
+        self.params = sorted(named, key=lambda p: getattr(p, "ds_id", -1))  # a program's set has another order on each rank
         self.modifier_rank, self._stack = modifier_rank, ExitStack()
 
     def __enter__(self) -> None:
