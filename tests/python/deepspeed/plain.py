@@ -456,6 +456,53 @@ def copies():
     return []
 
 
+def misused():
+    """Only here: other parameters on another rank, and writes that reach no part, raise exceptions; other places of values are found."""
+    rank = dist.get_rank()
+
+    def pair(after=lambda pair: None):
+        with deepspeed.zero.Init():
+            return Pair(after)
+
+    model = pair()
+
+    def mixed():
+        with deepspeed.zero.GatheredParameters([model.b.weight if rank else model.a.weight]):
+            pass
+
+    raises("the ranks differ", mixed)
+    writes = [lambda model: nn.init.zeros_(model.a.weight), lambda model: model.load_state_dict(pair().state_dict())]
+    for write in writes:
+        model = pair()
+        write(model)
+        raises("was written", lambda: values(model))  # noqa: B023
+        raises("was written", lambda: made(3, model).zero.commit())  # noqa: B023
+
+    def other_order(model):
+        for name in ("c", "d")[:: 1 - 2 * rank]:
+            model.add_module(name, nn.Linear(3, 3))
+
+    raises("", lambda: made(3, pair(other_order)).zero.commit())
+
+    def freezes(model):
+        model.a.weight.requires_grad = False
+        assert not model.a.weight.ds_tensor.numel() == 24
+
+    model = pair(freezes)
+    with deepspeed.zero.GatheredParameters(list(model.parameters()), modifier_rank=0):  # views of one tensor
+        nn.utils.vector_to_parameters(torch.arange(60.0) * (1 - rank), model.parameters())
+    assert torch.equal(torch.cat([value.flatten() for value in values(model)]), torch.arange(60.0))
+    for inside in (True, False):
+        with deepspeed.zero.Init(enabled=inside):
+            model = nn.Sequential(nn.Conv2d(8, 4, 1).to(memory_format=torch.channels_last))
+        if not inside:
+            deepspeed.zero.Init(module=model)
+        with deepspeed.zero.GatheredParameters(list(model.parameters()), modifier_rank=0), torch.no_grad():
+            model[0].weight.fill_(7 + rank)
+        assert (values(model)[0] == 7).all()
+    return []
+
+
 def held():
     """Only here: no rank holds the model while it is made, filled by rank 0, and moves to the engine, in bytes of live tensors."""
     from zero._activations import Live
@@ -652,6 +699,27 @@ def evaluates():
     return found
 
 
+def lent():
+    """Only here, where DeepSpeed needs plain modules: the model of an engine that trains is tested by one without an optimizer, for which
+    Lightning takes all hooks off, and is trained by a next engine."""
+    engine = made(3)
+    train(engine, 1)
+    model = engine.module
+    with torch.no_grad():
+        expected = model(*batch(5, 0)).item()
+    for module in model.modules():
+        module._forward_hooks, module._forward_pre_hooks, module._state_dict_hooks = (type(module._forward_hooks)() for _ in range(3))
+    tested = deepspeed.initialize(model=model, config=configuration(3))[0]
+    with torch.no_grad():
+        assert tested(*batch(5, 0)).item() == expected
+    tested.destroy()
+    found = train(engine, 2, 1)  # which goes on
+    other = made(3)
+    assert found == train(other, 3)[1:]
+    again = deepspeed.initialize(model=model, config=configuration(3, optimizer=ADAMW))[0]
+    return [*found, *train(again, 2)]
+
+
 def saved_weights():
     """save_16bit_model; state dictionaries at stage 2."""
     place, found = shared_directory(), []
@@ -739,14 +807,17 @@ def names():
     deepspeed.comm.all_reduce(t)
     deepspeed.comm.barrier()
     assert "WarmupLR" in deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES
-    deepspeed.utils.logger.info("one line")
+    deepspeed.utils.logging.logger.info("one line")  # as Lightning finds it
+    assert deepspeed.utils.logging.logger is deepspeed.utils.logger
+    from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
     from deepspeed.runtime.engine import DeepSpeedEngine
 
+    assert isinstance(made(3).optimizer, DeepSpeedOptimizer)
     assert DeepSpeedEngine is deepspeed.DeepSpeedEngine and deepspeed.__version__.startswith("0.19.8")
     return t.tolist()
 
 
 CASES = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
 CASES += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
-ALONE = [same_as_without_init, changed_type, aliases, copies, held]
-CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads, *ALONE] if deepspeed.__version__.endswith("zero") else []
+ALONE = [same_as_without_init, changed_type, aliases, copies, misused, held]
+CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads, lent, *ALONE] if deepspeed.__version__.endswith("zero") else []

@@ -29,7 +29,7 @@ from zero._weights import ON_META, Given, Init, buffer_value, check_apart, diges
 
 logger = logging.getLogger("zero")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # on engines
+engines: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]]" = weakref.WeakKeyDictionary()  # by their models
 
 
 _log = _abi.callback(_header.zero_log_fn, lambda user, level, line: logger.log(10 * (level + 1), "%s", line.decode(errors="replace")))
@@ -81,7 +81,7 @@ class Declared:
         parameter = next(model.parameters(), None)
         if parameter is None:
             raise ValueError(f"zero: the model, a {type(model).__name__}, has no parameters")
-        if model in _models:
+        if model in engines:
             raise ValueError("zero: the model is on an engine already: use that one, or make the model again")
         _units.chosen_modules(model, units)
         self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
@@ -89,7 +89,7 @@ class Declared:
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._casts, self._unsynced = cast_inputs, 0
         self._ignored = {p for found in ignored for p in (found.parameters() if isinstance(found, nn.Module) else (found,))}
-        self._trains = train
+        self.trains = train
         if activations != "auto" and not isinstance(activations, int):
             raise ValueError(f'zero: activations is {activations!r}: give "auto" or a number of bytes')
         self._activations = activations
@@ -124,7 +124,7 @@ class Declared:
             self.optimizer = Optimizer(self, optimizer, pieces)
             if self.optimizer.pieces:
                 self.optimizer.pieces.check(self)
-            _models.add(model)
+            engines[model] = weakref.ref(self)
         except BaseException:
             self._let_go()
             raise
@@ -326,7 +326,7 @@ class Declared:
         return trains | (_header.ZERO_NO_DECAY if key in self._no_decay else 0)
 
     def _to_train(self, p: nn.Parameter) -> bool:
-        return self._trains and (p.requires_grad or p in self._adapters) and self.optimizer.holds(p)
+        return self.trains and (p.requires_grad or p in self._adapters) and self.optimizer.holds(p)
 
     def _fill(self) -> None:
         """Moves the values of parameters to the engine, one parameter after another."""
@@ -413,13 +413,26 @@ class Declared:
         for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
             use.trains = any(leaf.trains for leaf in use.leaves)
             use.lends = bool(lib.zero_unit_reads_given(use.handle))
+        self._hook()
+        self._filled = True
+        C.CDLL(None).malloc_trim(0)
+
+    def _hook(self) -> None:
+        passes = self._passes
         passes.attach()
         if self._casts and self.dtype != torch.float32:
             held = {leaf.parameter for leaf in passes.held.leaves} if passes.held else set()
-            hooks, passes.cast = cast_inputs(model, passes.uses.keys(), held)
+            hooks, passes.cast = cast_inputs(self.model, passes.uses.keys(), held)
             passes.hooks += hooks
-        self._filled = True
-        C.CDLL(None).malloc_trim(0)
+
+    def hook_again(self) -> None:
+        """After a program may have taken the hooks of all modules off."""
+        for hook in self._passes.hooks:
+            hook.remove()
+        self._passes.hooks.clear()
+        self._passes.attach_model()
+        if self._filled:
+            self._hook()
 
     def _count_step(self) -> None:
         """An exception may have come between the engine's step and the line that counts it."""
@@ -445,7 +458,7 @@ class Declared:
         finally:
             for module in self.model.modules():
                 module.__dict__.pop("_is_fsdp_managed_module", None)
-            _models.discard(self.model)
+            engines.pop(self.model, None)
             if "optimizer" in self.__dict__:
                 self.optimizer.let_go()
             self.__dict__.pop("_passes", None)

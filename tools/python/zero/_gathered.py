@@ -57,7 +57,7 @@ def gathered(parameters: nn.Module | torch.Tensor | Iterable[torch.Tensor], modi
         left = [p for p in before if id(p) not in on]
         some = [p.is_meta for p in left]  # of rank 0 alone, perhaps: an engine takes rank 0's
         for p in agree(f"change of rank {modify} {some if modify else ''}", left, some):
-            p.data.copy_(of_rank(p, modify or 0).view(p.shape))
+            of_rank(p, modify or 0)
 
 
 def _before_an_engine(chosen: Iterable[Any], engines: dict["State", list[Leaf]], modify: int) -> list[Any]:

@@ -22,7 +22,8 @@ from torch import nn
 from zero._abi import ZeroError
 from zero._private import DisableTorchFunction, storage_uses
 
-ids = count()  # ds_id
+ids = count()  # ds_id: of this rank
+_numbers = count()  # the same on all ranks
 SHARE = (
     "zero: parameters share memory, and are two tensors, so that on the engine they would be two values: tie them (the same parameter), or "
     "give one a memory of its own (clone)"
@@ -50,10 +51,12 @@ def _sent(t: torch.Tensor) -> torch.Tensor:
     return flat.cuda() if dist.get_backend() == "nccl" else flat.cpu()
 
 
-def of_rank(p: torch.Tensor, rank: int) -> torch.Tensor:
-    """That rank's values, flat."""
-    flat = _sent(p)
+def of_rank(t: torch.Tensor, rank: int) -> torch.Tensor:
+    """It gets that rank's values. They are returned flat."""
+    flat = _sent(t)
     dist.broadcast(flat.view(torch.uint8), src=rank)
+    if flat.data_ptr() != t.data_ptr():  # else a trace of the forward would see a change
+        t.data.copy_(flat.view(t.shape))
     return flat
 
 
@@ -70,12 +73,19 @@ def agree(what: str, parameters: list[Any], left: Iterable[bool] = ()) -> list[A
     if not parameters:
         return []
     with DisableTorchFunction():
-        state = zlib.crc32(repr([what, *((tuple(shape(p)), p.dtype, is_cut(p)) for p in parameters)]).encode())
+        written = [p for p in parameters if is_cut(p) and p._version != p.ds_version]
+        states = ((tuple(shape(p)), p.dtype, is_cut(p), getattr(p, "ds_number", None)) for p in parameters)
+        state = zlib.crc32(repr([what, len(written), *states]).encode())
         if _most([state, -state]) != [state, -state]:
             raise ZeroError(
                 f"zero: the ranks differ in a collective call ({what.split()[0]}) for {len(parameters)} parameters, the first of shape "
                 f"{list(shape(parameters[0]))} and {parameters[0].dtype} here: make, gather and change parameters in the same order on all "
                 "ranks, with the same shape and dtype"
+            )
+        if written:
+            raise ZeroError(
+                f"zero: a parameter of shape {list(shape(written[0]))} was written while each rank had a part of it, so that what was written is "
+                "lost: write inside of GatheredParameters(..., modifier_rank=0), or before zero.Init ends"
             )
         flags = [*map(int, left)]
         return [p for p, out in zip(parameters, _most(flags) if flags else [0] * len(parameters), strict=True) if not out]
@@ -104,7 +114,7 @@ class _Copies:
             copy_marks(p, new)
             new.ds_id, new.ds_active_sub_modules, new.ds_status = next(ids), set(), type(p.ds_status).NOT_AVAILABLE
             if is_cut(p):
-                new.ds_tensor = p.ds_tensor.clone()
+                new.ds_tensor, new.ds_version = p.ds_tensor.clone(), new._version
             copied(new)
         return new
 
@@ -136,7 +146,11 @@ def cut(parameters: Iterable[Any]) -> None:
         for p in found:
             p.ds_status = type(p.ds_status).NOT_AVAILABLE
         stay = [type(p) is not nn.Parameter or p.is_meta or not p.numel() or not p.is_floating_point() or shared(p) for p in found]
-    for p in agree("cut", found, stay):
+    left = agree("cut", found, stay)
+    for p in found:
+        if not hasattr(p, "ds_number"):
+            p.ds_number = next(_numbers)
+    for p in left:
         _store(p, 0)
         _empty(p)
 
@@ -151,7 +165,6 @@ def _store(p: Any, rank: int) -> None:
             p.ds_tensor = p.data.new_zeros(size)  # else its memory stays where it is: the next whole one fits between
         p.ds_tensor[: len(own)] = own
         p.ds_shape, p.ds_numel = p.shape, p.numel()
-        p.data.copy_(flat.view(p.shape))
         copied(p)
 
 
@@ -159,6 +172,7 @@ def _empty(p: Any) -> None:
     with DisableTorchFunction():
         size = p.data.nbytes
         p.data, p.ds_status = p.data.new_empty(0), type(p.ds_status).NOT_AVAILABLE
+        p.ds_version = p._version
     if size > 1 << 16:
         C.CDLL(None).malloc_trim(0)  # the next one does not fit in its place
 
@@ -175,9 +189,7 @@ def whole(p: Any) -> torch.Tensor:
         flat = p.ds_tensor.new_empty(ranks * size)
         flat[dist.get_rank() * size :][:size] = p.ds_tensor
         for rank, piece in enumerate(flat.chunk(ranks)):  # an all-gather of gloo takes the size of the whole once more
-            sent = of_rank(piece, rank)
-            if sent.device != piece.device:
-                piece.copy_(sent)
+            of_rank(piece, rank)
         values: torch.Tensor = flat[: p.ds_shape.numel()].view(p.ds_shape).to(p.device, p.dtype)
         return values
 
@@ -197,7 +209,7 @@ def joined(parameters: Iterable[Any], modify: int | None = None) -> Iterator[Non
         join(own)
         yield
         left = [p for p in kept if modify is not None and hasattr(p, "ds_tensor")]  # on no engine since
-        places = len({p.untyped_storage()._cdata for p in left})
+        places = len({p.data_ptr() for p in left})
         agree(f"change of rank {modify}, {places}", left)
         if places != len(left):
             raise ValueError(SHARE)

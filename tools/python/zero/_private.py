@@ -49,7 +49,7 @@ class FakeTensorMode(fake_tensor.FakeTensorMode):  # type: ignore[no-untyped-cal
         self._allow_unsafe_data_ptr_access = False
 
 
-storage_uses = getattr(_torch._C, "_storage_Use_Count", None)
+storage_uses: Any = getattr(_torch._C, "_storage_Use_Count", None)
 _top = getattr(_torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # from PyTorch 2.8 on
 _set = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
 _clear = getattr(torch._C, "_clear_storage_data_ptr_access_error_msg", None)

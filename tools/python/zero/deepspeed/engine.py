@@ -1,6 +1,5 @@
 """The engine that deepspeed.initialize returns."""
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,6 +10,7 @@ from torch import nn
 
 import zero
 from zero._abi import ZeroError
+from zero._declared import engines
 from zero.deepspeed import ops, schedules
 from zero.deepspeed.checkpoint import Checkpoints
 from zero.deepspeed.comm import get_local_rank, init_distributed
@@ -20,9 +20,6 @@ from zero.deepspeed.loader import DeepSpeedDataLoader
 from zero.deepspeed.optimizer import ZeROOptimizer
 from zero.deepspeed.partition import mark, without_closed
 from zero.deepspeed.utils import log_dist
-
-# An engine without an optimizer gives its model to the next one.
-_evaluators: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[zero.Engine]]" = weakref.WeakKeyDictionary()
 
 
 def _of_zero(*keys: str) -> Callable[[Any], Any]:
@@ -80,18 +77,20 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         self._modules["module"] = model
         self.__dict__["module"] = model
         self.config, self.collate_fn = config, collate_fn
-        evaluator = _evaluators.pop(model, lambda: None)()
-        if evaluator is not None:  # the model's parameters train again, and an optimizer may ask which do
-            evaluator.close(give_back=True)
         trains = optimizer is not None or "optimizer" in config
+        before: Any = engines.get(model, lambda: None)()
+        self._evaluates: bool = before is not None and before.trains and not trains  # another engine's model
+        if self._evaluates:  # for which Lightning takes all hooks off
+            before.hook_again()
+        elif before is not None:  # the model's parameters train again, and an optimizer may ask which do
+            before.close(give_back=True)
         if optimizer is None and trains:
             optimizer = ops.of_config(config["optimizer"], model, model_parameters)
         elif optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(model_parameters)
         settings = cleaned(config, without=("optimizer",) if optimizer is not None else ())
-        self.zero = zero.fully_shard(model, settings, optimizer=optimizer, train=trains, rename=lambda name: name)
-        if not trains:
-            _evaluators[model] = weakref.ref(self.zero)
+        make = partial(zero.fully_shard, model, settings, optimizer=optimizer, train=trains, rename=lambda name: name)
+        self.zero: zero.Engine = before if self._evaluates else make()
         self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
         self.loaded_checkpoint_tag: str | None = None
         self._managed: bool = config.get("managed_gradient_accumulation", True)  # else each step() is a boundary
@@ -233,7 +232,8 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
 
     def destroy(self) -> None:
         """The parameters are no longer there: engine.zero.close(give_back=True), which is collective, gives them back."""
-        self.zero.close()
+        if not self._evaluates:
+            self.zero.close()
 
     # ---- what it is told ----
 

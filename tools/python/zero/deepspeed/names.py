@@ -35,7 +35,7 @@ MODULES: dict[ModuleType | None, str] = {
     loader: "runtime.dataloader",
     ops: "ops ops.adagrad ops.adam ops.adam.cpu_adam ops.adam.fused_adam ops.lamb ops.lion",
     partition: "zero runtime.zero runtime.zero.offload_config runtime.zero.partition_parameters utils.z3_leaf_module",
-    optimizer: "runtime.zero.stage3 runtime.zero.stage_1_and_2",
+    optimizer: "runtime.base_optimizer runtime.zero.stage3 runtime.zero.stage_1_and_2",
     schedules: "runtime.lr_schedules",
     utils: "utils utils.logging runtime.utils checkpoint.utils",
     zero_to_fp32: "utils.zero_to_fp32",
@@ -131,5 +131,5 @@ def fill(package: str) -> None:
             found.__dict__["__getattr__"] = Missing(full)
         sys.modules[full] = found
         parent, _, last = full.rpartition(".")
-        sys.modules[parent].__dict__.setdefault(last, found)
+        sys.modules[parent].__dict__[last] = found
     sys.meta_path.append(_Finder())

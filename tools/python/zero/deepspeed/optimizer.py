@@ -56,4 +56,4 @@ class ZeROOptimizer:
         self._engine.backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
 
 
-DeepSpeedZeroOptimizer = DeepSpeedZeroOptimizer_Stage3 = ZeROOptimizer
+DeepSpeedOptimizer = DeepSpeedZeroOptimizer = DeepSpeedZeroOptimizer_Stage3 = ZeROOptimizer

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 import zero
@@ -23,7 +24,7 @@ from zero._header import ZERO_PARAM as PARAM
 from zero._header import ZERO_STATE0 as STATE0
 from zero._header import ZERO_STATE1 as STATE1
 from zero._parts import SHARE, agree, copied, cut, ids, is_cut, join, of_rank, shared, unique
-from zero._private import pytree
+from zero._private import pytree, storage_uses
 from zero.deepspeed.comm import init_distributed
 from zero.deepspeed.config import loaded
 
@@ -108,9 +109,9 @@ class Init(TorchFunctionMode):
             return self
 
         def parameter(module: nn.Module, name: str, parameter: Any) -> None:
-            if parameter is not None and not hasattr(parameter, "ds_id"):
-                if parameter.device.type != "meta" and not parameter.numel() and shared(parameter):  # nn.Parameter(p) has not asked
-                    raise ValueError(SHARE)
+            if parameter is not None and not hasattr(parameter, "ds_id") and not is_lazy(parameter):
+                if storage_uses and not parameter.is_meta and not parameter.numel() and shared(parameter):
+                    raise ValueError(SHARE)  # nn.Parameter(p) does not ask before
                 mark((parameter,))
                 copied(parameter)
             self._made[module] = None
@@ -138,7 +139,7 @@ class Init(TorchFunctionMode):
         cut(p for p in chosen if p not in own)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        asks = function.__self__ if getattr(function, "__name__", "") == "__get__" else function
+        asks = function.__self__ if getattr(function, "__name__", "") in ("__get__", "__set__") else function
         name, kwargs = getattr(asks, "__name__", ""), kwargs or {}
         if name in _SHAPE and args and is_cut(args[0]):
             return _SHAPE[name](args[0].ds_shape, *args[1:], **kwargs)
@@ -167,9 +168,7 @@ class GatheredParameters:
         self.marked = [p for p in self.params if hasattr(p, "ds_id") and p.ds_status != ZeroParamStatus.AVAILABLE]
         free = [p for p in self.marked if p not in own]
         for p in agree("gather", free, [p.is_meta or is_cut(p) for p in free]):  # its engine takes rank 0's values
-            flat = of_rank(p, 0)
-            if flat.data_ptr() != p.data_ptr():  # a trace of the forward would see a change
-                p.data.copy_(flat.view(p.shape))
+            of_rank(p, 0)
         self._stack.enter_context(zero.gathered(self.params, modify=self.modifier_rank))
         for p in self.marked:
             p.ds_status = ZeroParamStatus.AVAILABLE

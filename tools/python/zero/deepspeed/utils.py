@@ -1,8 +1,8 @@
 """deepspeed.utils: the log, and small helpers."""
 
-import logging
 import os
 from collections.abc import Callable, Iterable
+from logging import INFO, getLogger
 from typing import Any, TypeVar
 
 import torch
@@ -13,20 +13,20 @@ from zero.deepspeed import loader, partition
 RepeatingLoader = loader.RepeatingLoader
 globals().update({name: value for name, value in vars(partition).items() if "z3_leaf" in name or name.startswith("safe_get_full")})
 
-logger = logging.getLogger("DeepSpeed")
+logger = getLogger("DeepSpeed")
 logger.setLevel(os.environ.get("DS_LOG_LEVEL", "WARNING").upper())
 _F = TypeVar("_F", bound=Callable[..., Any])
 _said: set[str] = set()
 
 
-def log_dist(message: str, ranks: Iterable[int] | None = None, level: int = logging.INFO) -> None:
+def log_dist(message: str, ranks: Iterable[int] | None = None, level: int = INFO) -> None:
     """To the log of these ranks, or of all."""
     rank = dist.get_rank() if dist.is_initialized() else -1
     if not ranks or -1 in ranks or rank == -1 or rank in ranks:
         logger.log(level, "[Rank %s] %s", rank, message)
 
 
-def log_dist_once(message: str, ranks: Iterable[int] | None = None, level: int = logging.INFO) -> None:
+def log_dist_once(message: str, ranks: Iterable[int] | None = None, level: int = INFO) -> None:
     if message not in _said:
         _said.add(message)
         log_dist(message, ranks, level)
