@@ -70,7 +70,7 @@ def configurations():
 
 
 offloads, own_optimizers, closed = configurations, module, module
-held = same_as_without_init = changed_type = aliases = copies = list  # assertions of their own
+held = same_as_without_init = changed_type = aliases = copies = misused = list  # assertions of their own
 
 
 def recomputes():
@@ -84,6 +84,13 @@ def partly():
 def evaluates():
     model = Net()
     return 2 * [model(*batch(number, 0)).item() for number in range(2)] + module()
+
+
+def lent():
+    loop = Loop()
+    rows = loop.rows(range(3))
+    loop.optimizer = type(loop.optimizer)(loop.model.parameters(), lr=1e-2, weight_decay=0.1)
+    return [*rows[1:], *loop.rows(range(2))]
 
 
 def saved_weights():

@@ -131,5 +131,7 @@ def fill(package: str) -> None:
             found.__dict__["__getattr__"] = Missing(full)
         sys.modules[full] = found
         parent, _, last = full.rpartition(".")
-        sys.modules[parent].__dict__[last] = found
+        attributes = sys.modules[parent].__dict__
+        if isinstance(attributes.get(last, root), ModuleType):  # of a function and a module, the function; of another module, this one
+            attributes[last] = found
     sys.meta_path.append(_Finder())
