@@ -22,8 +22,7 @@
  * After a failure, a peer may still read or write the buffers of calls that never finished (local: until every
  * rank has closed; mpi: until the process ends). Neither the transport nor the caller may free these buffers
  * before then. */
-#ifndef ZERO_ENGINE_COMM_COMM_H
-#define ZERO_ENGINE_COMM_COMM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -309,5 +308,3 @@ void local_world_fail(struct local_world *world, const struct zero_error *error)
 
 /* The calling thread continues for this rank, though it posts nothing yet. Other transports do nothing. */
 void comm_attend(struct comm *comm);
-
-#endif
