@@ -1,6 +1,5 @@
 /* Plan and commit: from a declared model to planned memory, and to an executor over it. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "engine/api/engine.h"
 #include "engine/base/hash.h"

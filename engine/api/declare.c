@@ -1,6 +1,4 @@
 /* The calls that declare the model, its groups and the host's memory, before plan or commit. */
-#include <inttypes.h>
-#include <string.h>
 
 #include "engine/api/engine.h"
 

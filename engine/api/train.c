@@ -1,6 +1,5 @@
 /* The calls of the training loop: passes, uses and the step. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "engine/api/engine.h"
 #include "engine/open/device_memory.h"

@@ -6,7 +6,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/loop/slots.h"
-#include "engine/run/run.h"
 #include "engine/state/shadow.h"
 
 zero_status pass_settle(struct pass *pass) {

@@ -1,9 +1,7 @@
 #include "engine/open/start.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/ranks/model_ranks.h"
 #include "engine/state/commit_page.h"

@@ -6,7 +6,6 @@
 #include "engine/base/integer.h"
 #include "engine/base/limits.h"
 #include "engine/open/start.h"
-#include "engine/run/run.h"
 #include "kernels/checksum.h"
 
 enum { WAIT_NS = 200 * 1000 };

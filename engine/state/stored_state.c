@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "engine/model/lent.h"
-#include "engine/run/run.h"
 #include "kernels/cast.h"
 #include "kernels/state_format.h"
 

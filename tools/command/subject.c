@@ -8,7 +8,6 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/text/format.h"
-#include "tools/train/job.h"
 #include "tools/weights/weights.h"
 
 /* The optimizer has no state. */

@@ -1,6 +1,5 @@
 /* Declares the units and parameters of an architecture. */
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/zero.h"
 #include "tools/gpt/model.h"

@@ -1,7 +1,6 @@
 /* Checks, creation and micro-steps of the GPT. */
 #include "tools/gpt/gpt.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "tools/gpt/model.h"

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "tools/plan/print/figure.h"
 

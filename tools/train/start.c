@@ -2,10 +2,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/api/inside.h"
-#include "engine/config/key.h"
 #include "engine/config/resolve/resolve.h"
 #include "tools/text/output.h"
 #include "tools/train/trainer.h"

@@ -1,7 +1,6 @@
 #include "tools/weights/weights.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -13,7 +13,6 @@
  * frees MPI objects nor finalizes MPI. */
 #include <limits.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"

@@ -30,7 +30,6 @@
 /* clang-format on */
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/system/thread.h"

@@ -4,10 +4,8 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/comm/tcp/socket.h"
 #include "engine/comm/tcp/verdict.h"
 
 enum {

@@ -27,7 +27,6 @@
  * A broken data connection ends the run after a short time, in which the control channel may report the cause. */
 /* clang-format on */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/limits.h"
 #include "engine/comm/shape.h"

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/comm/tcp/callers.h"

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <sys/socket.h>
 
 #include "engine/base/clock.h"

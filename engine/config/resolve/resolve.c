@@ -6,7 +6,6 @@
 #include <strings.h>
 
 #include "engine/base/numbers/dtype.h"
-#include "engine/config/config.h"
 #include "engine/config/key.h"
 #include "engine/config/resolve/resolve.h"
 #include "engine/config/value.h"

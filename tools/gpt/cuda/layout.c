@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "engine/base/integer.h"
-#include "tools/gpt/activations.h"
-#include "tools/gpt/cuda/kernels/kernels.h"
 #include "tools/gpt/cuda/workspace.h"
 
 enum {

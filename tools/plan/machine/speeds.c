@@ -1,6 +1,5 @@
 #include "tools/plan/machine/speeds.h"
 
-#include "engine/base/integer.h"
 
 enum { NS_PER_S = 1000000000 };
 
