@@ -108,8 +108,7 @@ static zero_status read_note(void *user, const char *name, char *value, size_t b
         if (!status) json_free(other);
         return status;
     }
-    zero_status status = members_decode(value, bytes, r->path, error);
-    if (status) return status;
+    TRY(members_decode(value, bytes, r->path, error));
     struct note *larger = grown(r->note, r->notes, &r->note_room, sizeof *r->note);
     if (!larger) return no_memory(r, error);
     r->note = larger;
@@ -199,12 +198,11 @@ zero_status safetensors_parse(const char *bytes, uint64_t count, uint64_t file_b
                               struct tensor_table *out, struct zero_error *error) {
     struct tensor_table table = {0};
     uint64_t length = 0;
-    zero_status status = check_length(bytes, count, file_bytes, path, &length, error);
-    if (status) return status;
+    TRY(check_length(bytes, count, file_bytes, path, &length, error));
     if (count != 8 + length)
         return error_set(error, ZERO_E_IO, "%s ends inside its header; the file is damaged", path);
     struct reading r = {.path = path, .table = &table, .data_bytes = file_bytes - 8 - length};
-    status = read_table(bytes, length, &r, error);
+    zero_status status = read_table(bytes, length, &r, error);
     free(r.note);
     if (status)
         safetensors_free(&table);

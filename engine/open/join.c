@@ -142,8 +142,7 @@ static zero_status open_comm(struct joining *j, struct membership *m, struct zer
     m->options.device = j->run->device;
     if (j->host->interrupted) m->options.interrupted = ask_host, m->options.interrupted_user = j->host;
     j->host->plans_only = m->options.mirrors != NULL;
-    zero_status status = comm_open(m->transport, &m->options, &j->ranks->comm, error);
-    if (status) return status;
+    TRY(comm_open(m->transport, &m->options, &j->ranks->comm, error));
     j->ranks->data = j->ranks->comm;
     j->ranks->rank = comm_rank(j->ranks->comm);
     j->ranks->size = comm_size(j->ranks->comm);
@@ -151,7 +150,7 @@ static zero_status open_comm(struct joining *j, struct membership *m, struct zer
     if (!all)
         return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", j->ranks->size);
     for (uint32_t r = 0; r < j->ranks->size; r++) all[r] = r;
-    status = comm_group_open(j->ranks->comm, all, j->ranks->size, &j->ranks->world);
+    zero_status status = comm_group_open(j->ranks->comm, all, j->ranks->size, &j->ranks->world);
     free(all);
     return status ? error_pass(error, comm_error(j->ranks->comm)) : ZERO_OK;
 }
@@ -237,8 +236,7 @@ static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status co
                              .root = rank,
                              .what = "why the configuration is wrong",
                              .target = message};
-    zero_status status = tell(j, &call, error);
-    if (status) return status;
+    TRY(tell(j, &call, error));
     if (rank == j->ranks->rank) return error_pass(error, mine);
     message[sizeof mine->message - 1] = 0; /* it came from another rank */
     return error_set(error, code, "rank %" PRIu32 ": %s", rank, message);

@@ -34,8 +34,7 @@ zero_status start_groups(struct ranks *ranks, const struct terms *terms,
     uint8_t most = terms->mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
     for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
         for (int s = 0; s < 2; s++) {
-            zero_status status = open_group(ranks, terms, axes, &group[axes][streams[s]], error);
-            if (status) return status;
+            TRY(open_group(ranks, terms, axes, &group[axes][streams[s]], error));
         }
     return ZERO_OK;
 }

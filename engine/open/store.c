@@ -43,8 +43,7 @@ static zero_status open_memory(struct store *s, const struct config *c, uint64_t
 
 static zero_status open_drive(struct store *s, const struct config *c, struct zero_error *error) {
     uint64_t staged = store_need(s, TIER_NVME).bytes[TIER_CPU];
-    zero_status status = open_memory(s, c, staged, &s->staging, error);
-    if (status) return status;
+    TRY(open_memory(s, c, staged, &s->staging, error));
     struct device_span buffer = {s->staging->ops->address(s->staging), staged};
     struct tier_options options = start_drive_options(s->run, c, config_park_paths(c));
     options.bytes = s->bytes;

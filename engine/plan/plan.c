@@ -185,15 +185,15 @@ static void place_tiers(struct plan *plan, const struct terms *t) {
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
     *plan = (struct plan){.terms = o->terms, .model = o->model, .policy = o->policy};
     struct intervals intervals = {0};
-    zero_status status = allocate_tables(plan, o, error);
-    if (!status) status = cut_chunks(plan, o, error);
-    if (status) return status;
+    TRY(allocate_tables(plan, o, error));
+    TRY(cut_chunks(plan, o, error));
     place_tiers(plan, o->terms);
     fixed_make(plan, o);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->terms->checkpoint_bytes;
-    status = intervals_open(&intervals, dry_run_slots(o->policy), o->policy->regions,
-                            plan->layout.reads_in_place ? plan->layout.align_bytes : ALIGN_BYTES, error);
+    zero_status status =
+        intervals_open(&intervals, dry_run_slots(o->policy), o->policy->regions,
+                       plan->layout.reads_in_place ? plan->layout.align_bytes : ALIGN_BYTES, error);
     if (!status) dry_run_begin_apart(plan, &intervals);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)

@@ -198,11 +198,10 @@ zero_status peers_meet(struct peers *peers, struct ranks *ranks, struct model *m
     peers->ranks = ranks->model_size;
     struct declared *own = peers->rank[ranks->model_rank] = declared_make(model, groups, alike);
     if (!own) return no_memory(ranks, error);
-    zero_status status = ranks->model_size > 1 ? exchange(peers, ranks, error) : ZERO_OK;
-    if (!status) status = list_pieces(peers, ranks, error);
-    if (!status) status = check_alike(peers, error);
-    if (!status) status = check_tensors(peers, error);
-    if (status) return status;
+    TRY(ranks->model_size > 1 ? exchange(peers, ranks, error) : ZERO_OK);
+    TRY(list_pieces(peers, ranks, error));
+    TRY(check_alike(peers, error));
+    TRY(check_tensors(peers, error));
     mark_params(peers, ranks, model);
     mark_groups(peers, groups);
     return ZERO_OK;

@@ -69,8 +69,7 @@ static zero_status pass_on(struct ranks *ranks, uint32_t rank, zero_status code,
                              .root = rank,
                              .what = "a failure",
                              .target = ranks->text};
-    zero_status status = ranks->size > 1 ? ranks_call(ranks, &call) : ZERO_OK;
-    if (status) return status;
+    TRY(ranks->size > 1 ? ranks_call(ranks, &call) : ZERO_OK);
     if (ranks->size == 1) return refuse(code, "%s", text);
     ranks->text[sizeof mine->message - 1] = 0; /* it came from another rank */
     return refuse(code, "rank %" PRIu32 ": %s", rank, text);

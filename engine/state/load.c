@@ -357,15 +357,13 @@ static zero_status fail_for_good(struct state *state, zero_status status) {
 static zero_status run(struct load *l, struct storage *storage, const char *dir) {
     const struct rank_report *all;
     struct zero_error error = ERROR_NONE;
-    zero_status status = ranks_meet(l->state->ranks, "a checkpoint");
-    if (status) return status;
+    TRY(ranks_meet(l->state->ranks, "a checkpoint"));
     check(l, storage, dir, &error);
     uint64_t word[2] = {l->checkpoint.manifest.checksum};
-    status = ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all);
-    if (!status) status = check_alike(l, all, dir);
-    if (status) return status;
+    TRY(ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all));
+    TRY(check_alike(l, all, dir));
     if (!read_all(l, &error)) take_notes(l, &error);
-    status = ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all);
+    zero_status status = ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all);
     if (status) return fail_for_good(l->state, status);
     take_counters(l);
     return run_weights_written(l->state->run);

@@ -288,8 +288,7 @@ static zero_status check_copies(struct state *state) {
     if (status || equal) return status;
     for (uint32_t i = 0; i < peers->pieces; i++) {
         if (peers->piece[i].copies < 2) continue;
-        status = sum_copies(state, &peers->piece[i], &equal);
-        if (status) return status;
+        TRY(sum_copies(state, &peers->piece[i], &equal));
         if (equal) continue;
         struct zero_error error = ERROR_NONE;
         error_set(

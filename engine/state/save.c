@@ -206,8 +206,7 @@ static zero_status find_token(struct save *s, uint64_t nonce, struct zero_error 
     size_t bytes = 0;
     uint64_t found = 0;
     struct zero_error ignored = ERROR_NONE;
-    zero_status status = storage_join(s->written, TOKEN_NAME, path, error);
-    if (status) return status;
+    TRY(storage_join(s->written, TOKEN_NAME, path, error));
     bool same = !storage_read_text(s->storage, path, CHECKSUM_DIGITS, &text, &bytes, &ignored) &&
                 bytes == CHECKSUM_DIGITS && checksum_parse(text, &found) && found == nonce;
     free(text);
@@ -400,8 +399,7 @@ zero_status state_save(struct state *state, struct storage *storage, const char 
 zero_status state_prune(struct state *state, struct storage *storage, const char *dir, uint64_t keep) {
     struct zero_error error = ERROR_NONE;
     const struct rank_report *all;
-    zero_status status = ranks_meet(state->ranks, "deleting checkpoints");
-    if (status) return status;
+    TRY(ranks_meet(state->ranks, "deleting checkpoints"));
     if (!state->ranks->rank) steps_prune(storage, dir, notes_find(&state->notes, "run"), keep, &error);
     return ranks_agree_patiently(state->ranks, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
 }

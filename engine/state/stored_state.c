@@ -158,8 +158,7 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
                           : array == STORED_GRADIENT ? CHUNK_GRADS
                                                      : CHUNK_STATE;
     bool split = array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split;
-    zero_status status = load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error);
-    if (status) return status;
+    TRY(load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error));
     if (part == CHUNK_STATE)
         slot += c.array[record_array(v, array, c.states)];
     else
@@ -235,9 +234,8 @@ static zero_status find_pair(const struct stored_view *v, uint32_t region, uint6
                              struct pair *out, struct zero_error *error) {
     count = min64(count, stored_chunk_end(v->blueprint, region, at) - at);
     if (v->run->discrete) count = min64(count, STEP_ELEMENTS);
-    zero_status status = find(v, region, v->blueprint->o.state_count, at, count, &out->master, error);
-    if (!status) status = find(v, region, STORED_PARAMS, at, out->master.count, &out->param, error);
-    if (status) return status;
+    TRY(find(v, region, v->blueprint->o.state_count, at, count, &out->master, error));
+    TRY(find(v, region, STORED_PARAMS, at, out->master.count, &out->param, error));
     if (out->param.count < out->master.count) out->master.count = out->param.count;
     out->master_place = host_place(v, &out->master, 0);
     out->param_place = host_place(v, &out->param, 1);
@@ -247,10 +245,9 @@ static zero_status find_pair(const struct stored_view *v, uint32_t region, uint6
 static zero_status read_masters(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
                                 float *out, struct zero_error *error) {
     for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
-        zero_status status = find_pair(v, region, at, count, &pair, error);
-        if (!status) status = bring(v, &pair.master, pair.master_place, error);
-        if (!status) status = bring(v, &pair.param, pair.param_place, error);
-        if (status) return status;
+        TRY(find_pair(v, region, at, count, &pair, error));
+        TRY(bring(v, &pair.master, pair.master_place, error));
+        TRY(bring(v, &pair.param, pair.param_place, error));
         if (pair.param_place)
             master_join(out, pair.param_place, pair.master_place, pair.master.count);
         else
@@ -269,8 +266,7 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
                                  const float *in, bool exact, struct zero_error *error) {
     uint64_t n = 0;
     for (struct pair pair = {0}; count; at += n, in += n, count -= n) {
-        zero_status status = find_pair(v, region, at, count, &pair, error);
-        if (status) return status;
+        TRY(find_pair(v, region, at, count, &pair, error));
         n = pair.master.count;
         if (!pair.param_place) continue;
         if (blueprint_precision_of(v->blueprint, region).split) {
@@ -280,9 +276,8 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
             if (pair.param.dtype == DTYPE_BF16) master_keep(pair.master_place, n);
             cast(pair.param_place, pair.param.dtype, pair.master_place, DTYPE_F32, n);
         }
-        status = take_back(v, &pair.master, pair.master_place, error);
-        if (!status) status = take_back(v, &pair.param, pair.param_place, error);
-        if (status) return status;
+        TRY(take_back(v, &pair.master, pair.master_place, error));
+        TRY(take_back(v, &pair.param, pair.param_place, error));
         written(v, pair.master.part | pair.param.part);
     }
     return ZERO_OK;
@@ -291,9 +286,8 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
 static zero_status write_array(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                                uint64_t count, const float *in, struct zero_error *error) {
     for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
-        zero_status status = find(v, region, array, at, count, &piece, error);
-        if (!status) status = write_piece(v, &piece, in, error);
-        if (status) return status;
+        TRY(find(v, region, array, at, count, &piece, error));
+        TRY(write_piece(v, &piece, in, error));
         written(v, piece.part);
     }
     return ZERO_OK;
@@ -304,9 +298,8 @@ static zero_status read_array(const struct stored_view *v, uint32_t region, uint
     if (array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split)
         return read_masters(v, region, at, count, out, error);
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
-        zero_status status = find(v, region, array, at, count, &piece, error);
-        if (!status) status = read_piece(v, &piece, out, error);
-        if (status) return status;
+        TRY(find(v, region, array, at, count, &piece, error));
+        TRY(read_piece(v, &piece, out, error));
     }
     return ZERO_OK;
 }

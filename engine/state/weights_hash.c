@@ -55,8 +55,7 @@ zero_status weights_hash(struct state *state, char out[33]) {
     status = state_end_sweep(state, status);
     if (status) return status;
     struct comm_call call = comm_rows(sums, sizeof total, "the weights' hash");
-    status = ranks_call(ranks, &call);
-    if (status) return status;
+    TRY(ranks_call(ranks, &call));
     for (uint32_t r = 0; r < ranks->size; r++) total[0] += sums[2 + 2 * r], total[1] += sums[3 + 2 * r];
     snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, total[0], total[1]);
     return ZERO_OK;

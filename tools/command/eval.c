@@ -101,8 +101,7 @@ static zero_status open_data(struct evaluation *e, const struct arguments *a, st
     if (status) return status;
     e->corpus = part ? e->dataset.held_out : e->dataset.train;
     e->order = part ? &e->dataset.held_out_order : &e->dataset.train_order;
-    status = reader_open(e->corpus, e->subject.model.vocab, error, &e->reader);
-    if (status) return status;
+    TRY(reader_open(e->corpus, e->subject.model.vocab, error, &e->reader));
     size_t tokens = (size_t)config->micro_batch * e->subject.model.context;
     e->tokens = malloc(tokens * sizeof *e->tokens);
     e->targets = malloc(tokens * sizeof *e->targets);
@@ -118,8 +117,7 @@ static zero_status sum_losses(struct evaluation *e, struct zero_error *error) {
     for (uint64_t at = 0; at < e->samples && !status; at += batch) {
         uint32_t count = (uint32_t)(e->samples - at < batch ? e->samples - at : batch);
         double loss = 0;
-        status = order_read(e->order, e->reader, at, count, e->tokens, e->targets, error);
-        if (status) return status;
+        TRY(order_read(e->order, e->reader, at, count, e->tokens, e->targets, error));
         double weight = (double)order_counted(e->targets, (uint64_t)count * e->subject.model.context);
         gpt_set_divisor(e->gpt, weight ? weight : 1);
         status = gpt_evaluate(e->gpt, e->tokens, e->targets, count, &loss);

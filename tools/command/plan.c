@@ -127,10 +127,9 @@ static zero_status read_memory(const char *text, double *out, struct zero_error 
 
 static zero_status find_machine(const struct arguments *a, struct machine *out, struct zero_error *error) {
     struct hardware_choice choice = {a->gpu, a->link, a->net, a->nvme, a->host};
-    zero_status status = hardware_machine(a->hardware, &choice, out, error);
-    if (!status) status = read_price(a->price, &out->device.price_per_hour, error);
-    if (!status) status = read_memory(a->host_memory, &out->host.memory_bytes, error);
-    return status;
+    TRY(hardware_machine(a->hardware, &choice, out, error));
+    TRY(read_price(a->price, &out->device.price_per_hour, error));
+    return read_memory(a->host_memory, &out->host.memory_bytes, error);
 }
 
 static zero_status place_ranks(const struct arguments *a, struct scenario *s, struct zero_error *error) {
@@ -226,8 +225,7 @@ static zero_status find_largest(const struct arguments *a, const struct config *
                                 struct zero_error *error) {
     struct largest largest;
     bool own = a->model || config->model.given;
-    zero_status status = largest_find(s, own ? LARGEST_DEEPER : LARGEST_LLAMA, &largest, error);
-    if (status) return status;
+    TRY(largest_find(s, own ? LARGEST_DEEPER : LARGEST_LLAMA, &largest, error));
     s->shapes = largest.shapes;
     take_recompute(config, s);
     if (!a->json) print_largest(&largest, stdout);

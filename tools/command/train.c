@@ -289,9 +289,8 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
 
 static zero_status open_data(struct job *job) {
     struct dataset *data = &job->dataset;
-    zero_status status = dataset_open(&job->config, DATASET_TRAIN, &job->data_error, data);
-    if (status != ZERO_OK) return status;
-    status = corpus_contents(data->train, HASH_START, &job->run.data_contents, &job->data_error);
+    TRY(dataset_open(&job->config, DATASET_TRAIN, &job->data_error, data));
+    zero_status status = corpus_contents(data->train, HASH_START, &job->run.data_contents, &job->data_error);
     if (status == ZERO_OK && data->held_out)
         status = corpus_contents(data->held_out, job->run.data_contents, &job->run.data_contents,
                                  &job->data_error);

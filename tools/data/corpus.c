@@ -139,8 +139,7 @@ static zero_status count_token_file(struct corpus_file *file, uint32_t *out_byte
     if (got != (ssize_t)sizeof header || file->bytes < TOKEN_FILE_HEADER_BYTES)
         return error_set(error, ZERO_E_IO, "data: %s is shorter than the 1024 bytes of a token file's header",
                          file->path);
-    zero_status status = find_format(file->path, header, &format, error);
-    if (status) return status;
+    TRY(find_format(file->path, header, &format, error));
     *out_bytes = format->token_bytes;
     file->tokens = (uint32_t)header[2];
     uint64_t held = (file->bytes - TOKEN_FILE_HEADER_BYTES) / format->token_bytes,

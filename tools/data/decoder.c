@@ -161,8 +161,7 @@ static zero_status make_room(struct reading *r, uint64_t token, struct zero_erro
 static zero_status add(struct reading *r, const char *text, uint64_t token, bool special,
                        struct zero_error *error) {
     if (!text || token >= TOKENS_MAX) return damaged(r, error);
-    zero_status status = make_room(r, token, error);
-    if (status) return status;
+    TRY(make_room(r, token, error));
     r->spell(r->text, text);
     size_t end = (size_t)ftell(r->text);
     r->decoder->token[token] = (struct token){r->at, end - r->at, special};
@@ -209,11 +208,10 @@ static zero_status read_tokens(struct decoder *d, const struct json *document, c
                                struct zero_error *error) {
     size_t bytes;
     struct reading r = {.decoder = d, .path = path};
-    zero_status status = read_kind(document, path, d, &r.spell, error);
-    if (status) return status;
+    TRY(read_kind(document, path, d, &r.spell, error));
     r.text = open_memstream(&d->text, &bytes);
     if (!r.text) return error_set(error, ZERO_E_MEMORY, "no memory for the tokens of %s", path);
-    status = read_vocabulary(&r, document, error);
+    zero_status status = read_vocabulary(&r, document, error);
     if (!status) status = read_added(&r, document, error);
     if (fclose(r.text) && !status)
         status = error_set(error, ZERO_E_MEMORY, "no memory for the tokens of %s", path);
@@ -229,9 +227,8 @@ zero_status decoder_open(const char *path, struct decoder **out, struct zero_err
     struct json *document = NULL;
     bool directory = stat(path, &found) == 0 && S_ISDIR(found.st_mode);
     snprintf(file, sizeof file, "%s%s", path, directory ? "/tokenizer.json" : "");
-    zero_status status = storage_read_text(storage_posix(), file, FILE_BYTES_MAX, &text, &bytes, error);
-    if (status) return status;
-    status = json_parse(text, bytes, file, &document, error);
+    TRY(storage_read_text(storage_posix(), file, FILE_BYTES_MAX, &text, &bytes, error));
+    zero_status status = json_parse(text, bytes, file, &document, error);
     free(text);
     if (status) return status;
     struct decoder *d = calloc(1, sizeof *d);

@@ -57,10 +57,9 @@ static zero_status read_sample(const struct order *order, struct reader *reader,
                                int32_t *tokens, int32_t *targets, struct zero_error *error) {
     uint32_t context = order->context;
     uint64_t first = order->first + sample * context;
-    zero_status status = reader_read(reader, first, context, tokens, error);
-    if (status != ZERO_OK) return status;
+    TRY(reader_read(reader, first, context, tokens, error));
     memcpy(targets, tokens + 1, (context - 1) * sizeof *targets);
-    status = reader_read(reader, first + context, 1, targets + context - 1, error);
+    zero_status status = reader_read(reader, first + context, 1, targets + context - 1, error);
     if (!status) status = reader_mask(reader, first + 1, context, targets, error);
     return status || !order->documents ? status
                                        : part_documents(order, reader, first, tokens, targets, error);

@@ -77,14 +77,13 @@ static zero_status reserve_outputs(struct gpt *gpt) {
 
 static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
-    zero_status status = gpt->backend->open(gpt, bytes, &last);
-    if (status) return status;
+    TRY(gpt->backend->open(gpt, bytes, &last));
     gpt->vocab_blocks = gpt_vocab_blocks(&gpt->config);
     gpt->units = gpt->embedding = calloc(gpt_units(&gpt->config), sizeof *gpt->units);
     if (!gpt->units) return ZERO_E_MEMORY;
     gpt->blocks = gpt->embedding + gpt->vocab_blocks;
     gpt->head = gpt->blocks + gpt->config.layers;
-    status = declare_units(gpt, &last);
+    zero_status status = declare_units(gpt, &last);
     if (!status) status = reserve(gpt, bytes);
     if (!status) status = reserve_outputs(gpt);
     return status ? status : checkpoints_open(gpt);

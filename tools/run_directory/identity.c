@@ -227,8 +227,7 @@ zero_status identity_check(const char *run, struct zero_error *error) {
 
 zero_status identity_write(const char *run, const struct identity *identity, struct zero_error *error) {
     char path[PATH_BYTES], text[FILE_BYTES];
-    zero_status status = identity_check(run, error);
-    if (status != ZERO_OK) return status;
+    TRY(identity_check(run, error));
     path_of(run, path);
     snprintf(text, sizeof text, "id %s\nbegun %s\nended %s\n", identity->id, identity->begun,
              identity->ended ? "yes" : "no");

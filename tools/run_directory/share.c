@@ -23,8 +23,7 @@ zero_status share_text(zero_engine *engine, char *text, size_t capacity) {
         double numbers[NUMBERS] = {0};
         size_t count = capacity - at < AT_ONCE ? capacity - at : AT_ONCE;
         if (first) pack(text + at, count, numbers);
-        zero_status status = zero_engine_sum(engine, numbers, NUMBERS);
-        if (status != ZERO_OK) return status;
+        TRY(zero_engine_sum(engine, numbers, NUMBERS));
         unpack(numbers, count, text + at);
         if (memchr(text + at, 0, count)) break;
     }

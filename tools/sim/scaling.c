@@ -141,11 +141,10 @@ static const char *const names[SCALING_MESHES] = {"full shard", "hybrid"};
 static zero_status run_point(const struct job *job, uint32_t shards, uint32_t steps, uint64_t seed,
                              struct scaling_point *point, enum scaling_mesh mesh, struct zero_error *error) {
     struct job_ranks r;
-    zero_status status = job_place(job, point->ranks, shards, &r, error);
-    if (status) return status;
+    TRY(job_place(job, point->ranks, shards, &r, error));
     r.setup.steps = steps;
     r.setup.seed = seed;
-    status = sim_run(&r.setup, &point->result[mesh], error);
+    zero_status status = sim_run(&r.setup, &point->result[mesh], error);
     point->tokens = r.tokens;
     job_release(&r);
     return status ? status : error_pass(error, &point->result[mesh].error);
@@ -160,9 +159,8 @@ zero_status scaling_run(const struct job *job, uint32_t most, uint32_t steps, ui
         while (ranks % node) node--;
         point->ranks = ranks;
         if (progress) fprintf(progress, "zero sim: %" PRIu32 " ranks\n", ranks);
-        zero_status status = run_point(job, ranks, steps, seed, point, SCALING_FULL, error);
-        if (!status) status = run_point(job, node, steps, seed, point, SCALING_HYBRID, error);
-        if (status) return status;
+        TRY(run_point(job, ranks, steps, seed, point, SCALING_FULL, error));
+        TRY(run_point(job, node, steps, seed, point, SCALING_HYBRID, error));
     }
     return out->points
                ? ZERO_OK

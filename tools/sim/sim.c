@@ -137,18 +137,16 @@ static zero_status open_ranks(struct run *run, struct zero_error *error) {
 }
 
 static zero_status open_run(struct run *run, const struct sim_setup *s, struct zero_error *error) {
-    zero_status status = check_setup(s, error);
-    if (status) return status;
+    TRY(check_setup(s, error));
     *run = (struct run){.setup = s,
                         .ranks = s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE],
                         .clock = {.seed = s->seed, .chaos_events = s->chaos_events}};
     run->live = run->ranks;
     error_clear(&run->violation);
     network_open(run);
-    status = make_pass(run, error);
-    if (status) return status;
+    TRY(make_pass(run, error));
     run->faults = sim_faults_draw(s->faults, s->seed, run->ranks, s->steps, run->pass.uses);
-    status = declare(run, error);
+    zero_status status = declare(run, error);
     return status ? status : open_ranks(run, error);
 }
 

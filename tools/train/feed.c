@@ -95,8 +95,7 @@ static zero_status hold_out(const struct config *config, struct dataset *dataset
     *held_out = *train;
     held_out->samples = 0, held_out->shuffled = false;
     if (eval->paths.count) {
-        zero_status status = open_checked(config, DATASET_TRAIN, &eval->paths, error, &dataset->held_out);
-        if (status != ZERO_OK) return status;
+        TRY(open_checked(config, DATASET_TRAIN, &eval->paths, error, &dataset->held_out));
         if ((dataset->held_out->token_bytes == 1) != (dataset->train->token_bytes == 1))
             return error_set(error, ZERO_E_ARGUMENT,
                              "data: the training data and data.eval are of two kinds: one is text, "

@@ -134,11 +134,11 @@ static zero_status write_header(struct export *x, uint32_t file, uint32_t first,
     char name[64], path[STORAGE_PATH_BYTES], *header;
     uint64_t bytes;
     file_name(x, file, name);
-    zero_status status = storage_join(x->partial, name, path, error);
-    if (!status) status = safetensors_print(x->tensor + first, end - first, "pt", &header, &bytes, error);
-    if (status) return status;
+    TRY(storage_join(x->partial, name, path, error));
+    TRY(safetensors_print(x->tensor + first, end - first, "pt", &header, &bytes, error));
     const struct tensor *last = &x->tensor[end - 1];
-    status = storage_create(x->storage, path, last->offset + last->bytes, NULL, &x->file[file], error);
+    zero_status status =
+        storage_create(x->storage, path, last->offset + last->bytes, NULL, &x->file[file], error);
     if (!status) status = storage_write(&x->file[file], header, bytes, 0, error);
     free(header);
     return status;
@@ -367,12 +367,11 @@ static zero_status check_out(struct export *x, struct zero_error *error) {
 
 static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error *left,
                        struct zero_error *error) {
-    zero_status status = lay_out(x, file_bytes, error);
-    if (!status) status = check_out(x, error);
-    if (!status) status = storage_make_parents(x->storage, x->out, error);
-    if (!status) status = take_partial(x, error);
-    if (status) return status;
-    status = write_all(x, left, error);
+    TRY(lay_out(x, file_bytes, error));
+    TRY(check_out(x, error));
+    TRY(storage_make_parents(x->storage, x->out, error));
+    TRY(take_partial(x, error));
+    zero_status status = write_all(x, left, error);
     for (uint32_t i = 0; x->file && i < x->files; i++) storage_close(&x->file[i]);
     if (!status) status = publish(x, error);
     if (status) remove_partial(x);

@@ -51,8 +51,7 @@ static zero_status copy_file(struct storage *storage, const char *from, const ch
     if (!status) status = storage_join(to, name, target, error);
     if (!status) unlink(target);
     if (status || stat(source, &found) != 0) return status;
-    status = storage_read_text(storage, source, FILE_BYTES_MAX, &text, &bytes, error);
-    if (status) return status;
+    TRY(storage_read_text(storage, source, FILE_BYTES_MAX, &text, &bytes, error));
     status = storage_write_text(storage, target, text, bytes, error);
     free(text);
     return status;

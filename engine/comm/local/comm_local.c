@@ -388,8 +388,7 @@ static bool in_halves(const struct comm_call *call) { return call->kind == COMM_
 static zero_status take_part(struct comm_work *work) {
     struct local_group *local = (struct local_group *)work->group;
     struct entry *entries = entries_of(work);
-    zero_status status = compare_records(work);
-    if (status != ZERO_OK) return status;
+    TRY(compare_records(work));
     for (uint32_t m = 0; m < work->group->count; m++) local->sources[m] = entries[m].source;
     bool halves = in_halves(&work->call);
     local->phases[work_slot(work)] = halves ? SUMMING : FINISHING;

@@ -57,13 +57,12 @@ struct mpi_group {
 static zero_status open_comm(struct comm *comm, const struct comm_options *options,
                              struct zero_error *error) {
     struct mpi_comm *mpi = (struct mpi_comm *)comm;
-    zero_status status = mpi_link_open(&mpi->link, options, error);
-    if (status != ZERO_OK) return status;
+    TRY(mpi_link_open(&mpi->link, options, error));
     comm->rank = mpi->link.rank, comm->size = mpi->link.size;
     comm_failure_init(&mpi->failure);
     comm->failure = &mpi->failure;
     struct watch_link watched = mpi_link_watched(&mpi->link);
-    status = watch_start(&mpi->watch, comm, &watched);
+    zero_status status = watch_start(&mpi->watch, comm, &watched);
     if (status == ZERO_OK && mpi->link.interrupted) comm_raise_interrupted(comm);
     if (status == ZERO_OK) return ZERO_OK;
     error_set(error, status, "comm mpi: rank %u: no memory or no thread for the control channel", comm->rank);

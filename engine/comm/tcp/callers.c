@@ -71,8 +71,7 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
                          "rendezvous: rank %u says that there are %u ranks, where rank 0 says %u: start all "
                          "with the same %s",
                          hello->rank, hello->size, m->r->size, m->names->size);
-    zero_status status = hello->rank ? hear_taken(m, hello->rank, true) : ZERO_OK;
-    if (status) return status;
+    TRY(hello->rank ? hear_taken(m, hello->rank, true) : ZERO_OK);
     if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
         return error_set(m->error, ZERO_E_ARGUMENT,
                          "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "

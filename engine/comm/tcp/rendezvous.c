@@ -97,8 +97,7 @@ static void allow_sockets(uint32_t size) {
 static zero_status lead(struct meeting *m) {
     struct place found[ADDRESSES_MAX];
     uint32_t count;
-    zero_status status = find_leader(m, found, &count);
-    if (status) return status;
+    TRY(find_leader(m, found, &count));
     m->listener = listen_as_leader(m, found, count, m->r->port);
     if (m->r->size > RENDEZVOUS_MESH && m->listener >= 0)
         m->later_listener = listen_as_leader(m, found, count, 0);
@@ -110,7 +109,7 @@ static zero_status lead(struct meeting *m) {
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
     if (m->later_listener >= 0) m->places[0].port = socket_port(m->later_listener);
-    status = callers_await(m, AWAIT_FIRST);
+    zero_status status = callers_await(m, AWAIT_FIRST);
     tell_all(m, status, true);
     if (status) return status;
     begin_step(m);
@@ -213,8 +212,7 @@ static zero_status call_leader(struct meeting *m, int *out_socket) {
     enum { TRY_NS = 200000000 };
     struct place found[ADDRESSES_MAX];
     uint32_t count;
-    zero_status status = find_leader(m, found, &count);
-    if (status) return status;
+    TRY(find_leader(m, found, &count));
     *out_socket = -1;
     for (uint32_t i = 0; *out_socket < 0; i = (i + 1) % count) {
         uint64_t now_ns = clock_now_ns();

@@ -147,9 +147,8 @@ static zero_status check_params(const struct config *config, struct zero_error *
 }
 
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
-    zero_status status = fill_types(config, error);
-    if (!status) status = take_autocast(config, error);
-    if (status) return status;
+    TRY(fill_types(config, error));
+    TRY(take_autocast(config, error));
     if (config->bfloat16 && config_written(config, "bf16.enabled") && !config->bf16)
         return error_set(error, ZERO_E_CONFIG,
                          "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16");
@@ -504,8 +503,7 @@ static zero_status resolve_recompute(struct config *config, struct zero_error *e
     static const char path[] = CHECKPOINTING ".interval";
     struct config_recompute *r = &config->recompute;
     bool asked = config_asks_recompute(config);
-    zero_status status = resolve_checkpoints(config, error);
-    if (status) return status;
+    TRY(resolve_checkpoints(config, error));
     if (config_written(config, path)) {
         if (r->checkpoints || (asked && !r->blocks))
             return error_set(error, ZERO_E_CONFIG, "%s: %llu contradicts %s: remove one of them", path,

@@ -407,8 +407,7 @@ static zero_status launch(struct cuda *c, const struct device_work *work) {
     struct kernel_grid grid = work->kernel->grid(work->argument);
     CUfunction function;
     if (!grid.blocks) return ZERO_OK;
-    zero_status status = find(c, work->kernel, &function);
-    if (status) return status;
+    TRY(find(c, work->kernel, &function));
     memcpy(argument, work->argument, sizeof argument);
     return cuda_check(
         &c->driver,

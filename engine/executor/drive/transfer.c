@@ -384,8 +384,7 @@ zero_status store_chunk(struct executor *e, struct item *item) {
 zero_status transfer_done(struct executor *e, struct item *item, bool *out_done) {
     for (uint8_t i = 0; i < item->transfers;) {
         bool done;
-        zero_status status = e->m.drive->ops->test(e->m.drive, item->transfer[i], &done, &e->error);
-        if (status) return status;
+        TRY(e->m.drive->ops->test(e->m.drive, item->transfer[i], &done, &e->error));
         if (done) item->transfer[i] = item->transfer[--item->transfers];
         i += !done;
     }

@@ -42,8 +42,7 @@ static zero_status try(struct search *s, uint32_t number, struct zero_error *err
     if (scenario.segments)
         scenario.recompute = (uint32_t)((scenario.shapes.layers + scenario.segments - 1) / scenario.segments);
     struct price best;
-    zero_status status = table_fit(&scenario, &s->first, &best, error);
-    if (status) return status;
+    TRY(table_fit(&scenario, &s->first, &best, error));
     if (best.fits)
         s->low = number, s->out->fits = best, s->out->shapes = scenario.shapes, s->out->found = true;
     else
