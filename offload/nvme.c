@@ -203,10 +203,8 @@ static zero_status open_files(struct nvme *nvme, struct zero_error *error) {
     for (; nvme->files < nvme->count; nvme->files++) {
         uint32_t i = nvme->files;
         struct swap_file *file = &nvme->file[i];
-        zero_status status =
-            o->keep ? swap_file_keep(&nvme->directory[i], share(nvme, i), &kept, file, error)
-                    : swap_file_create(&nvme->directory[i], share(nvme, i), o->named_files, file, error);
-        if (status) return status;
+        TRY(o->keep ? swap_file_keep(&nvme->directory[i], share(nvme, i), &kept, file, error)
+                    : swap_file_create(&nvme->directory[i], share(nvme, i), o->named_files, file, error));
         if (file->alignment > nvme->base.alignment) nvme->base.alignment = file->alignment;
         if (!file->direct && !said && !*nvme->directory[i].caution)
             log_line(nvme->o.log, ZERO_LOG_WARN,

@@ -315,11 +315,9 @@ zero_status zero_engine_set_betas(zero_engine *e, int group, double beta1, doubl
 zero_status zero_engine_set_params(zero_engine *e, int group, const zero_optimizer_params *params) {
     zero_optimizer_params known = {0};
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check(e, "zero_engine_set_params");
-    if (!status && !params) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_params: params is NULL");
-    if (!status)
-        status = sized_take(&known, sizeof known, params, params->struct_size, "zero_optimizer_params");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_set_params"));
+    if (!params) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_params: params is NULL");
+    TRY(sized_take(&known, sizeof known, params, params->struct_size, "zero_optimizer_params"));
     return settings_set_params(&e->training, group, &known, &error) ? refuse_error(&error) : ZERO_OK;
 }
 

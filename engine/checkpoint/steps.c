@@ -115,12 +115,11 @@ static zero_status each_owned(struct storage *s, const char *path, const struct 
                               int (*fn)(struct storage *s, const char *directory, const char *name),
                               struct zero_error *error) {
     char file[STORAGE_PATH_BYTES];
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < names->count && !status; i++) {
-        status = storage_join(path, names->name[i], file, error);
-        if (!status) status = check_owned(fn(s, path, names->name[i]), "remove", file, error);
+    for (uint32_t i = 0; i < names->count; i++) {
+        TRY(storage_join(path, names->name[i], file, error));
+        TRY(check_owned(fn(s, path, names->name[i]), "remove", file, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Lists the entries of a directory, and checks that all of them can be deleted. The caller frees the list, also after
@@ -185,13 +184,12 @@ static zero_status remove_leftover(struct storage *s, const char *root, const ch
     uint64_t step;
     bool only = false;
     if (strncmp(name, ".step_", 6) != 0 && strcmp(name, LATEST_NEW) != 0) return ZERO_OK;
-    zero_status status = storage_join(root, name, path, error);
-    if (!status && is_replaced(name, &step)) {
-        status = is_only_replaced(s, root, step, path, &only, error);
-        if (!status && only) status = step_path(root, step, own, error);
-        if (!status && only) return storage_check(s->ops->rename(s, path, own), "rename to", own, error);
+    TRY(storage_join(root, name, path, error));
+    if (is_replaced(name, &step)) {
+        TRY(is_only_replaced(s, root, step, path, &only, error));
+        if (only) TRY(step_path(root, step, own, error));
+        if (only) return storage_check(s->ops->rename(s, path, own), "rename to", own, error);
     }
-    if (status) return status;
     if (*name == '.' && name[1] == 's') return remove_tree(s, path, error);
     return storage_check(s->ops->remove(s, path), "remove", path, error);
 }

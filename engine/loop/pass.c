@@ -145,13 +145,11 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
                                                            : EVENT_BEGIN,
                                 .unit = unit->index,
                                 .position = begun.position};
-    zero_status status = ZERO_OK;
     /* The notes of the last step are set by now, and its chunks were stored during the forward. Values that the host wrote are
      * committed, too, because the updates may have to be repeated from them. */
-    if (executor_commits_before(pass->run->executor, &event)) status = shadow_commit_now(pass->state);
-    if (!status) status = run_event(pass->run, event);
-    if (!status) status = run_wait(pass->run, executor_computing);
-    if (status) return status;
+    if (executor_commits_before(pass->run->executor, &event)) TRY(shadow_commit_now(pass->state));
+    TRY(run_event(pass->run, event));
+    TRY(run_wait(pass->run, executor_computing));
     for (uint8_t i = 0; i < use->count; i++)
         if (starts[i]) slots_start_gradient(pass, unit, use->region[i]);
     slots_set_held(pass, begun.backward);
@@ -448,9 +446,8 @@ zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit,
                       "%s: grads is NULL: give one address for each of the %" PRIu32 " parameters of \"%s\"",
                       what, unit->params, unit->name);
     const struct model_param *first = &pass->model->param[unit->first_param];
-    zero_status status = check_giving(pass, unit, what);
-    for (uint32_t i = 0; i < unit->params && !status; i++) status = check_span(&first[i], gradients[i], what);
-    if (status) return status;
+    TRY(check_giving(pass, unit, what));
+    for (uint32_t i = 0; i < unit->params; i++) TRY(check_span(&first[i], gradients[i], what));
     for (uint32_t i = 0; i < unit->params; i++) note_given(pass, &first[i], gradients[i]);
     struct given given = {pass, first, gradients};
     host_stream_take_gradients(pass->run, given_gradient, &given, unit->params, pass->threads);

@@ -84,15 +84,13 @@ static uint32_t first_calls(const struct terms *t) {
 static zero_status open_data(struct joining *j, const struct membership *m, struct zero_error *error) {
     int asked = j->config->comm.transport;
     bool several = comm_of_processes(m->transport);
-    zero_status status = ZERO_OK;
     if (j->host->plans_only) return ZERO_OK;
     if (!j->run->discrete && asked == CONFIG_TRANSPORT_NCCL)
         return error_set(error, ZERO_E_CONFIG,
                          "comm.transport: \"nccl\" moves the memory of GPUs, and this rank computes on the "
                          "CPU: set device.type to \"cuda\", or comm.transport to \"auto\"");
     if (!j->run->discrete || j->ranks->size == 1) return ZERO_OK;
-    if (!several) status = find_gpus(j, &several, error);
-    if (status) return status;
+    if (!several) TRY(find_gpus(j, &several, error));
     if (several && asked == CONFIG_TRANSPORT_COPIES)
         return error_set(error, ZERO_E_CONFIG,
                          "comm.transport: \"copies\" are for ranks that are threads on one GPU, and these "

@@ -171,10 +171,9 @@ static zero_status open_executor(struct running *run, const struct start_options
 static zero_status load_optimizer(struct device *device, const struct optimizer *row,
                                   struct zero_error *error) {
     const struct kernel *kernels[] = {kernel_optimizer_step(row), kernel_optimizer_measure(row)};
-    zero_status status = ZERO_OK;
-    for (int i = 0; i < 2 && !status; i++)
-        if (kernels[i]) status = device->ops->prepare(device, kernels[i], error);
-    return status;
+    for (int i = 0; i < 2; i++)
+        if (kernels[i]) TRY(device->ops->prepare(device, kernels[i], error));
+    return ZERO_OK;
 }
 
 /* All kernels that the steps may need. */

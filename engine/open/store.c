@@ -100,10 +100,9 @@ static zero_status copy_piece(const struct move *m, uint64_t piece, uint8_t *mem
 
 static zero_status copy_all(const struct move *m) {
     uint8_t *memory = m->store->tier->ops->address(m->store->tier);
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0; i < pieces_of(m->store) && !status; i++)
-        status = copy_piece(m, i, memory + i * m->store->piece_bytes);
-    return status;
+    for (uint64_t i = 0; i < pieces_of(m->store); i++)
+        TRY(copy_piece(m, i, memory + i * m->store->piece_bytes));
+    return ZERO_OK;
 }
 
 /* ---- to and from a drive ---- */

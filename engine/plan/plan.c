@@ -93,12 +93,10 @@ static zero_status cut_parts(struct plan *plan, uint32_t first, struct zero_erro
 static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     uint32_t first = plan->buffers;
     uint64_t *bytes = &plan->row_bytes[MEMORY_GATHERED];
-    zero_status status = ZERO_OK;
     if (plan->policy->bound)
-        status = lay_out_apart(plan, intervals, bytes, error);
+        TRY(lay_out_apart(plan, intervals, bytes, error));
     else
         *bytes = intervals_lay_out(intervals, &plan->lasting_bytes);
-    if (status) return status;
     for (uint32_t i = 0; i < intervals->count; i++)
         plan->buffer[plan->buffers++] = (struct plan_buffer){
             .offset = intervals->item[i].offset, .bytes = intervals->item[i].bytes, .row = MEMORY_GATHERED};

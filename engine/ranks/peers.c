@@ -152,14 +152,13 @@ static zero_status check_tensor(struct peer_piece *piece, uint32_t count, struct
 }
 
 static zero_status check_tensors(struct peers *peers, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0, end; i < peers->pieces && !status; i = end) {
+    for (uint32_t i = 0, end; i < peers->pieces; i = end) {
         for (end = i + 1;
              end < peers->pieces && strcmp(peers->piece[end].tensor, peers->piece[i].tensor) == 0;)
             end++;
-        status = check_tensor(&peers->piece[i], end - i, error);
+        TRY(check_tensor(&peers->piece[i], end - i, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- what follows for this rank ---- */

@@ -102,9 +102,8 @@ static zero_status check_model(struct load *l, struct zero_error *error) {
     l->model_param = calloc(m->params + 1, sizeof *l->model_param);
     if (!l->model_param)
         return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", m->params);
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < m->params && !status; i++) status = check_param(l, i, error);
-    return status ? status : check_whole(l, error);
+    for (uint32_t i = 0; i < m->params; i++) TRY(check_param(l, i, error));
+    return check_whole(l, error);
 }
 
 static zero_status check(struct load *l, struct storage *storage, const char *dir, struct zero_error *error) {

@@ -196,31 +196,29 @@ static zero_status take_back(const struct stored_view *v, const struct piece *st
 
 static zero_status read_piece(const struct stored_view *v, const struct piece *p, float *out,
                               struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+    for (uint64_t i = 0, n; i < p->count; i += n) {
         n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
         struct piece step = part_of(p, i, n);
         void *place = host_place(v, &step, 0);
         if (!place) memset(out + i, 0, n * sizeof *out);
         if (!place) continue;
-        status = bring(v, &step, place, error);
-        if (!status) cast(out + i, DTYPE_F32, place, p->dtype, n);
+        TRY(bring(v, &step, place, error));
+        cast(out + i, DTYPE_F32, place, p->dtype, n);
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status write_piece(const struct stored_view *v, const struct piece *p, const float *in,
                                struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+    for (uint64_t i = 0, n; i < p->count; i += n) {
         n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
         struct piece step = part_of(p, i, n);
         void *place = host_place(v, &step, 0);
         if (!place) continue;
         cast(place, p->dtype, in + i, DTYPE_F32, n);
-        status = take_back(v, &step, place, error);
+        TRY(take_back(v, &step, place, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Masters and their parameters, a step of one chunk at a time, so that both pieces stay where they were found. A gap in the host
@@ -329,12 +327,11 @@ zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind
     executor_refetch(v->run->executor);
     fair_lock_give(&v->run->ranks->lock);
     uint64_t at = first - own_part(v, region, kind).first, end = at + count;
-    zero_status status = ZERO_OK;
-    for (uint64_t some; at < end && !status; at += some, in += some) {
+    for (uint64_t some; at < end; at += some, in += some) {
         some = min64(end, stored_chunk_end(v->blueprint, region, at)) - at;
-        status = write_in_chunk(v, region, kind, at, some, in, error);
+        TRY(write_in_chunk(v, region, kind, at, some, in, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Parameters from the masters in a record. */
@@ -392,12 +389,11 @@ static zero_status exchange_some(const struct stored_view *v, uint32_t region, u
 static zero_status exchange_region(const struct stored_view *v, uint32_t region, bool averages,
                                    struct zero_error *error) {
     uint64_t end = own_part(v, region, ZERO_PARAM).count;
-    zero_status status = ZERO_OK;
-    for (uint64_t at = 0, some; at < end && !status; at += some) {
+    for (uint64_t at = 0, some; at < end; at += some) {
         some = min64(min64(end, stored_chunk_end(v->blueprint, region, at)) - at, STEP_ELEMENTS);
-        status = exchange_some(v, region, at, some, averages, error);
+        TRY(exchange_some(v, region, at, some, averages, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status stored_exchange_averages(const struct stored_view *v, bool averages, struct zero_error *error) {
@@ -448,14 +444,11 @@ static zero_status clear_state(const struct stored_view *v, uint32_t region, uin
 }
 
 zero_status stored_clear(const struct stored_view *v, struct zero_error *error) {
-    zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < v->blueprint->o.model->regions; i++)
-        for (uint32_t k = 0; k < v->blueprint->o.state_count && !v->blueprint->regions[i].frozen && !status;
-             k++)
-            status = clear_state(v, i, k, error);
-    if (status) return status;
+        for (uint32_t k = 0; k < v->blueprint->o.state_count && !v->blueprint->regions[i].frozen; k++)
+            TRY(clear_state(v, i, k, error));
     fair_lock_take(&v->run->ranks->lock);
-    status = executor_clear_chunks(v->run->executor);
+    zero_status status = executor_clear_chunks(v->run->executor);
     fair_lock_give(&v->run->ranks->lock);
     if (status) *error = *executor_error(v->run->executor);
     return status;

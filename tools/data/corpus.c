@@ -173,9 +173,7 @@ static zero_status count_tokens(struct corpus *corpus, struct zero_error *error)
                 error, ZERO_E_ARGUMENT,
                 "data: %s and %s do not mix: one is text, the other a token file (.bin); give one kind",
                 corpus->files[0].path, file->path);
-        zero_status status =
-            tokens ? count_token_file(file, &token_bytes, error) : count_text_file(file, error);
-        if (status != ZERO_OK) return status;
+        TRY(tokens ? count_token_file(file, &token_bytes, error) : count_text_file(file, error));
         if (i == 0) corpus->token_bytes = token_bytes;
         if (token_bytes != corpus->token_bytes)
             return error_set(error, ZERO_E_ARGUMENT,

@@ -181,27 +181,25 @@ static zero_status read_vocabulary(struct reading *r, const struct json *documen
     const struct json *vocabulary = json_get(json_get(document, "model"), "vocab");
     if (json_is_object(vocabulary)) return json_each(vocabulary, add_member, r, error);
     if (!json_is_list(vocabulary)) return damaged(r, error);
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0; i < json_count(vocabulary) && !status; i++) {
+    for (uint64_t i = 0; i < json_count(vocabulary); i++) {
         const struct json *row = json_at(vocabulary, i);
-        status = add(r, json_is_list(row) && json_count(row) ? json_string(json_at(row, 0)) : NULL, i, false,
-                     error);
+        TRY(add(r, json_is_list(row) && json_count(row) ? json_string(json_at(row, 0)) : NULL, i, false,
+                error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status read_added(struct reading *r, const struct json *document, struct zero_error *error) {
     const struct json *list = json_get(document, "added_tokens");
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0; json_is_list(list) && i < json_count(list) && !status; i++) {
+    for (uint64_t i = 0; json_is_list(list) && i < json_count(list); i++) {
         const struct json *row = json_at(list, i);
         uint64_t token = TOKENS_MAX;
         bool special = false;
         json_integer(json_get(row, "id"), &token);
         json_flag(json_get(row, "special"), &special);
-        status = add(r, json_string(json_get(row, "content")), token, special, error);
+        TRY(add(r, json_string(json_get(row, "content")), token, special, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status read_tokens(struct decoder *d, const struct json *document, const char *path,

@@ -51,12 +51,10 @@ const char *gpt_engine_problem(const zero_engine *engine) {
 }
 
 static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
-    zero_status status = ZERO_OK;
-    for (int tier = 0; tier < ZERO_TIERS && !status; tier++)
+    for (int tier = 0; tier < ZERO_TIERS; tier++)
         if (bytes[tier])
-            status =
-                zero_engine_reserve(gpt->engine, (zero_tier)tier, bytes[tier], gpt->backend->reserved[tier]);
-    return status;
+            TRY(zero_engine_reserve(gpt->engine, (zero_tier)tier, bytes[tier], gpt->backend->reserved[tier]));
+    return ZERO_OK;
 }
 
 static zero_status reserve_outputs(struct gpt *gpt) {
@@ -68,11 +66,10 @@ static zero_status reserve_outputs(struct gpt *gpt) {
     uint32_t count = fitting ? gpt_cuda_spares(&gpt->config, gpt->batch, dtype,
                                                trained_blocks(&gpt->config, gpt->units), spare)
                              : 0;
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < count && !status; i++)
-        status = zero_engine_reserve_spare(gpt->engine, spare[i].part_bytes, spare[i].parts,
-                                           names[spare[i].kind], &gpt->granted[spare[i].kind]);
-    return status;
+    for (uint32_t i = 0; i < count; i++)
+        TRY(zero_engine_reserve_spare(gpt->engine, spare[i].part_bytes, spare[i].parts, names[spare[i].kind],
+                                      &gpt->granted[spare[i].kind]));
+    return ZERO_OK;
 }
 
 static zero_status build(struct gpt *gpt) {

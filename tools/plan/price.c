@@ -66,14 +66,13 @@ static zero_status reserve_spares(const struct scenario *s, zero_engine *engine,
                                   struct shapes_recompute recompute, uint32_t trained, struct spares *out) {
     enum dtype dtype = (enum dtype)zero_engine_dtype(engine);
     bool fitting = recompute.gpu && recompute.outputs == GPT_OUTPUTS_FITTING;
-    zero_status status = ZERO_OK;
     if (fitting)
         out->count =
             shapes_spares(&s->shapes, dtype, zero_engine_micro_batch(engine), recompute, trained, out->spare);
-    for (uint32_t i = 0; i < out->count && !status; i++)
-        status = zero_engine_reserve_spare(engine, out->spare[i].part_bytes, out->spare[i].parts, "outputs",
-                                           &out->granted[i]);
-    return status;
+    for (uint32_t i = 0; i < out->count; i++)
+        TRY(zero_engine_reserve_spare(engine, out->spare[i].part_bytes, out->spare[i].parts, "outputs",
+                                      &out->granted[i]));
+    return ZERO_OK;
 }
 
 /* Reserves the activations, as a trainer does before the engine fills budgets with state. */

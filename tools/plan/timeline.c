@@ -480,12 +480,11 @@ static zero_status compute(struct timeline *t, uint64_t ns) {
 }
 
 static zero_status wait_for(struct timeline *t, uint64_t ticket) {
-    zero_status status = ZERO_OK;
-    while (!status && !done(t, ticket)) {
+    while (!done(t, ticket)) {
         advance(t, UINT64_MAX);
-        status = poll_all(t);
+        TRY(poll_all(t));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* What a use needs comes from the drive, from the host, or from the drive by way of the host; and leaves as it came. */

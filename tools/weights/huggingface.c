@@ -174,16 +174,14 @@ static zero_status check_unused(const struct huggingface *h, const struct part *
 
 static zero_status check_tensors(struct huggingface *h, struct zero_error *error) {
     struct gpt_param p;
-    zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < h->parts; i++) {
         h->part[i].used = calloc(h->part[i].table.count + 1, sizeof *h->part[i].used);
         if (!h->part[i].used)
             return error_set(error, ZERO_E_MEMORY, "no memory for the tensors of %s", h->path);
     }
-    for (uint32_t i = 0; !status && gpt_param_at(&h->head.model, i, &p); i++)
-        status = check_tensor(h, &p, error);
-    for (uint32_t i = 0; i < h->parts && !status; i++) status = check_unused(h, &h->part[i], error);
-    return status;
+    for (uint32_t i = 0; gpt_param_at(&h->head.model, i, &p); i++) TRY(check_tensor(h, &p, error));
+    for (uint32_t i = 0; i < h->parts; i++) TRY(check_unused(h, &h->part[i], error));
+    return ZERO_OK;
 }
 
 static zero_status read_weights(struct weights *weights, const struct gpt_param *p, uint64_t first,

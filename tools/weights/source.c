@@ -58,10 +58,8 @@ static zero_status copy_file(struct storage *storage, const char *from, const ch
 }
 
 zero_status weights_copy_companions(const char *from, const char *to, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (size_t i = 0; files[i] && !status; i++)
-        status = copy_file(storage_posix(), from, to, files[i], error);
-    return status;
+    for (size_t i = 0; files[i]; i++) TRY(copy_file(storage_posix(), from, to, files[i], error));
+    return ZERO_OK;
 }
 
 static bool is_directory(const char *path) {

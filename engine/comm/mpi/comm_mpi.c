@@ -107,16 +107,15 @@ static zero_status await_member(struct comm_group *group, MPI_Request requests[2
 static zero_status meet_members(struct comm_group *group) {
     enum { MEETING_TAG = 2 };
     MPI_Comm world = ((struct mpi_comm *)group->comm)->link.world;
-    zero_status status = ZERO_OK;
-    for (uint32_t step = 1; step < group->count && status == ZERO_OK; step *= 2) {
+    for (uint32_t step = 1; step < group->count; step *= 2) {
         MPI_Request requests[2] = {libmpi.request_null, libmpi.request_null};
         uint32_t to = (group->index + step) % group->count,
                  from = (group->index + group->count - step) % group->count;
         libmpi.MPI_Irecv(NULL, 0, libmpi.byte, (int)group->ranks[from], MEETING_TAG, world, &requests[0]);
         libmpi.MPI_Isend(NULL, 0, libmpi.byte, (int)group->ranks[to], MEETING_TAG, world, &requests[1]);
-        status = await_member(group, requests, from, step == 1);
+        TRY(await_member(group, requests, from, step == 1));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static int open_group_communicators(struct mpi_group *group) {

@@ -292,13 +292,11 @@ static zero_status pass_places(struct meeting *m) {
     uint32_t parent = rendezvous_parent(m->r->rank);
     struct lanes *peer = &m->peers[parent];
     struct place leader = m->places[0];
-    zero_status status = ZERO_OK;
-    if (parent) status = say(m, parent, 0, call(m, &m->places[parent], m->patience));
-    if (status) return status;
+    if (parent) TRY(say(m, parent, 0, call(m, &m->places[parent], m->patience)));
     if (!sealed_receive(peer->socket[0], &peer->seals[0].in, m->places, m->r->size * sizeof *m->places,
                         m->patience))
         return parent ? report_unreached(m, parent) : report_leader_gone(m);
-    status = callers_await(m, AWAIT_CHILDREN);
+    zero_status status = callers_await(m, AWAIT_CHILDREN);
     for (uint32_t q = m->r->rank + 1; q < m->r->size && status == ZERO_OK; q++)
         if (rendezvous_parent(q) == m->r->rank) send_places(m, q);
     for (uint32_t q = 1; q < m->r->size; q++) correct_place(&m->places[q], &leader);

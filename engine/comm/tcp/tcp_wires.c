@@ -117,13 +117,12 @@ static zero_status write_wire(struct tcp_comm *tcp, uint32_t peer) {
 }
 
 static zero_status write_pending(struct tcp_comm *tcp) {
-    zero_status status = ZERO_OK;
-    while (tcp->pending_count && status == ZERO_OK) {
+    while (tcp->pending_count) {
         uint32_t peer = tcp->pending[--tcp->pending_count];
         tcp->wires[peer].listed = false;
-        if (!tcp->wires[peer].blocked) status = write_wire(tcp, peer);
+        if (!tcp->wires[peer].blocked) TRY(write_wire(tcp, peer));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static struct comm_group *find_group(const struct tcp_comm *tcp, uint64_t key) {

@@ -331,9 +331,8 @@ static zero_status check_own_code(struct config *config, struct zero_error *erro
 
 zero_status config_resolve_model(struct config *config, struct zero_error *error) {
     struct config_model *m = &config->model;
-    zero_status status = check_own_code(config, error);
-    for (int i = 0; i < KEYS && !status; i++) status = resolve_key(config, &keys[i], error);
-    if (status) return status;
+    TRY(check_own_code(config, error));
+    for (int i = 0; i < KEYS; i++) TRY(resolve_key(config, &keys[i], error));
     if (!m->head_width && m->width % m->heads)
         return error_set(error, ZERO_E_CONFIG, "model.%s: %llu does not divide %s %llu: choose a divisor",
                          architectures[m->type].heads, (unsigned long long)m->heads,

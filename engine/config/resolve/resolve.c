@@ -114,17 +114,16 @@ static zero_status fill_types(struct config *config, struct zero_error *error) {
     const struct config_type_key *key = config_type_keys, *end = key + CONFIG_TYPE_KEYS;
     const char *type = config_entry(config, "model.dtype")->text;
     if (!type) type = config_entry(config, "model.torch_dtype")->text;
-    zero_status status = ZERO_OK;
     for (; key < end; key++)
         if (config_written(config, key->path) && *enabled(config, key)) return ZERO_OK; /* the user chose */
-    for (key = config_type_keys; key < end && type && !status; key++) {
+    for (key = config_type_keys; key < end && type; key++) {
         char own[16]; /* in quotes, as the model's */
         snprintf(own, sizeof own, "\"%s\"", dtype_rows[key->dtype].torch);
         if (!config_automatic(config, key->path) || strcmp(type, own) != 0) continue;
         *enabled(config, key) = true;
-        status = config_derived(config, key->path, "true", error);
+        TRY(config_derived(config, key->path, "true", error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* PyTorch's autocast computes in the narrow type and keeps fp32 weights, as bf16.enabled and fp16.enabled do. */
@@ -528,15 +527,14 @@ static zero_status resolve_skips(struct config *config, struct zero_error *error
 
 /* Of the keys that have an effect. Beside a static scale the keys of a dynamic one have none. */
 static zero_status check_ranges(struct config *config, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < config_key_count() && !status; i++) {
+    for (uint32_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
         bool still = config->fp16.loss_scale > 0 && !strncmp(key->path, "fp16.", 5) &&
                      strcmp(key->path, "fp16.loss_scale") != 0;
         bool checked = config_ranges_later(key) && config_written(config, key->path) && !still;
-        if (checked && !config_key_idle(config, key->path)) status = config_check_range(config, key, error);
+        if (checked && !config_key_idle(config, key->path)) TRY(config_check_range(config, key, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- what the planner chooses ---- */

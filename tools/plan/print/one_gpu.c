@@ -197,10 +197,8 @@ zero_status one_gpu_pair(const struct one_gpu_machine *m, const char *model, uin
 static zero_status print_pair(const struct one_gpu_machine *m, const char *model, uint64_t sequences,
                               FILE *out, struct zero_error *error) {
     struct one_gpu_pair pair[2];
-    zero_status status = ZERO_OK;
-    for (int clips = 0; clips < 2 && !status; clips++)
-        status = one_gpu_pair(m, model, sequences, clips, &pair[clips], error);
-    if (status) return status;
+    for (int clips = 0; clips < 2; clips++)
+        TRY(one_gpu_pair(m, model, sequences, clips, &pair[clips], error));
     const struct price *card = &pair[1].card, *clipped = &pair[1].host, *backward = &pair[0].host;
     fprintf(out, "| %s, %s | %s | %" PRIu64 " | %.0f | %.0f, %.2f | %.0f, %.2f | %.2f, %.2f | %.1f, %.1f |\n",
             m->device, m->host, model, sequences * SEQUENCE, card->tokens_per_s, clipped->tokens_per_s,
