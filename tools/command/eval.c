@@ -22,15 +22,15 @@ static const struct option options[] = {
     {"--data", "PATH...",
      "token files (.bin) and directories of them; text, where the model's tokens are bytes (what the run "
      "held out: data.eval)",
-     OPTION_LIST, FIELD(data)},
+     LIST(data)},
     {"--context", "N",
      "tokens of a sample (those of the run's samples; of a directory the model's context, at most 1024; of a "
      "GPT-2 always the model's)",
-     OPTION_COUNT, FIELD(context)},
-    {"--samples", "N", "at most N samples, from the beginning (all)", OPTION_COUNT, FIELD(samples)},
-    {"--batch", "N", "samples at a time: more memory, fewer passes (4)", OPTION_COUNT, FIELD(batch)},
-    {"--ema", NULL, "takes the checkpoint's averaged weights (ema.decay of the configuration)", OPTION_FLAG,
-     FIELD(average)},
+     COUNT(context)},
+    {"--samples", "N", "at most N samples, from the beginning (all)", COUNT(samples)},
+    {"--batch", "N", "samples at a time: more memory, fewer passes (4)", COUNT(batch)},
+    {"--ema", NULL, "takes the checkpoint's averaged weights (ema.decay of the configuration)",
+     FLAG(average)},
     {0},
 };
 

@@ -14,7 +14,7 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--out", "FILE", "where the page goes (report.html in the run's directory)", OPTION_TEXT, FIELD(out)},
+    {"--out", "FILE", "where the page goes (report.html in the run's directory)", TEXT(out)},
     {0},
 };
 
