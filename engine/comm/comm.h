@@ -104,6 +104,18 @@ static inline struct comm_call comm_rows(void *rows, uint64_t row_bytes, const c
                               .target = (unsigned char *)rows + row_bytes};
 }
 
+/* A broadcast of elements at `data` from member `root` of the group. */
+static inline struct comm_call comm_broadcast(void *data, enum dtype dtype, uint64_t count, uint32_t root,
+                                              const char *what) {
+    return (struct comm_call){.kind = COMM_BROADCAST,
+                              .dtype = dtype,
+                              .target_dtype = dtype,
+                              .count = count,
+                              .root = root,
+                              .what = what,
+                              .target = data};
+}
+
 struct comm;
 struct device;
 struct secret;

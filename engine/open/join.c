@@ -227,13 +227,8 @@ static zero_status tell(struct joining *j, const struct comm_call *call, struct 
 static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status code, struct zero_error *mine,
                                 char *message, struct zero_error *error) {
     memcpy(message, mine->message, sizeof mine->message);
-    struct comm_call call = {.kind = COMM_BROADCAST,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof mine->message,
-                             .root = rank,
-                             .what = "why the configuration is wrong",
-                             .target = message};
+    struct comm_call call =
+        comm_broadcast(message, DTYPE_U8, sizeof mine->message, rank, "why the configuration is wrong");
     TRY(tell(j, &call, error));
     if (rank == j->ranks->rank) return error_pass(error, mine);
     message[sizeof mine->message - 1] = 0; /* it came from another rank */

@@ -22,13 +22,8 @@ static zero_status run(struct ranks *ranks, const struct comm_call *call, struct
 /* Sends the bytes from the first rank of a model rank to all ranks. */
 static zero_status tell(struct ranks *ranks, uint32_t model, uint64_t bytes, struct declared *declared,
                         struct zero_error *error) {
-    struct comm_call call = {.kind = COMM_BROADCAST,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = bytes,
-                             .root = model_ranks_at(ranks, model, 0),
-                             .what = "what a model rank declared",
-                             .target = declared};
+    struct comm_call call = comm_broadcast(declared, DTYPE_U8, bytes, model_ranks_at(ranks, model, 0),
+                                           "what a model rank declared");
     zero_status status = run(ranks, &call, error);
     if (status || declared_whole(declared, bytes)) return status;
     return error_set(error, ZERO_E_DIVERGED, "model rank %" PRIu32 " sent a model that is none", model);

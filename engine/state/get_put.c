@@ -113,13 +113,7 @@ zero_status state_broadcast(struct state *state, uint32_t root, void *data, uint
     for (uint8_t *at = data; bytes; at += piece, bytes -= piece) {
         piece = min64(bytes, PIECE_BYTES);
         memcpy(state->piece, at, piece);
-        struct comm_call call = {.kind = COMM_BROADCAST,
-                                 .dtype = DTYPE_U8,
-                                 .target_dtype = DTYPE_U8,
-                                 .count = piece,
-                                 .root = root,
-                                 .what = "bytes of the host's",
-                                 .target = state->piece};
+        struct comm_call call = comm_broadcast(state->piece, DTYPE_U8, piece, root, "bytes of the host's");
         if (state->ranks->size > 1) TRY(ranks_call(state->ranks, &call));
         memcpy(at, state->piece, piece);
     }
@@ -161,13 +155,7 @@ zero_status range_get(struct state *state, const struct range *range, float *out
         if (owner == part.index)
             status = state_read(state, range->param->region, range->kind, at, piece,
                                 (float *)(void *)state->piece);
-        struct comm_call call = {.kind = COMM_BROADCAST,
-                                 .dtype = DTYPE_F32,
-                                 .target_dtype = DTYPE_F32,
-                                 .count = piece,
-                                 .root = owner,
-                                 .what = range->param->name,
-                                 .target = state->piece};
+        struct comm_call call = comm_broadcast(state->piece, DTYPE_F32, piece, owner, range->param->name);
         if (!status && part.parts > 1) status = ranks_call_on(state->ranks, state->ranks->data_world, &call);
         if (status) return status;
         memcpy(out, state->piece, piece * sizeof(float));
