@@ -5,10 +5,6 @@
  * Threads: one at a time. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "engine/checkpoint/storage.h"
 
 struct direct;

@@ -1,6 +1,5 @@
 #include "engine/comm/launch.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,6 @@
  * environment, never from the network. */
 #pragma once
 
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "engine/comm/comm.h"
 

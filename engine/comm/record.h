@@ -2,9 +2,7 @@
  * record_text needs to name the call in a message. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "engine/comm/comm.h"
 

@@ -1,6 +1,5 @@
 /* `zero config`: the resolved configuration, or the list of all keys. */
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 

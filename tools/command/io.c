@@ -1,7 +1,6 @@
 /* `zero io`: measures a drive as the nvme tier would use it. */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "tools/report/record.h"

@@ -1,6 +1,5 @@
 #include "tools/run_directory/run_directory.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 /* A sum is the only exchange that the engine offers to programs. A double holds integers of 53 bits, so each value carries the

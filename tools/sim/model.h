@@ -1,9 +1,6 @@
 /* The simulated part of a model: its units, their parameters, and the time of computing. Plain data, borrowed. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
 #include "kernels/quantize.h"

@@ -1,7 +1,6 @@
 #include "tools/sim/scaling.h"
 
 #include <inttypes.h>
-#include <stdint.h>
 
 #include "tools/plan/print/figure.h"
 #include "tools/report/draw.h"

@@ -7,9 +7,6 @@
  * ZERO_E_INTERNAL at completion, with a message that names it. A post allocates: it copies every posted buffer. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/comm/comm.h"
 
 struct sim_world;

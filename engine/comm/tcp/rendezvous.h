@@ -29,8 +29,6 @@
 #pragma once
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
