@@ -2,7 +2,6 @@
 #pragma once
 
 #include <math.h>
-#include <stdint.h>
 
 #include "kernels/adamw.h"
 #include "kernels/optimizer.h"

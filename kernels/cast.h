@@ -5,8 +5,6 @@
  * Source and target must not overlap. They need no alignment beyond that of an element. */
 #pragma once
 
-#include <stdint.h>
-
 #include "engine/base/numbers/dtype.h"
 #include "kernels/isa.h"
 

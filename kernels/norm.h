@@ -1,8 +1,6 @@
 /* Sums of squares in one fixed order of additions, so that a norm has the same bits at every stage and tier. */
 #pragma once
 
-#include <stdint.h>
-
 #include "engine/base/numbers/dtype.h"
 #include "kernels/isa.h"
 

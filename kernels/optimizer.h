@@ -8,9 +8,6 @@
  * Threads: pure functions; one call uses `threads` OpenMP threads. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/numbers/dtype.h"
 #include "engine/base/update.h"
 #include "kernels/isa.h"

@@ -8,7 +8,6 @@
  * Threads: a pure function; one call uses `threads` OpenMP threads. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/isa.h"

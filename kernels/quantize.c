@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "engine/base/limits.h"
 #include "engine/base/numbers/float_env.h"
 #include "kernels/cast.h"
 #include "kernels/quantize_element.h"

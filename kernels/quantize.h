@@ -15,9 +15,6 @@
  * instruction sets give the same bits. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/numbers/dtype.h"
 #include "kernels/isa.h"
 

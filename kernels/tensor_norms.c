@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "engine/base/integer.h"
-#include "engine/base/limits.h"
 #include "engine/base/numbers/float_env.h"
 #include "kernels/norm.h"
 #include "kernels/state_format.h"

@@ -76,8 +76,7 @@ static void own_name(char out[32]) { snprintf(out, 32, "zero-%lu", (unsigned lon
 zero_status swap_directory_path(const char *text, bool named, char **out, struct zero_error *error) {
     char path[PATH_MAX] = "", own[32] = "";
     struct stat found;
-    zero_status status = expand(text, path, error);
-    if (status) return status;
+    TRY(expand(text, path, error));
     if (named && stat(path, &found) == 0 && is_shared(&found)) own_name(own);
     if (asprintf(out, "%s%s%s", path, *own ? "/" : "", own) < 0)
         return error_set(error, ZERO_E_MEMORY, "tier nvme: no memory for a path");

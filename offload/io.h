@@ -9,9 +9,6 @@
  * open. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "engine/device/device.h"
 

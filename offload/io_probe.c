@@ -52,8 +52,7 @@ static zero_status open_lane(struct probe *p, const struct io_probe_cell *cell, 
                                 .requests_max = REQUESTS,
                                 .finished = tell,
                                 .user = &p->finished};
-    zero_status status = io_open(&io, p->o->no_uring, &lane.io, error);
-    if (status) return status;
+    TRY(io_open(&io, p->o->no_uring, &lane.io, error));
     if (*name != lane.io->ops->name && lane.io->remark[0])
         log_line(p->o->log, ZERO_LOG_WARN, "%s", lane.io->remark);
     *name = lane.io->ops->name;
@@ -120,8 +119,7 @@ static zero_status measure_cell(struct probe *p, struct io_probe_cell *cell, str
     static const uint32_t writes[] = {0, UINT32_MAX, 0x5};
     for (int i = 0; i < 3; i++) {
         double speed;
-        zero_status status = measure(p, cell, writes[i], &speed, error);
-        if (status) return status;
+        TRY(measure(p, cell, writes[i], &speed, error));
         if (speed > *best[i]) *best[i] = speed;
     }
     return ZERO_OK;
@@ -181,9 +179,8 @@ static zero_status make_file(struct probe *p, struct zero_error *error) {
     if (bytes > free_bytes)
         return error_set(error, ZERO_E_IO, "%s has too little space: needs %s, %s free", p->o->path,
                          swap_size(bytes).chars, swap_size(free_bytes).chars);
-    zero_status status = swap_file_create(&p->directory, bytes, false, &p->file, error);
-    if (status) return status;
-    status = swap_file_take(&p->file, error);
+    TRY(swap_file_create(&p->directory, bytes, false, &p->file, error));
+    zero_status status = swap_file_take(&p->file, error);
     if (status) swap_file_close(&p->file);
     return status;
 }

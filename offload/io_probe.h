@@ -3,7 +3,6 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"

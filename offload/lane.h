@@ -11,8 +11,6 @@
 #pragma once
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 #include "offload/io.h"

@@ -63,8 +63,7 @@ static void *memory_address(struct tier *tier) { return ((struct memory *)tier)-
 
 static zero_status memory_post(struct tier *tier, const struct tier_request *r, struct tier_work **out_work,
                                struct zero_error *error) {
-    zero_status status = tier_check(tier, r, error);
-    if (status) return status;
+    TRY(tier_check(tier, r, error));
     uint8_t *place = (uint8_t *)memory_address(tier) + r->offset;
     if (r->bytes) memcpy(r->write ? place : r->memory, r->write ? r->memory : place, r->bytes);
     *(r->write ? &tier->written_bytes : &tier->read_bytes) += r->bytes;

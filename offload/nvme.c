@@ -84,8 +84,7 @@ static struct tier_work *begin(struct nvme *nvme, const struct tier_request *r, 
 static zero_status nvme_post(struct tier *tier, const struct tier_request *r, struct tier_work **out_work,
                              struct zero_error *error) {
     struct nvme *nvme = (struct nvme *)tier;
-    zero_status status = tier_check(tier, r, error);
-    if (status) return status;
+    TRY(tier_check(tier, r, error));
     if (!r->bytes) {
         *out_work = NULL;
         return ZERO_OK;
@@ -188,8 +187,7 @@ static zero_status open_directories(struct nvme *nvme, struct zero_error *error)
     bool said = false;
     for (; nvme->directories < nvme->count; nvme->directories++) {
         struct swap_directory *d = &nvme->directory[nvme->directories];
-        zero_status status = swap_directory_open(o->paths[nvme->directories], o->keep, d, error);
-        if (status) return status;
+        TRY(swap_directory_open(o->paths[nvme->directories], o->keep, d, error));
         if (*d->caution && !said)
             log_line(nvme->o.log, ZERO_LOG_WARN, "tier nvme: %s %s", d->path, d->caution);
         said |= *d->caution;
@@ -205,10 +203,8 @@ static zero_status open_files(struct nvme *nvme, struct zero_error *error) {
     for (; nvme->files < nvme->count; nvme->files++) {
         uint32_t i = nvme->files;
         struct swap_file *file = &nvme->file[i];
-        zero_status status =
-            o->keep ? swap_file_keep(&nvme->directory[i], share(nvme, i), &kept, file, error)
-                    : swap_file_create(&nvme->directory[i], share(nvme, i), o->named_files, file, error);
-        if (status) return status;
+        TRY(o->keep ? swap_file_keep(&nvme->directory[i], share(nvme, i), &kept, file, error)
+                    : swap_file_create(&nvme->directory[i], share(nvme, i), o->named_files, file, error));
         if (file->alignment > nvme->base.alignment) nvme->base.alignment = file->alignment;
         if (!file->direct && !said && !*nvme->directory[i].caution)
             log_line(nvme->o.log, ZERO_LOG_WARN,
@@ -286,8 +282,7 @@ static zero_status take_space(struct nvme *nvme, struct zero_error *error) {
 /* Logs a remark once, even if it applies to several paths. */
 static zero_status open_io(struct nvme *nvme, const struct io_options *options, struct io **out_io,
                            struct zero_error *error) {
-    zero_status status = io_open(options, nvme->o.nvme.no_uring, out_io, error);
-    if (status) return status;
+    TRY(io_open(options, nvme->o.nvme.no_uring, out_io, error));
     if (strcmp((*out_io)->remark, nvme->remark) != 0) {
         memcpy(nvme->remark, (*out_io)->remark, sizeof nvme->remark);
         if (nvme->remark[0]) log_line(nvme->o.log, ZERO_LOG_WARN, "tier nvme: %s", nvme->remark);
@@ -315,9 +310,8 @@ static zero_status open_lanes(struct nvme *nvme, struct zero_error *error) {
                                     .requests_max = nvme->o.requests_max,
                                     .finished = finished,
                                     .user = nvme};
-        zero_status status = open_io(nvme, &io, &lane.io, error);
-        if (!status) status = lane_open(&lane, &nvme->lane[i], error);
-        if (status) return status;
+        TRY(open_io(nvme, &io, &lane.io, error));
+        TRY(lane_open(&lane, &nvme->lane[i], error));
     }
     return ZERO_OK;
 }

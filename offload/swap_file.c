@@ -120,8 +120,7 @@ zero_status swap_file_empty(struct swap_file *file, struct zero_error *error) {
 }
 
 zero_status swap_file_take(struct swap_file *file, struct zero_error *error) {
-    zero_status status = check_limit(file, error);
-    if (status) return status;
+    TRY(check_limit(file, error));
     bool kept = file->kept_bytes == file->bytes; /* or no block of the extent is in this file */
     file->allocated = kept && swap_file_held(file) >= file->bytes;
     if (file->allocated) return ZERO_OK;
@@ -223,9 +222,8 @@ static zero_status look_at_kept(struct swap_file *file, const struct swap_kept *
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes,
                            const struct swap_kept *kept, struct swap_file *out, struct zero_error *error) {
     struct swap_file file = {.path = directory->path, .bytes = bytes};
-    zero_status status = open_locked(directory, kept->name, &file.handle, error);
-    if (status) return status;
-    status = look_at_kept(&file, kept, error);
+    TRY(open_locked(directory, kept->name, &file.handle, error));
+    zero_status status = look_at_kept(&file, kept, error);
     make_direct(&file);
     if (status)
         close(file.handle);

@@ -5,9 +5,6 @@
  *   create, keep ---> [empty] ---> take ---> transfers ---> close */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "offload/directory.h"
 

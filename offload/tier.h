@@ -8,9 +8,6 @@
  * Threads: one at a time per tier (the executor's lock). Nothing is allocated after open. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/device/device.h"

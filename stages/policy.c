@@ -1,6 +1,3 @@
-
-#include <stddef.h>
-
 #include "stages/policy_internal.h"
 
 static void resolve(const struct policy *p, struct region *r) {

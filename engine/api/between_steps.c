@@ -33,12 +33,11 @@ static zero_status flush(zero_engine *e) {
 }
 
 zero_status zero_engine_flush(zero_engine *e) {
-    zero_status status = engine_check(e, "zero_engine_flush");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_flush"));
     if (e->pass.phase == PHASE_DECLARING || e->pass.phase == PHASE_USE)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_flush: call it after commit, and not between a unit's begin and end");
-    status = pass_check_between(&e->pass, "zero_engine_flush");
+    zero_status status = pass_check_between(&e->pass, "zero_engine_flush");
     if (!status) status = flush(e);
     if (!status && e->state.filled) slots_give_weights(&e->pass);
     return status;
@@ -100,20 +99,18 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
 }
 
 zero_status zero_engine_hash(zero_engine *e, char out[33]) {
-    zero_status status = engine_check_between(e, "zero_engine_hash");
-    if (!status) status = engine_check_updates(e, "zero_engine_hash");
-    if (!status) status = engine_check_filled(e, "zero_engine_hash");
-    if (!status) status = engine_check_written(e, "zero_engine_hash");
-    if (status) return status;
+    TRY(engine_check_between(e, "zero_engine_hash"));
+    TRY(engine_check_updates(e, "zero_engine_hash"));
+    TRY(engine_check_filled(e, "zero_engine_hash"));
+    TRY(engine_check_written(e, "zero_engine_hash"));
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_hash: out is NULL");
-    status = pass_settle(&e->pass);
+    zero_status status = pass_settle(&e->pass);
     return status ? status : weights_hash(&e->state, out);
 }
 
 zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
-    zero_status status = engine_check(e, "zero_engine_sum");
-    if (!status && e->pass.phase != PHASE_DECLARING) status = pass_check_outside(&e->pass, "zero_engine_sum");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_sum"));
+    if (e->pass.phase != PHASE_DECLARING) TRY(pass_check_outside(&e->pass, "zero_engine_sum"));
     if (count > SUM_VALUES_MAX)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: %" PRIu32 " values; at most %d are possible", count,
                       SUM_VALUES_MAX);
@@ -122,8 +119,7 @@ zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
 }
 
 static zero_status broadcast(zero_engine *e, const char *what, uint32_t root, void *data, uint64_t bytes) {
-    zero_status status = engine_check_between(e, what);
-    if (status) return status;
+    TRY(engine_check_between(e, what));
     if (bytes && !data) return refuse(ZERO_E_ARGUMENT, "%s: data is NULL", what);
     if (root >= e->ranks.size)
         return refuse(ZERO_E_ARGUMENT, "%s: there is no rank %" PRIu32 "; there are %" PRIu32 ", from 0",
@@ -142,26 +138,24 @@ zero_status zero_engine_broadcast_from(zero_engine *e, uint32_t root, void *data
 /* ---- averages in the place of weights ---- */
 
 zero_status zero_engine_ema_begin(zero_engine *e) {
-    zero_status status = engine_check_steps(e, "zero_engine_ema_begin");
-    if (!status) status = engine_check_filled(e, "zero_engine_ema_begin");
-    if (!status) status = engine_check_written(e, "zero_engine_ema_begin");
-    if (status) return status;
+    TRY(engine_check_steps(e, "zero_engine_ema_begin"));
+    TRY(engine_check_filled(e, "zero_engine_ema_begin"));
+    TRY(engine_check_written(e, "zero_engine_ema_begin"));
     if (!e->blueprint.terms.precision.average)
         return refuse(
             ZERO_E_ARGUMENT,
             "zero_engine_ema_begin: there are no averaged weights: set ema.decay in the configuration");
-    status = pass_settle(&e->pass);
+    zero_status status = pass_settle(&e->pass);
     return status ? status : state_exchange_averages(&e->state, true);
 }
 
 zero_status zero_engine_ema_end(zero_engine *e) {
-    zero_status status = check_between(e, "zero_engine_ema_end");
-    if (status) return status;
+    TRY(check_between(e, "zero_engine_ema_end"));
     if (!e->state.averaged)
         return refuse(
             ZERO_E_ORDER,
             "zero_engine_ema_end: the weights are in their place; call zero_engine_ema_begin first");
-    status = pass_settle(&e->pass);
+    zero_status status = pass_settle(&e->pass);
     if (!status) status = state_exchange_averages(&e->state, false);
     if (!status) shadow_written(&e->state);
     return status;
@@ -181,12 +175,11 @@ zero_status zero_engine_park(zero_engine *e, zero_tier tier) {
 
 zero_status zero_engine_unpark(zero_engine *e) {
     failure_call("zero_engine_unpark", NULL);
-    zero_status status = engine_given(e, "zero_engine_unpark") ? ranks_check(&e->ranks) : ZERO_E_ARGUMENT;
-    if (status) return status;
+    TRY(engine_given(e, "zero_engine_unpark") ? ranks_check(&e->ranks) : ZERO_E_ARGUMENT);
     if (e->pass.phase != PHASE_PARKED)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_unpark: the engine is not parked; call zero_engine_park first");
-    status = park_in(&e->park);
+    zero_status status = park_in(&e->park);
     if (!status) e->pass.phase = PHASE_READY;
     return status;
 }
@@ -194,17 +187,15 @@ zero_status zero_engine_unpark(zero_engine *e) {
 /* ---- checkpoints ---- */
 
 zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir) {
-    zero_status status = engine_check_between(e, "zero_engine_save");
-    if (!status) status = engine_check_filled(e, "zero_engine_save");
-    if (!status) status = engine_check_updates(e, "zero_engine_save");
-    if (status) return status;
+    TRY(engine_check_between(e, "zero_engine_save"));
+    TRY(engine_check_filled(e, "zero_engine_save"));
+    TRY(engine_check_updates(e, "zero_engine_save"));
     if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is %s", dir ? "empty" : "NULL");
     if (strlen(dir) >= STORAGE_PATH_BYTES)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is longer than %d bytes; use a shorter path",
                       STORAGE_PATH_BYTES - 1);
-    status = engine_check_written(e, "zero_engine_save");
-    if (!status) status = pass_settle(&e->pass);
-    if (status) return status;
+    TRY(engine_check_written(e, "zero_engine_save"));
+    TRY(pass_settle(&e->pass));
     return e->config.checkpoint_async ? background_save_begin(&e->state, storage, dir)
                                       : state_save(&e->state, storage, dir);
 }
@@ -212,10 +203,9 @@ zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir
 zero_status zero_engine_save(zero_engine *e, const char *dir) { return engine_save(e, storage_posix(), dir); }
 
 zero_status zero_engine_save_wait(zero_engine *e) {
-    zero_status status = engine_check(e, "zero_engine_save_wait");
-    if (!status) status = pass_check_outside(&e->pass, "zero_engine_save_wait");
-    if (!status) status = background_save_finish(&e->state);
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_save_wait"));
+    TRY(pass_check_outside(&e->pass, "zero_engine_save_wait"));
+    TRY(background_save_finish(&e->state));
     const struct zero_error *saved = &e->state.saved;
     return saved->code ? refuse_error(saved) : ZERO_OK;
 }
@@ -224,13 +214,11 @@ zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir
     static const char *const calls[] = {[LOAD_ALL] = "zero_engine_load",
                                         [LOAD_WEIGHTS] = "zero_engine_load_weights",
                                         [LOAD_AVERAGE] = "zero_engine_load_ema"};
-    zero_status status = engine_check_steps(e, calls[what]);
-    if (status) return status;
+    TRY(engine_check_steps(e, calls[what]));
     if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", calls[what], dir ? "empty" : "NULL");
-    status = shadow_check_overwriting(&e->state, calls[what]);
-    if (!status) status = pass_settle(&e->pass);
-    if (!status) status = state_load(&e->state, storage, dir, (enum load_what)what);
-    if (status) return status;
+    TRY(shadow_check_overwriting(&e->state, calls[what]));
+    TRY(pass_settle(&e->pass));
+    TRY(state_load(&e->state, storage, dir, (enum load_what)what));
     e->state.unseen = false;
     shadow_written(&e->state);
     return ZERO_OK;
@@ -249,8 +237,7 @@ zero_status zero_engine_load_ema(zero_engine *e, const char *dir) {
 }
 
 zero_status engine_prune(zero_engine *e, struct storage *storage, const char *dir, uint64_t keep) {
-    zero_status status = check_between(e, "zero_engine_prune");
-    if (status) return status;
+    TRY(check_between(e, "zero_engine_prune"));
     if (!dir || !keep) return refuse(ZERO_E_ARGUMENT, "zero_engine_prune: dir is NULL, or keep is 0");
     return state_prune(&e->state, storage, dir, keep);
 }
@@ -263,9 +250,8 @@ zero_status zero_engine_prune(zero_engine *e, const char *dir, uint64_t keep) {
 
 zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *value) {
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check(e, "zero_engine_set_note");
-    if (status) return status;
-    status = notes_set(&e->state.notes, key, value, e->config.nvme_shadow, &error);
+    TRY(engine_check(e, "zero_engine_set_note"));
+    zero_status status = notes_set(&e->state.notes, key, value, e->config.nvme_shadow, &error);
     return status ? refuse_error(&error) : ZERO_OK;
 }
 
@@ -299,8 +285,7 @@ const char *zero_engine_shadow_text(const zero_engine *e) {
 }
 
 zero_status zero_engine_discard_shadow(zero_engine *e) {
-    zero_status status = engine_check(e, "zero_engine_discard_shadow");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_discard_shadow"));
     if (e->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_discard_shadow: call it after zero_engine_commit, which "
                                     "finds the shadow, or set zero_runtime.discard_shadow");
@@ -317,26 +302,22 @@ const char *zero_engine_shadow_note(const zero_engine *e, const char *key) {
 
 zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check(e, "zero_engine_set_lr");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_set_lr"));
     return settings_set_lr(&e->training, group, lr, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_set_betas(zero_engine *e, int group, double beta1, double beta2) {
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check(e, "zero_engine_set_betas");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_set_betas"));
     return settings_set_betas(&e->training, group, beta1, beta2, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_set_params(zero_engine *e, int group, const zero_optimizer_params *params) {
     zero_optimizer_params known = {0};
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check(e, "zero_engine_set_params");
-    if (!status && !params) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_params: params is NULL");
-    if (!status)
-        status = sized_take(&known, sizeof known, params, params->struct_size, "zero_optimizer_params");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_set_params"));
+    if (!params) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_params: params is NULL");
+    TRY(sized_take(&known, sizeof known, params, params->struct_size, "zero_optimizer_params"));
     return settings_set_params(&e->training, group, &known, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
@@ -344,8 +325,7 @@ zero_status zero_engine_params(const zero_engine *e, int group, zero_optimizer_p
     static const char call[] = "zero_engine_params";
     if (!engine_given(e, call)) return ZERO_E_ARGUMENT;
     if (!out) return refuse(ZERO_E_ARGUMENT, "%s: out is NULL", call);
-    zero_status status = sized_check(out->struct_size, "zero_optimizer_params");
-    if (status) return status;
+    TRY(sized_check(out->struct_size, "zero_optimizer_params"));
     if (group < 0 || (uint32_t)group >= e->training.groups.count)
         return refuse(ZERO_E_ARGUMENT, "%s: there is no group %d", call, group);
     const struct optimizer_params *p = &e->training.groups.params[group];
@@ -362,8 +342,7 @@ double zero_engine_lr(const zero_engine *e, int group) {
 }
 
 zero_status zero_engine_set_schedule(zero_engine *e, zero_schedule_fn schedule, void *user) {
-    zero_status status = engine_check(e, "zero_engine_set_schedule");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_set_schedule"));
     e->training.schedule_fn = schedule;
     e->training.schedule_user = user;
     return ZERO_OK;
@@ -372,12 +351,11 @@ zero_status zero_engine_set_schedule(zero_engine *e, zero_schedule_fn schedule, 
 /* ---- the trace ---- */
 
 zero_status zero_engine_write_trace(zero_engine *e, const char *path) {
-    zero_status status = check_between(e, "zero_engine_write_trace");
-    if (status) return status;
+    TRY(check_between(e, "zero_engine_write_trace"));
     if (!e->trace || !path)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_write_trace: %s",
                       path ? "nothing is traced: call zero_engine_trace before commit, or give trace.steps"
                            : "the path is NULL");
-    status = pass_settle(&e->pass);
+    zero_status status = pass_settle(&e->pass);
     return status ? status : trace_write(e->trace, path);
 }

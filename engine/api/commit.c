@@ -1,6 +1,5 @@
 /* Plan and commit: from a declared model to planned memory, and to an executor over it. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "engine/api/engine.h"
 #include "engine/base/hash.h"
@@ -308,16 +307,15 @@ static void log_drive_life(const zero_engine *e) {
 /* ---- the calls ---- */
 
 zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
-    zero_status status = engine_check(e, "zero_engine_plan");
-    if (!status && out) status = sized_check(out->struct_size, "zero_plan");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_plan"));
+    if (out) TRY(sized_check(out->struct_size, "zero_plan"));
     if (!e->host.plans_only || e->planned)
         return refuse(ZERO_E_ORDER, "zero_engine_plan: %s",
                       e->planned ? "the engine is planned already"
                                  : "the engine was opened without plan_ranks; call zero_engine_commit");
     struct zero_error error = ERROR_NONE;
     e->planned = true;
-    status = open_groups(e, &error);
+    zero_status status = open_groups(e, &error);
     if (!status) status = lay_plan(e, &error);
     if (status) return ranks_fail(&e->ranks, &error);
     if (out) report_plan(e, out);
@@ -339,10 +337,9 @@ static zero_status check_optimizer(const zero_engine *e, struct zero_error *erro
 static zero_status start(zero_engine *e, struct zero_error *error) {
     struct trace_source source = {&e->ranks, &e->blueprint.plan,
                                   blueprint_executor_options(&e->blueprint).shape};
-    zero_status status = trace_open(e->trace_steps, &source, &e->trace, error);
-    if (status) return status;
+    TRY(trace_open(e->trace_steps, &source, &e->trace, error));
     struct start_options options = {&e->host, &e->blueprint, trace_watch(e->trace)};
-    status = start_run(&e->run, &options, error);
+    zero_status status = start_run(&e->run, &options, error);
     return status ? status : start_scratches(&e->scratches, &e->run, &options, error);
 }
 
@@ -384,9 +381,8 @@ static bool moves_by_itself(const zero_engine *e) {
 }
 
 zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
-    zero_status status = engine_check(e, "zero_engine_commit");
-    if (!status && out) status = sized_check(out->struct_size, "zero_plan");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_commit"));
+    if (out) TRY(sized_check(out->struct_size, "zero_plan"));
     if (e->pass.phase != PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_commit: the engine is committed already");
     if (e->host.plans_only)
@@ -394,17 +390,15 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
             ZERO_E_ORDER,
             "zero_engine_commit: this engine has plan_ranks, and only plans: call zero_engine_plan");
     struct zero_error error = ERROR_NONE;
-    status = open_groups(e, &error);
+    zero_status status = open_groups(e, &error);
     if (status) return ranks_fail(&e->ranks, &error); /* the others may wait in a group's opening */
     prepare(e, &error);
-    status = ranks_agree_error(&e->ranks, &error, "the commit");
-    if (!status) status = compare_models(e);
-    if (status) return status;
+    TRY(ranks_agree_error(&e->ranks, &error, "the commit"));
+    TRY(compare_models(e));
     open_rooms(e);
     if (moves_by_itself(e)) run_start_progress(&e->run);
     e->state.shadow.discarded = e->host.discard_shadow;
-    status = shadow_open(&e->state);
-    if (status) return status;
+    TRY(shadow_open(&e->state));
     e->pass.phase = PHASE_READY;
     e->pass.threads = e->host.threads;
     log_training(e);

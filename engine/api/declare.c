@@ -1,6 +1,4 @@
 /* The calls that declare the model, its groups and the host's memory, before plan or commit. */
-#include <inttypes.h>
-#include <string.h>
 
 #include "engine/api/engine.h"
 
@@ -17,8 +15,7 @@ zero_status engine_check_declaring(zero_engine *e, const char *what) {
 }
 
 zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **out) {
-    zero_status status = engine_check_declaring(e, "zero_engine_add_unit");
-    if (status) return status;
+    TRY(engine_check_declaring(e, "zero_engine_add_unit"));
     if (!out)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_add_unit: unit \"%s\": out is NULL",
                       name ? name : "NULL");
@@ -31,11 +28,9 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
     zero_engine *e = unit->engine;
     zero_param given = {0};
     struct zero_error error = ERROR_NONE;
-    zero_status status = check_declaring(e, "zero_unit_add_param");
-    if (status) return status;
+    TRY(check_declaring(e, "zero_unit_add_param"));
     if (!param) return refuse(ZERO_E_ARGUMENT, "zero_unit_add_param of \"%s\": param is NULL", unit->name);
-    status = sized_take(&given, sizeof given, param, param->struct_size, "zero_param");
-    if (status) return status;
+    TRY(sized_take(&given, sizeof given, param, param->struct_size, "zero_param"));
     if (given.flags & ZERO_KEEP_FP32) e->typed = true;
     if (!groups_assign(&e->training.groups, &e->model, &given, &error))
         model_add_param(&e->model, unit, &given, &error);
@@ -46,8 +41,7 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
     if (!unit_given(last, "zero_engine_add_segment") || !unit_given(first, "zero_engine_add_segment"))
         return ZERO_E_ARGUMENT;
     zero_engine *e = last->engine;
-    zero_status status = check_declaring(e, "zero_engine_add_segment");
-    if (status) return status;
+    TRY(check_declaring(e, "zero_engine_add_segment"));
     if (first->engine != e || first->index > last->index)
         return refuse(ZERO_E_ARGUMENT,
                       "zero_engine_add_segment: unit \"%s\" was not added before \"%s\"; give the first and "
@@ -79,8 +73,7 @@ zero_status zero_engine_free_order_within(zero_engine *e, uint32_t units) {
 
 zero_status zero_unit_hold(zero_unit *unit) {
     if (!unit_given(unit, "zero_unit_hold")) return ZERO_E_ARGUMENT;
-    zero_status status = check_declaring(unit->engine, "zero_unit_hold");
-    if (status) return status;
+    TRY(check_declaring(unit->engine, "zero_unit_hold"));
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
         if (unit->engine->model.param[i].spans)
             return refuse(ZERO_E_ARGUMENT,
@@ -94,18 +87,15 @@ zero_status zero_unit_hold(zero_unit *unit) {
 zero_status zero_engine_add_group(zero_engine *e, const zero_group *group, int *out) {
     zero_group given = {0};
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check_declaring(e, "zero_engine_add_group");
-    if (status) return status;
+    TRY(engine_check_declaring(e, "zero_engine_add_group"));
     if (!group || !out) return refuse(ZERO_E_ARGUMENT, "zero_engine_add_group: group or out is NULL");
-    status = sized_take(&given, sizeof given, group, group->struct_size, "zero_group");
-    if (status) return status;
+    TRY(sized_take(&given, sizeof given, group, group->struct_size, "zero_group"));
     return groups_add(&e->training.groups, &given, out, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, const char *name) {
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check_declaring(e, "zero_engine_reserve");
-    if (status) return status;
+    TRY(engine_check_declaring(e, "zero_engine_reserve"));
     if ((unsigned)tier >= ZERO_TIERS || !name)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve: tier %d, name %s", (int)tier,
                       name ? name : "NULL");
@@ -116,8 +106,7 @@ zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, 
 zero_status zero_engine_reserve_spare(zero_engine *e, uint64_t part_bytes, uint64_t parts, const char *name,
                                       uint64_t *out_granted) {
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check_declaring(e, "zero_engine_reserve_spare");
-    if (status) return status;
+    TRY(engine_check_declaring(e, "zero_engine_reserve_spare"));
     if (!name || !out_granted)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve_spare: name or out_granted is NULL");
     if (!reservations_add_spare(&e->reservations, part_bytes, parts, name, out_granted, &error))
@@ -128,17 +117,14 @@ zero_status zero_engine_reserve_spare(zero_engine *e, uint64_t part_bytes, uint6
 zero_status zero_engine_set_optimizer(zero_engine *e, const zero_optimizer *optimizer) {
     zero_optimizer given = {0};
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check_declaring(e, "zero_engine_set_optimizer");
-    if (status) return status;
+    TRY(engine_check_declaring(e, "zero_engine_set_optimizer"));
     if (!optimizer) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_optimizer: optimizer is NULL");
-    status = sized_take(&given, sizeof given, optimizer, optimizer->struct_size, "zero_optimizer");
-    if (status) return status;
+    TRY(sized_take(&given, sizeof given, optimizer, optimizer->struct_size, "zero_optimizer"));
     return training_set_optimizer(&e->training, &given, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_trace(zero_engine *e, uint64_t first_step, uint64_t steps) {
-    zero_status status = engine_check_declaring(e, "zero_engine_trace");
-    if (status) return status;
+    TRY(engine_check_declaring(e, "zero_engine_trace"));
     if (!first_step) return refuse(ZERO_E_ARGUMENT, "zero_engine_trace: steps count from 1: first_step is 0");
     e->trace_steps = (struct trace_steps){first_step, steps};
     return ZERO_OK;

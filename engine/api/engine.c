@@ -248,8 +248,7 @@ zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero
 zero_status zero_engine_fail(zero_engine *e, const char *why) {
     struct zero_error error = ERROR_NONE;
     if (!engine_given(e, "zero_engine_fail")) return ZERO_E_ARGUMENT;
-    zero_status status = ranks_check(&e->ranks);
-    if (status) return status;
+    TRY(ranks_check(&e->ranks));
     error.rank = (int32_t)e->ranks.rank;
     error_set(&error, ZERO_E_INTERRUPTED, "%s", why && *why ? why : "the program has ended the run");
     ranks_fail(&e->ranks, &error);

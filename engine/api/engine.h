@@ -3,7 +3,6 @@
 #pragma once
 
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "engine/base/status.h"
 #include "engine/blueprint/blueprint.h"

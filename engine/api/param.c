@@ -63,8 +63,7 @@ zero_status zero_param_addresses(const zero_handle *param, zero_slot *out) {
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_param_addresses of \"%s\": out is NULL", p->name);
     if (param->engine->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_param_addresses: call it after zero_engine_commit");
-    zero_status status = pass_check(&param->engine->pass, "zero_param_addresses");
-    if (status) return status;
+    TRY(pass_check(&param->engine->pass, "zero_param_addresses"));
     slots_addresses(&param->engine->pass, p, out);
     return ZERO_OK;
 }
@@ -224,8 +223,7 @@ zero_status zero_param_owned(const zero_handle *param, zero_kind kind, uint64_t 
         return refuse(ZERO_E_ARGUMENT, "zero_param_owned of \"%s\": out_first or out_count is NULL", p->name);
     if (param->engine->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_param_owned: call it after zero_engine_commit");
-    zero_status status = range_check(&param->engine->state, "zero_param_owned", p, kind, NULL, 0, 0, &whole);
-    if (status) return status;
+    TRY(range_check(&param->engine->state, "zero_param_owned", p, kind, NULL, 0, 0, &whole));
     struct range own = range_own(&param->engine->state, p, kind);
     *out_first = own.first - p->offset;
     *out_count = own.count;
@@ -238,13 +236,12 @@ static zero_status check_owned(zero_engine *e, const char *what, const struct mo
     if (kind == ZERO_GRAD)
         return refuse(ZERO_E_ARGUMENT, "%s: a gradient cannot be read by one rank alone: call zero_param_get",
                       what);
-    zero_status status = engine_check(e, what);
-    if (!status) status = pass_check_between(&e->pass, what);
-    if (!status) status = engine_check_own_weights(e, what);
-    if (!status) status = engine_check_filled(e, what);
-    if (!status) status = range_check(&e->state, what, p, kind, memory, first, count, out);
-    if (!status) status = engine_check_updates(e, what);
-    if (status) return status;
+    TRY(engine_check(e, what));
+    TRY(pass_check_between(&e->pass, what));
+    TRY(engine_check_own_weights(e, what));
+    TRY(engine_check_filled(e, what));
+    TRY(range_check(&e->state, what, p, kind, memory, first, count, out));
+    TRY(engine_check_updates(e, what));
     if (e->state.saving) return refuse_saving(what);
     if (!e->pass.settled)
         return refuse(ZERO_E_ORDER,
@@ -276,18 +273,16 @@ zero_status zero_param_put_owned(zero_handle *param, zero_kind kind, const float
     struct range range = {0};
     if (!p) return ZERO_E_ARGUMENT;
     zero_engine *e = param->engine;
-    zero_status status = check_put("zero_param_put_owned", kind);
-    if (!status) status = check_owned(e, "zero_param_put_owned", p, kind, in, first, count, &range);
-    if (status) return status;
+    TRY(check_put("zero_param_put_owned", kind));
+    TRY(check_owned(e, "zero_param_put_owned", p, kind, in, first, count, &range));
     e->state.unseen = true;
     return count ? state_write(&e->state, p->region, kind, range.first, count, in) : ZERO_OK;
 }
 
 zero_status zero_engine_written(zero_engine *e) {
-    zero_status status = engine_check_steps(e, "zero_engine_written");
-    if (!status) status = engine_check_filled(e, "zero_engine_written");
-    if (!status) status = pass_settle(&e->pass);
-    if (status) return status;
+    TRY(engine_check_steps(e, "zero_engine_written"));
+    TRY(engine_check_filled(e, "zero_engine_written"));
+    TRY(pass_settle(&e->pass));
     e->state.unseen = false;
     shadow_written(&e->state);
     /* Ranks that wrote nothing drop their prefetched chunks too, because all ranks must emit the same operations. */

@@ -8,11 +8,9 @@
 zero_status zero_engine_add_scratch(zero_engine *e, const zero_scratch_needs *needs, zero_scratch **out) {
     zero_scratch_needs given = {0};
     struct zero_error error = ERROR_NONE;
-    zero_status status = engine_check_declaring(e, "zero_engine_add_scratch");
-    if (status) return status;
+    TRY(engine_check_declaring(e, "zero_engine_add_scratch"));
     if (!needs || !out) return refuse(ZERO_E_ARGUMENT, "zero_engine_add_scratch: needs or out is NULL");
-    status = sized_take(&given, sizeof given, needs, needs->struct_size, "zero_scratch_needs");
-    if (status) return status;
+    TRY(sized_take(&given, sizeof given, needs, needs->struct_size, "zero_scratch_needs"));
     if (!config_scratch_paths(&e->config)->count)
         return refuse(ZERO_E_CONFIG,
                       "zero_engine_add_scratch: scratch \"%s\" needs a directory on the drive: set "
@@ -60,19 +58,17 @@ static zero_status wait(zero_scratch *s, uint64_t place) {
 
 zero_status zero_scratch_store(zero_scratch *s, uint64_t place, const void *memory) {
     struct zero_error error = ERROR_NONE;
-    zero_status status = check_transfer(s, place, memory, "zero_scratch_store");
-    if (!status) status = wait(s, place);
-    if (status) return status;
+    TRY(check_transfer(s, place, memory, "zero_scratch_store"));
+    TRY(wait(s, place));
     return scratch_store(s, place, memory, &error) ? ranks_fail(&s->engine->ranks, &error) : ZERO_OK;
 }
 
 zero_status zero_scratch_fetch(zero_scratch *s, uint64_t place, void *memory) {
     struct zero_error error = ERROR_NONE;
-    zero_status status = check_transfer(s, place, memory, "zero_scratch_fetch");
-    if (!status && !s->place[place].stored)
-        status = refuse(ZERO_E_ORDER, "zero_scratch_fetch: place %" PRIu64 " was not stored", place);
-    if (!status) status = wait(s, place);
-    if (status) return status;
+    TRY(check_transfer(s, place, memory, "zero_scratch_fetch"));
+    if (!s->place[place].stored)
+        TRY(refuse(ZERO_E_ORDER, "zero_scratch_fetch: place %" PRIu64 " was not stored", place));
+    TRY(wait(s, place));
     return scratch_fetch(s, place, memory, &error) ? ranks_fail(&s->engine->ranks, &error) : ZERO_OK;
 }
 

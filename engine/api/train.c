@@ -1,6 +1,5 @@
 /* The calls of the training loop: passes, uses and the step. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "engine/api/engine.h"
 #include "engine/open/device_memory.h"
@@ -20,11 +19,10 @@ static zero_status check_types(const zero_engine *e) {
 }
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
-    zero_status status = engine_check(e, "zero_micro_begin");
-    if (status) return status;
+    TRY(engine_check(e, "zero_micro_begin"));
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
-    status = check_types(e);
+    zero_status status = check_types(e);
     if (!status) status = engine_check_written(e, "zero_micro_begin");
     if (!status && mode == ZERO_TRAIN) status = engine_check_own_weights(e, "zero_micro_begin");
     bool last = mode == ZERO_TRAIN && policy_last(&e->blueprint.policy, e->pass.micro + 1);
@@ -65,10 +63,9 @@ zero_status zero_unit_next_micro(zero_unit *unit) {
 }
 
 static zero_status check_step(zero_engine *e, const zero_step_info *out) {
-    zero_status status = engine_check(e, "zero_engine_step");
-    if (!status && out) status = sized_check(out->struct_size, "zero_step_info");
-    if (!status) status = pass_check_outside(&e->pass, "zero_engine_step");
-    if (status) return status;
+    TRY(engine_check(e, "zero_engine_step"));
+    if (out) TRY(sized_check(out->struct_size, "zero_step_info"));
+    TRY(pass_check_outside(&e->pass, "zero_engine_step"));
     const struct pass *pass = &e->pass;
     const struct policy *policy = &e->blueprint.policy;
     if (policy->by_program && !pass->micro)
@@ -103,9 +100,8 @@ static void report_device_memory(zero_engine *e) {
 }
 
 zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
-    zero_status status = check_step(e, out);
-    if (!status) status = step_run(&e->step);
-    if (status) return status;
+    TRY(check_step(e, out));
+    TRY(step_run(&e->step));
     e->pass.micro = 0;
     e->pass.backwards = 0;
     e->pass.suspended = e->pass.completed = false;
@@ -113,7 +109,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->pass.settled = false;
     if (!e->stepped) report_device_memory(e);
     e->stepped = true;
-    status = step_check_replicas(&e->step);
+    zero_status status = step_check_replicas(&e->step);
     if (!status) status = trace_step(e->trace);
     if (!status && out) sized_fill(out, out->struct_size, &e->step.info, sizeof e->step.info);
     return status;

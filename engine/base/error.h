@@ -26,5 +26,12 @@ zero_status error_set(struct zero_error *error, zero_status code, const char *fo
     __attribute__((format(printf, 3, 4)));
 zero_status error_set_v(struct zero_error *error, zero_status code, const char *format, va_list args);
 
+/* Returns the status of `call`, a failure, from the function that it stands in. Only where nothing is held that must be given back. */
+#define TRY(call)                                                                                            \
+    do {                                                                                                     \
+        zero_status tried = (call);                                                                          \
+        if (tried) return tried;                                                                             \
+    } while (0)
+
 /* Copies the first failure of `from` into `to`, if `to` has none; returns from->code. `to` may be NULL. */
 zero_status error_pass(struct zero_error *to, const struct zero_error *from);

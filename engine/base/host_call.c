@@ -1,6 +1,5 @@
 #include "engine/base/host_call.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #include "engine/base/host_catch.h"

@@ -400,8 +400,7 @@ zero_status blueprint_replan(struct blueprint *b, struct blueprint_room room, st
 }
 
 zero_status blueprint_fit(struct blueprint *b, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < blueprint_rooms(b->o.config, b->terms.discrete) && !status; i++)
-        status = blueprint_replan(b, blueprint_room(b, i), error);
-    return status;
+    for (uint32_t i = 0; i < blueprint_rooms(b->o.config, b->terms.discrete); i++)
+        TRY(blueprint_replan(b, blueprint_room(b, i), error));
+    return ZERO_OK;
 }

@@ -39,13 +39,12 @@ static zero_status check_device(const struct blueprint *b, struct zero_error *er
 
 static zero_status check_params(const struct blueprint *b, enum optimizer_scope scope,
                                 struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < b->o.model->params && !status; i++) {
+    for (uint32_t i = 0; i < b->o.model->params; i++) {
         const struct model_param *p = &b->o.model->param[i];
         if (p->owner == i && b->regions[p->region].scope == scope)
-            status = check_param(p, blueprint_optimizer(b, p->region), scope, error);
+            TRY(check_param(p, blueprint_optimizer(b, p->region), scope, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status scopes_check(const struct blueprint *b, struct zero_error *error) {

@@ -98,11 +98,10 @@ static zero_status check_tensor(const struct cover *c, const struct manifest_par
 
 static zero_status check_covered(const struct cover *c, struct zero_error *error) {
     const struct manifest *m = &c->checkpoint->manifest;
-    zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < m->params; i++)
-        for (uint32_t kind = 0; kind < manifest_kinds(m, &m->param[i]) && !status; kind++)
-            status = check_tensor(c, &m->param[i], kind, error);
-    return status;
+        for (uint32_t kind = 0; kind < manifest_kinds(m, &m->param[i]); kind++)
+            TRY(check_tensor(c, &m->param[i], kind, error));
+    return ZERO_OK;
 }
 
 static void free_cover(struct cover *c) {

@@ -1,6 +1,5 @@
 /* Reads a complete checkpoint: its manifest, and its pieces. One file is open at a time. */
-#ifndef ZERO_ENGINE_CHECKPOINT_CHECKPOINT_H
-#define ZERO_ENGINE_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include "engine/checkpoint/shard.h"
 
@@ -29,5 +28,3 @@ zero_status checkpoint_walk_files(struct checkpoint *checkpoint, shard_visit vis
 
 /* Reads every byte and compares every checksum. `block`: scratch of BLOCK_BYTES. */
 zero_status checkpoint_verify(struct checkpoint *checkpoint, float *block, struct zero_error *error);
-
-#endif

@@ -3,12 +3,7 @@
  * Bytes at a stream's ends that do not fill a page go through the page cache. Writes must not overlap.
  *
  * Threads: one at a time. */
-#ifndef ZERO_ENGINE_CHECKPOINT_DIRECT_H
-#define ZERO_ENGINE_CHECKPOINT_DIRECT_H
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#pragma once
 
 #include "engine/checkpoint/storage.h"
 
@@ -24,5 +19,3 @@ int direct_write(struct direct *direct, const void *from, size_t bytes, uint64_t
 
 /* Ends all streams: all bytes are written, but they are not durable yet. 0, or the first failure as -errno. */
 int direct_flush(struct direct *direct);
-
-#endif

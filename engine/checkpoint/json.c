@@ -233,8 +233,7 @@ zero_status members_each(char *text, size_t bytes, const char *name, members_fn 
     at = past_space(at + 1);
     if (*at == '}') return *past_space(at + 1) ? no_object(name, error) : ZERO_OK;
     for (;;) {
-        zero_status status = read_member(&at, name, fn, user, error);
-        if (status) return status;
+        TRY(read_member(&at, name, fn, user, error));
         if (*at == '}') return *past_space(at + 1) ? no_object(name, error) : ZERO_OK;
         at = past_space(at + 1);
     }

@@ -1,12 +1,10 @@
 /* Reads JSON documents, and writes strings. Only json.c includes json-c. The caller bounds the size of a document.
  * Nothing in a document is trusted: every accessor takes NULL and values of any type, and reports a value of the
  * wrong type. */
-#ifndef ZERO_ENGINE_CHECKPOINT_JSON_H
-#define ZERO_ENGINE_CHECKPOINT_JSON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "engine/base/error.h"
@@ -54,5 +52,3 @@ zero_status members_each(char *text, size_t bytes, const char *name, members_fn 
 /* Decodes the JSON string of `bytes` bytes at `text`, which a zero byte follows, in its place. ZERO_E_IO: it is none, or has a zero
  * byte. */
 zero_status members_decode(char *text, size_t bytes, const char *name, struct zero_error *error);
-
-#endif

@@ -354,9 +354,8 @@ zero_status manifest_read(struct storage *storage, const char *path, struct mani
                           struct zero_error *error) {
     char *text;
     size_t bytes;
-    zero_status status = storage_read_text(storage, path, MANIFEST_BYTES_MAX, &text, &bytes, error);
-    if (status) return status;
-    status = manifest_parse(text, bytes, path, out, error);
+    TRY(storage_read_text(storage, path, MANIFEST_BYTES_MAX, &text, &bytes, error));
+    zero_status status = manifest_parse(text, bytes, path, out, error);
     free(text);
     return status;
 }

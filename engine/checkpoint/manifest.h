@@ -1,7 +1,6 @@
 /* manifest.json: says what a checkpoint contains, and lists its files. It is written last, so a directory with a
  * manifest is complete. FORMAT.md describes every byte. The struct owns all memory that it points to. */
-#ifndef ZERO_ENGINE_CHECKPOINT_MANIFEST_H
-#define ZERO_ENGINE_CHECKPOINT_MANIFEST_H
+#pragma once
 
 #include "engine/checkpoint/storage.h"
 
@@ -92,5 +91,3 @@ zero_status manifest_parse(const char *text, size_t bytes, const char *path, str
 zero_status manifest_read(struct storage *storage, const char *path, struct manifest *out,
                           struct zero_error *error);
 void manifest_free(struct manifest *manifest);
-
-#endif

@@ -108,8 +108,7 @@ static zero_status read_note(void *user, const char *name, char *value, size_t b
         if (!status) json_free(other);
         return status;
     }
-    zero_status status = members_decode(value, bytes, r->path, error);
-    if (status) return status;
+    TRY(members_decode(value, bytes, r->path, error));
     struct note *larger = grown(r->note, r->notes, &r->note_room, sizeof *r->note);
     if (!larger) return no_memory(r, error);
     r->note = larger;
@@ -199,12 +198,11 @@ zero_status safetensors_parse(const char *bytes, uint64_t count, uint64_t file_b
                               struct tensor_table *out, struct zero_error *error) {
     struct tensor_table table = {0};
     uint64_t length = 0;
-    zero_status status = check_length(bytes, count, file_bytes, path, &length, error);
-    if (status) return status;
+    TRY(check_length(bytes, count, file_bytes, path, &length, error));
     if (count != 8 + length)
         return error_set(error, ZERO_E_IO, "%s ends inside its header; the file is damaged", path);
     struct reading r = {.path = path, .table = &table, .data_bytes = file_bytes - 8 - length};
-    status = read_table(bytes, length, &r, error);
+    zero_status status = read_table(bytes, length, &r, error);
     free(r.note);
     if (status)
         safetensors_free(&table);
@@ -216,15 +214,12 @@ zero_status safetensors_parse(const char *bytes, uint64_t count, uint64_t file_b
 zero_status safetensors_read(struct storage_file *file, struct tensor_table *out, struct zero_error *error) {
     uint64_t file_bytes = 0, length = 0;
     char prefix[8], *bytes;
-    zero_status status = storage_size(file, &file_bytes, error);
-    if (!status && file_bytes >= sizeof prefix) status = storage_read(file, prefix, sizeof prefix, 0, error);
-    if (!status)
-        status =
-            check_length(prefix, file_bytes < 8 ? file_bytes : 8, file_bytes, file->path, &length, error);
-    if (status) return status;
+    TRY(storage_size(file, &file_bytes, error));
+    if (file_bytes >= sizeof prefix) TRY(storage_read(file, prefix, sizeof prefix, 0, error));
+    TRY(check_length(prefix, file_bytes < 8 ? file_bytes : 8, file_bytes, file->path, &length, error));
     bytes = malloc(8 + (size_t)length + 1);
     if (!bytes) return error_set(error, ZERO_E_MEMORY, "no memory for the header of %s", file->path);
-    status = storage_read(file, bytes, 8 + (size_t)length, 0, error);
+    zero_status status = storage_read(file, bytes, 8 + (size_t)length, 0, error);
     bytes[8 + length] = 0;
     if (!status) status = safetensors_parse(bytes, 8 + length, file_bytes, file->path, out, error);
     free(bytes);

@@ -1,8 +1,7 @@
 /* Safetensors files (huggingface/safetensors 0.4, "Format"): 8 bytes N, little-endian; N bytes of JSON, padded with
  * spaces; then the tensors, one after another without holes. Nothing in a file is trusted: the table holds only
  * values that were checked against the size of the file. */
-#ifndef ZERO_ENGINE_CHECKPOINT_SAFETENSORS_H
-#define ZERO_ENGINE_CHECKPOINT_SAFETENSORS_H
+#pragma once
 
 #include "engine/base/numbers/dtype.h"
 #include "engine/checkpoint/json.h"
@@ -46,5 +45,3 @@ const struct tensor *safetensors_find(const struct tensor_table *table, const ch
  * SAFETENSORS_SHARED_HEADER_BYTES_MAX bytes. The caller frees *out. Notes of equal lengths give headers of equal lengths. */
 zero_status safetensors_print(struct tensor *tensor, uint32_t count, const char *format, char **out,
                               uint64_t *out_bytes, struct zero_error *error);
-
-#endif

@@ -77,9 +77,8 @@ zero_status shard_bytes(const struct manifest *m, const struct piece *pieces, ui
                         uint64_t *out_bytes, struct zero_error *error) {
     struct draft d;
     char *header = NULL;
-    zero_status status = draft_make(m, pieces, count, &d, error);
-    if (status) return status;
-    status = safetensors_print(d.tensor, count, NULL, &header, out_bytes, error);
+    TRY(draft_make(m, pieces, count, &d, error));
+    zero_status status = safetensors_print(d.tensor, count, NULL, &header, out_bytes, error);
     for (uint32_t i = 0; i < count && !status; i++) *out_bytes += pieces[i].count * sizeof(float);
     free(header);
     draft_free(&d);
@@ -158,9 +157,8 @@ zero_status shard_write_run(struct shard_writer *w, uint32_t index, uint64_t fir
 zero_status shard_complete(struct shard_writer *w, struct manifest_file *out, struct zero_error *error) {
     char *header = NULL;
     /* the new header has the same length: only digits changed */
-    zero_status status = print_header(w, &header, error);
-    if (status) return status;
-    status = storage_write(&w->file, header, w->header_bytes, 0, error);
+    TRY(print_header(w, &header, error));
+    zero_status status = storage_write(&w->file, header, w->header_bytes, 0, error);
     *out = (struct manifest_file){w->bytes, checksum(header, w->header_bytes)};
     free(header);
     return status ? status : storage_sync(&w->file, error);
@@ -256,13 +254,12 @@ static zero_status read_piece(const struct shard *s, const struct tensor *t, con
 static zero_status read_pieces(struct shard *s, const struct manifest *m,
                                const struct manifest_file *expected, struct zero_error *error) {
     uint64_t bytes;
-    zero_status status = storage_size(&s->file, &bytes, error);
-    if (status) return status;
+    TRY(storage_size(&s->file, &bytes, error));
     if (bytes != expected->bytes)
         return error_set(error, ZERO_E_IO,
                          "%s has %" PRIu64 " bytes, %" PRIu64 " by the manifest; the file is damaged",
                          s->file.path, bytes, expected->bytes);
-    status = safetensors_read(&s->file, &s->table, error);
+    zero_status status = safetensors_read(&s->file, &s->table, error);
     if (status) return status;
     if (s->table.header_checksum != expected->header_checksum)
         return error_set(error, ZERO_E_IO,
@@ -308,8 +305,7 @@ static zero_status read_block(struct shard *s, uint32_t index, uint64_t b, uint6
                               struct zero_error *error) {
     const struct tensor *t = &s->table.tensor[index];
     uint64_t offset = t->offset + b * BLOCK_BYTES, expected;
-    zero_status status = storage_read(&s->file, block, count * sizeof *block, offset, error);
-    if (status) return status;
+    TRY(storage_read(&s->file, block, count * sizeof *block, offset, error));
     const char *digits = t->note + FIRST_DIGITS + b * (CHECKSUM_DIGITS + 1) + 1;
     if (checksum_parse(digits, &expected) && checksum(block, count * sizeof *block) == expected)
         return ZERO_OK;

@@ -4,8 +4,7 @@
  * parts has a piece of each part; that of part N > 0 is "KIND#N/PARAM". The metadata entry of a piece has the first
  * element, and a checksum per block of BLOCK_BYTES. So a reader can verify the blocks that it reads without reading
  * the rest. Reading and writing need one block of memory. */
-#ifndef ZERO_ENGINE_CHECKPOINT_SHARD_H
-#define ZERO_ENGINE_CHECKPOINT_SHARD_H
+#pragma once
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/safetensors.h"
@@ -73,5 +72,3 @@ void shard_close(struct shard *shard); /* a zeroed struct is allowed */
  * elements is read whole and verified before the sink gets the elements. */
 zero_status shard_read(struct shard *shard, uint32_t index, uint64_t first, uint64_t count, float *block,
                        piece_sink sink, void *user, struct zero_error *error);
-
-#endif

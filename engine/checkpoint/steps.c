@@ -115,12 +115,11 @@ static zero_status each_owned(struct storage *s, const char *path, const struct 
                               int (*fn)(struct storage *s, const char *directory, const char *name),
                               struct zero_error *error) {
     char file[STORAGE_PATH_BYTES];
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < names->count && !status; i++) {
-        status = storage_join(path, names->name[i], file, error);
-        if (!status) status = check_owned(fn(s, path, names->name[i]), "remove", file, error);
+    for (uint32_t i = 0; i < names->count; i++) {
+        TRY(storage_join(path, names->name[i], file, error));
+        TRY(check_owned(fn(s, path, names->name[i]), "remove", file, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Lists the entries of a directory, and checks that all of them can be deleted. The caller frees the list, also after
@@ -151,8 +150,7 @@ static zero_status remove_tree(struct storage *s, const char *path, struct zero_
 static zero_status is_there(struct storage *s, const char *directory, const char *name, bool *out,
                             struct zero_error *error) {
     char path[STORAGE_PATH_BYTES];
-    zero_status status = storage_join(directory, name, path, error);
-    if (status) return status;
+    TRY(storage_join(directory, name, path, error));
     storage_handle handle = s->ops->open(s, path);
     if (handle >= 0) s->ops->close(s, handle);
     *out = handle >= 0;
@@ -186,13 +184,12 @@ static zero_status remove_leftover(struct storage *s, const char *root, const ch
     uint64_t step;
     bool only = false;
     if (strncmp(name, ".step_", 6) != 0 && strcmp(name, LATEST_NEW) != 0) return ZERO_OK;
-    zero_status status = storage_join(root, name, path, error);
-    if (!status && is_replaced(name, &step)) {
-        status = is_only_replaced(s, root, step, path, &only, error);
-        if (!status && only) status = step_path(root, step, own, error);
-        if (!status && only) return storage_check(s->ops->rename(s, path, own), "rename to", own, error);
+    TRY(storage_join(root, name, path, error));
+    if (is_replaced(name, &step)) {
+        TRY(is_only_replaced(s, root, step, path, &only, error));
+        if (only) TRY(step_path(root, step, own, error));
+        if (only) return storage_check(s->ops->rename(s, path, own), "rename to", own, error);
     }
-    if (status) return status;
     if (*name == '.' && name[1] == 's') return remove_tree(s, path, error);
     return storage_check(s->ops->remove(s, path), "remove", path, error);
 }
@@ -306,14 +303,12 @@ zero_status steps_find(struct storage *s, const char *path, char out[STORAGE_PAT
                        struct zero_error *error) {
     bool is_step = false, is_root = false;
     uint64_t step = 0;
-    zero_status status = is_there(s, path, MANIFEST_NAME, &is_step, error);
-    if (!status) status = is_there(s, path, LATEST, &is_root, error);
-    if (!status && !is_step)
-        status = is_root ? read_latest(s, path, &step, error) : find_only(s, path, &step, error);
-    if (status) return status;
+    TRY(is_there(s, path, MANIFEST_NAME, &is_step, error));
+    TRY(is_there(s, path, LATEST, &is_root, error));
+    if (!is_step) TRY(is_root ? read_latest(s, path, &step, error) : find_only(s, path, &step, error));
     if (is_step) return snprintf(out, STORAGE_PATH_BYTES, "%s", path), ZERO_OK;
     bool only = false;
-    status = hidden_path(path, step, REPLACED, out, error);
+    zero_status status = hidden_path(path, step, REPLACED, out, error);
     if (!status) status = is_only_replaced(s, path, step, out, &only, error);
     return status || only ? status : step_path(path, step, out, error);
 }
@@ -349,11 +344,10 @@ zero_status steps_written(const char *root, uint64_t step, char out[STORAGE_PATH
 
 zero_status steps_begin(struct storage *s, const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],
                         struct zero_error *left, struct zero_error *error) {
-    zero_status status = make_root(s, root, error);
-    if (!status) status = steps_written(root, step, out, error);
-    if (!status) status = remove_leftovers(s, root, strrchr(out, '/') + 1, left, error);
-    if (!status) status = storage_check(s->ops->make_directory(s, out), "make the directory", out, error);
-    return status;
+    TRY(make_root(s, root, error));
+    TRY(steps_written(root, step, out, error));
+    TRY(remove_leftovers(s, root, strrchr(out, '/') + 1, left, error));
+    return storage_check(s->ops->make_directory(s, out), "make the directory", out, error);
 }
 
 static bool has_no_such_call(int result) {
@@ -364,9 +358,8 @@ static bool has_no_such_call(int result) {
  * older one is `replaced` at the end. */
 static zero_status move_twice(struct storage *s, const char *root, const char *written, const char *path,
                               const char *replaced, struct zero_error *error) {
-    zero_status status = storage_check(s->ops->rename(s, path, replaced), "rename to", replaced, error);
-    if (status) return status;
-    status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
+    TRY(storage_check(s->ops->rename(s, path, replaced), "rename to", replaced, error));
+    zero_status status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
     if (!status) status = storage_check(s->ops->rename(s, written, path), "rename to", path, error);
     if (status) s->ops->rename(s, replaced, path);
     return status;

@@ -14,8 +14,7 @@
  * needs the leftover's name.
  *
  * Only one process at a time may change a root. */
-#ifndef ZERO_ENGINE_CHECKPOINT_STEPS_H
-#define ZERO_ENGINE_CHECKPOINT_STEPS_H
+#pragma once
 
 #include "engine/checkpoint/storage.h"
 
@@ -59,5 +58,3 @@ void steps_abandon(struct storage *storage, const char *written); /* deletes `wr
  * others from being deleted; the first failure is returned. */
 zero_status steps_prune(struct storage *storage, const char *root, const char *run, uint64_t keep,
                         struct zero_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 #include "engine/checkpoint/storage.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +23,7 @@ zero_status storage_join(const char *directory, const char *name, char out[STORA
 
 static zero_status start(struct storage *storage, storage_handle handle, const char *what, const char *path,
                          struct storage_file *out, struct zero_error *error) {
-    zero_status status = storage_check(handle, what, path, error);
-    if (status) return status;
+    TRY(storage_check(handle, what, path, error));
     *out = (struct storage_file){.storage = storage, .handle = handle};
     snprintf(out->path, sizeof out->path, "%s", path);
     return ZERO_OK;
@@ -106,9 +104,8 @@ zero_status storage_read_text(struct storage *storage, const char *path, size_t 
     struct storage_file file;
     uint64_t bytes = 0;
     char *text = NULL;
-    zero_status status = storage_open(storage, path, &file, error);
-    if (status) return status;
-    status = storage_size(&file, &bytes, error);
+    TRY(storage_open(storage, path, &file, error));
+    zero_status status = storage_size(&file, &bytes, error);
     if (!status && bytes > bytes_max)
         status = error_set(error, ZERO_E_IO, "%s has %" PRIu64 " bytes; at most %zu are possible", path,
                            bytes, bytes_max);
@@ -129,9 +126,8 @@ zero_status storage_read_text(struct storage *storage, const char *path, size_t 
 zero_status storage_write_text(struct storage *storage, const char *path, const char *text, size_t bytes,
                                struct zero_error *error) {
     struct storage_file file;
-    zero_status status = storage_create(storage, path, 0, NULL, &file, error);
-    if (status) return status;
-    status = storage_write(&file, text, bytes, 0, error);
+    TRY(storage_create(storage, path, 0, NULL, &file, error));
+    zero_status status = storage_write(&file, text, bytes, 0, error);
     if (!status) status = storage_sync(&file, error);
     storage_close(&file);
     return status;
@@ -159,8 +155,7 @@ zero_status storage_make_parents(struct storage *storage, const char *path, stru
         *at = 0;
         int made = storage->ops->make_directory(storage, parent);
         if (made != -EEXIST && made != 0) return storage_check(made, "make the directory", parent, error);
-        zero_status status = made ? ZERO_OK : storage_sync_name(storage, parent, error);
-        if (status) return status;
+        TRY(made ? ZERO_OK : storage_sync_name(storage, parent, error));
         *at = '/';
     }
     return ZERO_OK;

@@ -6,13 +6,11 @@
  * write and sync on the file fails, and the file is never synced again.
  *
  * Threads: any number may use storage_posix; one at a time may use a struct storage_file. */
-#ifndef ZERO_ENGINE_CHECKPOINT_STORAGE_H
-#define ZERO_ENGINE_CHECKPOINT_STORAGE_H
+#pragma once
 
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 
@@ -117,5 +115,3 @@ zero_status storage_sync_name(struct storage *storage, const char *path, struct 
 
 /* Makes the directories above `path` that do not exist yet. Their names are durable. */
 zero_status storage_make_parents(struct storage *storage, const char *path, struct zero_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * posted, then neither can go on, whatever the others do. A rank that computes, loads data, writes a file or is in a function of
  * the host is not blocked: it is never accused.
  * Threads: the comm's owner makes a block; whoever holds the lock of its copies reads them. */
-#ifndef ZERO_ENGINE_COMM_BLOCK_H
-#define ZERO_ENGINE_COMM_BLOCK_H
+#pragma once
 
 #include "engine/comm/transport.h"
 
@@ -30,5 +29,3 @@ bool block_readable(const struct comm_block *block);
 
 zero_status block_raise(struct comm *comm, const struct comm_block *mine, uint32_t peer,
                         const struct comm_block *theirs);
-
-#endif

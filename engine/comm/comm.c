@@ -362,8 +362,7 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     struct comm_work *work = &group->works[group->sequence % COMM_CALLS_MAX];
     struct comm_record record;
     record_make(call, group->sequence, group->hash, &record);
-    zero_status status = take_over(group, "posted", &record);
-    if (status) return status;
+    TRY(take_over(group, "posted", &record));
     if (work->busy)
         return refuse(group, &record, ZERO_E_ORDER,
                       "16 calls are in flight and the oldest is not done: test it first (comm_group_full)");
@@ -377,7 +376,7 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     /* A sum, because ranks may post to different groups in different orders. */
     comm->fingerprint += hash_add(group->ordinal, record.hash);
     count_call(group, call);
-    status = take_over_status(work, comm->ops->post(work));
+    zero_status status = take_over_status(work, comm->ops->post(work));
     if (status == ZERO_OK) *out_work = work;
     return status;
 }
@@ -419,11 +418,10 @@ static zero_status judge_wait(struct comm_work *work) {
 
 zero_status comm_test(struct comm_work *work, bool *out_done) {
     *out_done = false;
-    zero_status status = take_over(work->group, "waited in", &work->record);
-    if (status) return status;
+    TRY(take_over(work->group, "waited in", &work->record));
     bool done = false;
     count_wait(work);
-    status = work->group->comm->ops->test(work, &done);
+    zero_status status = work->group->comm->ops->test(work, &done);
     if (status == ZERO_OK && !done) status = judge_wait(work);
     status = take_over_status(work, status);
     if (status) return status;

@@ -22,11 +22,9 @@
  * After a failure, a peer may still read or write the buffers of calls that never finished (local: until every
  * rank has closed; mpi: until the process ends). Neither the transport nor the caller may free these buffers
  * before then. */
-#ifndef ZERO_ENGINE_COMM_COMM_H
-#define ZERO_ENGINE_COMM_COMM_H
+#pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -103,6 +101,18 @@ static inline struct comm_call comm_rows(void *rows, uint64_t row_bytes, const c
                               .passes = true,
                               .source = rows,
                               .target = (unsigned char *)rows + row_bytes};
+}
+
+/* A broadcast of elements at `data` from member `root` of the group. */
+static inline struct comm_call comm_broadcast(void *data, enum dtype dtype, uint64_t count, uint32_t root,
+                                              const char *what) {
+    return (struct comm_call){.kind = COMM_BROADCAST,
+                              .dtype = dtype,
+                              .target_dtype = dtype,
+                              .count = count,
+                              .root = root,
+                              .what = what,
+                              .target = data};
 }
 
 struct comm;
@@ -309,5 +319,3 @@ void local_world_fail(struct local_world *world, const struct zero_error *error)
 
 /* The calling thread continues for this rank, though it posts nothing yet. Other transports do nothing. */
 void comm_attend(struct comm *comm);
-
-#endif

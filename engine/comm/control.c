@@ -1,6 +1,5 @@
 #include "engine/comm/control.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

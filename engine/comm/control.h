@@ -26,8 +26,7 @@
  *
  * Threads: control_tick from one thread at a time; the other functions from any thread. */
 /* clang-format on */
-#ifndef ZERO_ENGINE_COMM_CONTROL_H
-#define ZERO_ENGINE_COMM_CONTROL_H
+#pragma once
 
 #include "engine/comm/block.h"
 #include "engine/comm/transport.h"
@@ -90,5 +89,3 @@ bool control_finished(const struct control *control);
 
 /* The world rank of a neighbor that has not said that it left; -1: all neighbors have. */
 int32_t control_staying(struct control *control);
-
-#endif

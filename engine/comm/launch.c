@@ -1,6 +1,5 @@
 #include "engine/comm/launch.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,9 +100,8 @@ static bool port_taken(const struct reader *reader) {
 static zero_status read_torchrun(const struct reader *reader, struct launch *out_launch) {
     static const char *const torchrun[4] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
     struct launch launch = {.transport = &comm_tcp_ops};
-    zero_status status = read_ranks(reader, torchrun, &launch);
-    if (status == ZERO_OK) status = read_number(reader, "MASTER_PORT", 0, &launch.master_port);
-    if (status != ZERO_OK) return status;
+    TRY(read_ranks(reader, torchrun, &launch));
+    TRY(read_number(reader, "MASTER_PORT", 0, &launch.master_port));
     *out_launch = (struct launch){.transport = &comm_self_ops, .size = 1, .local_size = 1};
     if (launch.size <= 1) return ZERO_OK;
     launch.master = reader->get(reader->user, "MASTER_ADDR");
@@ -136,9 +134,8 @@ zero_status launch_read(launch_getenv_fn get, void *user, struct launch *out_lau
     if (has(&reader, "OMPI_COMM_WORLD_SIZE")) return read_mpi(&reader, out_launch);
     if (torchrun_set_all(&reader)) return read_torchrun(&reader, out_launch);
     if (has(&reader, "PMIX_RANK")) return read_mpi(&reader, out_launch);
-    zero_status status = refuse_other_mpi(&reader);
-    if (status == ZERO_OK) status = read_step(&reader, &tasks);
-    if (status != ZERO_OK) return status;
+    TRY(refuse_other_mpi(&reader));
+    TRY(read_step(&reader, &tasks));
     if (tasks > 1)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "launch: Slurm runs %u tasks that cannot reach each other, because srun gave them "

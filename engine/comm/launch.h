@@ -1,9 +1,6 @@
 /* The launcher that started this process, the rank of this process, and the number of ranks. They come from the
  * environment, never from the network. */
-#ifndef ZERO_ENGINE_COMM_LAUNCH_H
-#define ZERO_ENGINE_COMM_LAUNCH_H
-
-#include <stdint.h>
+#pragma once
 
 #include "engine/base/error.h"
 #include "engine/comm/comm.h"
@@ -40,5 +37,3 @@ zero_status launch_read_environment(struct launch *out_launch, struct zero_error
 /* Cuts the ranks into groups of n adjacent ranks (0 .. n-1, n .. 2n-1, ...; n divides `ranks`), each within one node.
  * Returns the largest such n. node[r]: equal for ranks of one node. */
 uint32_t launch_node_group(const uint64_t *node, uint32_t ranks);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * The sum and `written` run in the floating-point environment of float_env.h. On return the caller's environment is
  * restored. */
-#ifndef ZERO_ENGINE_COMM_ORDERED_H
-#define ZERO_ENGINE_COMM_ORDERED_H
+#pragma once
 
 #include "engine/comm/comm.h"
 
@@ -25,5 +24,3 @@ struct ordered {
 };
 
 void ordered_sum(const struct ordered *sum);
-
-#endif

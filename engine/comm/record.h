@@ -1,11 +1,8 @@
 /* A record of one posted call, small enough for a control message: the call's fingerprint, and the fields that
  * record_text needs to name the call in a message. */
-#ifndef ZERO_ENGINE_COMM_RECORD_H
-#define ZERO_ENGINE_COMM_RECORD_H
+#pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "engine/comm/comm.h"
 
@@ -37,5 +34,3 @@ bool record_readable(const struct comm_record *record);
 /* "reduce-scatter of h.3 (4096 x bf16 into fp32, tag 7), call 17 of group 0"; returns `text`. */
 const char *record_text(const struct comm_record *record, uint32_t group_ordinal,
                         char text[RECORD_TEXT_BYTES]);
-
-#endif

@@ -1,6 +1,5 @@
 /* Sizes of a call's buffers and shares. */
-#ifndef ZERO_ENGINE_COMM_SHAPE_H
-#define ZERO_ENGINE_COMM_SHAPE_H
+#pragma once
 
 #include "engine/comm/comm.h"
 #include "kernels/quantize.h"
@@ -72,5 +71,3 @@ static inline uint64_t shape_count(const struct comm_call *call, uint32_t member
     uint64_t left = call->count - shape_first(call, members, member);
     return left < share ? left : share;
 }
-
-#endif

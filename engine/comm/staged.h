@@ -12,8 +12,7 @@
  *   sums       for an all-reduce that cannot gather in its target (`add`, or a count that the members do not divide):
  *              the sums of all shares */
 /* clang-format on */
-#ifndef ZERO_ENGINE_COMM_STAGED_H
-#define ZERO_ENGINE_COMM_STAGED_H
+#pragma once
 
 #include "engine/comm/transport.h"
 
@@ -38,5 +37,3 @@ void staged_sum(const struct comm_work *work, const void **inputs, void *target,
 
 /* Moves an all-reduce's gathered sums to its target, if they were not gathered there. */
 void staged_finish(const struct comm_work *work);
-
-#endif

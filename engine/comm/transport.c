@@ -1,7 +1,6 @@
 #include "engine/comm/transport.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
 #include "engine/base/clock.h"
 

@@ -5,13 +5,10 @@
  * members of a group find each other's calls without a search. A transport keeps its own data per work in an array
  * with the same index. The front calls a transport only while nothing has failed, except close, group_close and
  * abandon. */
-#ifndef ZERO_ENGINE_COMM_TRANSPORT_H
-#define ZERO_ENGINE_COMM_TRANSPORT_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 #include "engine/base/error.h"
 #include "engine/comm/comm.h"
@@ -188,5 +185,3 @@ void comm_raise_interrupted(struct comm *comm);
 static inline bool deadline_passed(double timeout_s, uint64_t posted_ns, uint64_t now_ns) {
     return now_ns > posted_ns && (double)(now_ns - posted_ns) > timeout_s * 10e9;
 }
-
-#endif

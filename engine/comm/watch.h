@@ -2,8 +2,7 @@
  * messages (control.c) while the rank computes. In the closing, a rank waits for those that may still need its messages:
  * over MPI until all close, over TCP for at most WATCH_LEAVE_NS. The transport (MPI or TCP) carries the messages.
  * Threads: the comm's owner calls these functions and `meet`; the watch's thread calls all other functions of the link. */
-#ifndef ZERO_ENGINE_COMM_WATCH_H
-#define ZERO_ENGINE_COMM_WATCH_H
+#pragma once
 
 #include "engine/comm/control.h"
 
@@ -39,5 +38,3 @@ zero_status watch_start(struct watch *watch, struct comm *comm, const struct wat
 bool watch_stop(struct watch *watch);
 
 void sleep_ns(uint64_t ns);
-
-#endif

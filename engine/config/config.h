@@ -9,10 +9,6 @@
  * Threads: a struct config belongs to one owner; the tables are constant. Prints nothing. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "engine/base/numbers/dtype.h"
 #include "engine/base/status.h"

@@ -1,5 +1,4 @@
 /* Numbers and sizes as text, the same in every locale. */
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

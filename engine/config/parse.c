@@ -1,5 +1,4 @@
 /* Stores a document in the configuration: every member is either a key, which is stored, or an object of keys. */
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -60,17 +60,14 @@ static zero_status set_default(struct config *config, const struct config_key *k
 }
 
 static zero_status set_defaults(struct config *config, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < config_key_count() && status == ZERO_OK; i++)
-        status = set_default(config, config_key_at(i), error);
-    return status;
+    for (uint32_t i = 0; i < config_key_count(); i++) TRY(set_default(config, config_key_at(i), error));
+    return ZERO_OK;
 }
 
 static bool of_model(const char *path_or_line) { return strncmp(path_or_line, "model.", 6) == 0; }
 
 /* Removes the values and the log lines of the model block. */
 static zero_status forget_model(struct config *config, struct zero_error *error) {
-    zero_status status = ZERO_OK;
     uint64_t kept = 0;
     for (uint64_t i = 0; i < config->line_count; i++) {
         if (of_model(config->lines[i]))
@@ -80,12 +77,12 @@ static zero_status forget_model(struct config *config, struct zero_error *error)
     }
     config->line_count = kept;
     config->model.given = false;
-    for (uint32_t i = 0; i < config_key_count() && status == ZERO_OK; i++) {
+    for (uint32_t i = 0; i < config_key_count(); i++) {
         if (!of_model(config_key_at(i)->path)) continue;
         config->entries[i].null = false;
-        status = set_default(config, config_key_at(i), error);
+        TRY(set_default(config, config_key_at(i), error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status begin(struct config *out, const char *name, struct zero_error *error) {

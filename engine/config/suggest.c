@@ -1,8 +1,6 @@
 #include "engine/config/suggest.h"
 
 #include <ctype.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 

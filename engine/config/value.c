@@ -477,10 +477,9 @@ zero_status config_store(struct config *config, const struct config_key *key,
     if (bare) return config_store_text(config, key, bare, source, error);
     if (is_auto(key, value)) return store_auto(&s, source);
     if (not_given && key->type != KEY_LIMIT) return config_entry(config, key->path)->null = true, ZERO_OK;
-    zero_status status = setters[key->type](&s);
-    if (status == ZERO_OK) status = uses[key->use](&s);
-    if (status == ZERO_OK) status = config_entry_set(config, key, source, text_of(&s), error);
-    return status;
+    TRY(setters[key->type](&s));
+    TRY(uses[key->use](&s));
+    return config_entry_set(config, key, source, text_of(&s), error);
 }
 
 struct text_store {

@@ -21,7 +21,6 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/device/kernel.h"

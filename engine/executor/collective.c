@@ -47,10 +47,9 @@ static const struct kernel alone_kernel = {
 
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call) {
-    zero_status status = await_ticket(e, item->task->ahead, item->before);
-    if (status) return status;
+    TRY(await_ticket(e, item->task->ahead, item->before));
     if (item->awaits_comm) item->queued[item->queued_count++] = item->work, item->awaits_comm = false;
-    status = comm_post(group, call, &item->work);
+    zero_status status = comm_post(group, call, &item->work);
     item->awaits = AWAITS_COMM;
     if (status) error_pass(&e->error, comm_group_error(group));
     if (status) return status;

@@ -14,8 +14,7 @@
  * executor_open. A failure is sticky.
  *
  * Threads: one thread at a time; the owner of the executor locks. The executor borrows everything in its options. */
-#ifndef ZERO_ENGINE_EXECUTOR_H
-#define ZERO_ENGINE_EXECUTOR_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -309,5 +308,3 @@ zero_status executor_resume(struct executor *executor, uint64_t epoch);
 uint64_t executor_trace(const struct executor *executor);
 struct traffic executor_traffic(const struct executor *executor);
 double executor_update_seconds(const struct executor *executor);
-
-#endif

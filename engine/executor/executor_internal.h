@@ -1,6 +1,5 @@
 /* The executor's own structs. Only the files of this folder include this header, and tests that look at streams. */
-#ifndef ZERO_ENGINE_EXECUTOR_EXECUTOR_INTERNAL_H
-#define ZERO_ENGINE_EXECUTOR_EXECUTOR_INTERNAL_H
+#pragma once
 
 #include "engine/executor/executor.h"
 #include "kernels/tensor_norms.h"
@@ -264,5 +263,3 @@ bool await_room(struct executor *e, struct item *item, const struct comm_group *
  * share whose codes are sent; 0: elements are sent. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
                          const struct comm_call *call, uint64_t codes);
-
-#endif

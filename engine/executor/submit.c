@@ -4,11 +4,10 @@
 #include <string.h>
 
 zero_status await_ticket(struct executor *e, uint8_t streams, uint64_t ticket) {
-    zero_status status = ZERO_OK;
-    for (int s = 0; s < DEVICE_STREAMS && ticket && !status; s++)
+    for (int s = 0; s < DEVICE_STREAMS && ticket; s++)
         if (streams & 1u << s)
-            status = e->m.device->ops->wait(e->m.device, (enum device_stream)s, ticket, &e->error);
-    return status;
+            TRY(e->m.device->ops->wait(e->m.device, (enum device_stream)s, ticket, &e->error));
+    return ZERO_OK;
 }
 
 static uint64_t written_bytes(const struct device_work *work) {

@@ -28,14 +28,13 @@ static void take_up(struct pass *pass) {
 }
 
 zero_status pass_resume(struct pass *pass) {
-    zero_status status = pass_check_outside(pass, "zero_micro_resume");
-    if (status) return status;
+    TRY(pass_check_outside(pass, "zero_micro_resume"));
     if (!pass->suspended)
         return refuse(ZERO_E_ORDER,
                       "zero_micro_resume: no evaluation has interrupted a training pass; call it after a "
                       "zero_micro_begin(ZERO_EVAL) between a forward and its backward");
     bool last = policy_last(&pass->blueprint->policy, pass->micro);
-    status = run_event(pass->run, (struct event){.kind = EVENT_RESUME, .last = last});
+    zero_status status = run_event(pass->run, (struct event){.kind = EVENT_RESUME, .last = last});
     if (!status) take_up(pass);
     return status;
 }
@@ -107,8 +106,7 @@ static void forget(struct pass *pass, bool step) {
 }
 
 static zero_status check_cancel(const struct pass *pass) {
-    zero_status status = pass_check(pass, "zero_micro_cancel");
-    if (status) return status;
+    TRY(pass_check(pass, "zero_micro_cancel"));
     if (pass->phase == PHASE_DECLARING || (pass->phase == PHASE_READY && !pass->micro && !pass->suspended))
         return refuse(
             ZERO_E_ORDER,

@@ -33,8 +33,7 @@ zero_status pass_check(const struct pass *pass, const char *what) {
 }
 
 zero_status pass_check_outside(const struct pass *pass, const char *what) {
-    zero_status status = pass_check(pass, what);
-    if (status) return status;
+    TRY(pass_check(pass, what));
     if (pass->phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);
     if (pass->phase == PHASE_USE)

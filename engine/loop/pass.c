@@ -6,7 +6,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/loop/slots.h"
-#include "engine/run/run.h"
 #include "engine/state/shadow.h"
 
 zero_status pass_settle(struct pass *pass) {
@@ -19,8 +18,7 @@ zero_status pass_settle(struct pass *pass) {
 /* ---- passes ---- */
 
 zero_status pass_begin(struct pass *pass, zero_mode mode) {
-    zero_status status = pass_check(pass, "zero_micro_begin");
-    if (status) return status;
+    TRY(pass_check(pass, "zero_micro_begin"));
     if (pass->phase == PHASE_USE)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: unit \"%s\" is still in use; end it first",
                       pass->unit->name);
@@ -30,8 +28,7 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     if (mode == ZERO_EVAL && pass_updates(pass))
         return refuse(ZERO_E_ORDER, PASS_UPDATES, "zero_micro_begin");
     bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
-    status = interrupts ? ZERO_OK : pass_check_forward(pass, "zero_micro_begin");
-    if (status) return status;
+    TRY(interrupts ? ZERO_OK : pass_check_forward(pass, "zero_micro_begin"));
     if (mode == ZERO_TRAIN && pass->completed)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: the gradients of this step were read, which ends its "
                                     "micro-steps (gradient_accumulation_by_program): call zero_engine_step");
@@ -54,10 +51,11 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     if (mode == ZERO_TRAIN) pass->micro++, pass->suspended = false;
     pass->mode = mode;
     pass->settled = false;
-    status = run_event(pass->run, (struct event){.kind = EVENT_PASS,
-                                                 .evaluating = mode == ZERO_EVAL,
-                                                 .last = policy_last(&pass->blueprint->policy, pass->micro),
-                                                 .update = &pass->run->update});
+    zero_status status =
+        run_event(pass->run, (struct event){.kind = EVENT_PASS,
+                                            .evaluating = mode == ZERO_EVAL,
+                                            .last = policy_last(&pass->blueprint->policy, pass->micro),
+                                            .update = &pass->run->update});
     if (!status) pass->phase = PHASE_PASS;
     return status;
 }
@@ -103,8 +101,7 @@ static zero_status check_bound(const struct pass *pass, const zero_unit *unit, c
 
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
                                bool backward, uint32_t position) {
-    zero_status status = pass_check(pass, what);
-    if (status) return status;
+    TRY(pass_check(pass, what));
     if (pass->phase == PHASE_USE && pass->nested == NESTED_USES_MAX)
         return refuse(ZERO_E_ORDER,
                       "%s of \"%s\": %d uses are open around it, the most that are possible: end one first",
@@ -148,13 +145,11 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
                                                            : EVENT_BEGIN,
                                 .unit = unit->index,
                                 .position = begun.position};
-    zero_status status = ZERO_OK;
     /* The notes of the last step are set by now, and its chunks were stored during the forward. Values that the host wrote are
      * committed, too, because the updates may have to be repeated from them. */
-    if (executor_commits_before(pass->run->executor, &event)) status = shadow_commit_now(pass->state);
-    if (!status) status = run_event(pass->run, event);
-    if (!status) status = run_wait(pass->run, executor_computing);
-    if (status) return status;
+    if (executor_commits_before(pass->run->executor, &event)) TRY(shadow_commit_now(pass->state));
+    TRY(run_event(pass->run, event));
+    TRY(run_wait(pass->run, executor_computing));
     for (uint8_t i = 0; i < use->count; i++)
         if (starts[i]) slots_start_gradient(pass, unit, use->region[i]);
     slots_set_held(pass, begun.backward);
@@ -197,9 +192,8 @@ static zero_status go_on(struct pass *pass) {
 }
 
 static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun) {
-    zero_status status = pass->phase == PHASE_USE ? step_aside(pass) : ZERO_OK;
-    if (!status) status = open_use(pass, unit, begun);
-    if (status) return status;
+    TRY(pass->phase == PHASE_USE ? step_aside(pass) : ZERO_OK);
+    TRY(open_use(pass, unit, begun));
     pass->backwards += begun.backward;
     pass->made++;
     pass->use_micro = 0;
@@ -227,15 +221,13 @@ static zero_status check_micros(const struct pass *pass, const zero_unit *unit, 
 
 zero_status pass_end(struct pass *pass, zero_unit *unit, bool backward) {
     const char *what = backward ? "zero_backward_end" : "zero_forward_end";
-    zero_status status = pass_check(pass, what);
-    if (status) return status;
+    TRY(pass_check(pass, what));
     if (pass->phase != PHASE_USE || pass->unit != unit || pass->backward != backward)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its begin has not been called, or it has ended", what,
                       unit->name);
-    status = check_micros(pass, unit, what);
-    if (status) return status;
+    TRY(check_micros(pass, unit, what));
     slots_clear(pass, unit, backward);
-    status = close_use(pass, false);
+    zero_status status = close_use(pass, false);
     if (!status && pass->nested) return go_on(pass);
     if (!status && made_last_use(pass)) slots_clear_held(pass);
     bool moved;
@@ -246,8 +238,7 @@ zero_status pass_end(struct pass *pass, zero_unit *unit, bool backward) {
 
 static zero_status check_next_micro(const struct pass *pass, const zero_unit *unit) {
     static const char what[] = "zero_unit_next_micro";
-    zero_status status = pass_check(pass, what);
-    if (status) return status;
+    TRY(pass_check(pass, what));
     if (pass->phase != PHASE_USE || pass->unit != unit)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": call it between begin and end of the unit", what,
                       unit->name);
@@ -263,13 +254,12 @@ static zero_status check_next_micro(const struct pass *pass, const zero_unit *un
 }
 
 zero_status pass_next_micro(struct pass *pass, zero_unit *unit) {
-    zero_status status = check_next_micro(pass, unit);
-    if (status) return status;
+    TRY(check_next_micro(pass, unit));
     struct begun begun = {.backward = pass->backward, .recomputes = pass->recomputes, .goes_on = true};
     begun.position = begun.recomputes ? 2 * pass->blueprint->policy.uses + unit->index
                                       : position_of(pass, unit, begun.backward);
     slots_clear(pass, unit, pass->backward);
-    status = close_use(pass, true);
+    zero_status status = close_use(pass, true);
     if (!status) status = open_use(pass, unit, begun);
     if (!status) pass->use_micro++;
     return status;
@@ -322,8 +312,7 @@ static zero_status check_segment(const struct pass *pass, const zero_unit *unit,
 
 /* Stages that gather nothing also require this order, so that a program that runs at one stage runs at all. */
 static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
-    zero_status status = check_begin(pass, unit, "zero_forward_begin", false, backward_position(pass, unit));
-    if (status) return status;
+    TRY(check_begin(pass, unit, "zero_forward_begin", false, backward_position(pass, unit)));
     if (!unit->forwarded && pass->backwards == pass->made_before)
         return refuse(ZERO_E_ORDER, TURN_IS_OVER, "zero_forward_begin", unit->name);
     if (!unit->forwarded)
@@ -331,7 +320,7 @@ static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
                       unit->name);
     const zero_unit *last =
         forwarded_from(pass, 2 * pass->blueprint->policy.uses - 1 - pass->blueprint->policy.cursor, -1);
-    status = check_segment(pass, unit, last);
+    zero_status status = check_segment(pass, unit, last);
     /* As planned, also where this pass skips the segment's last units. */
     uint32_t next = backward_position(pass, pass->model->unit[last->segment_last]);
     if (next < pass->blueprint->policy.cursor) next = backward_position(pass, last);
@@ -381,14 +370,13 @@ static zero_status check_overwriting(const struct pass *pass, const zero_unit *u
 
 zero_status pass_backward_begin(struct pass *pass, zero_unit *unit) {
     uint32_t position = backward_position(pass, unit);
-    zero_status status = check_begin(pass, unit, "zero_backward_begin", true, position);
-    if (!status) status = check_overwriting(pass, unit);
-    if (status) return status;
+    TRY(check_begin(pass, unit, "zero_backward_begin", true, position));
+    TRY(check_overwriting(pass, unit));
     if (pass->recompute_next)
         return refuse(ZERO_E_ORDER,
                       "zero_backward_begin of \"%s\": the recomputation expects unit \"%s\" next", unit->name,
                       pass->recompute_next->name);
-    status = begin(pass, unit, (struct begun){.backward = true, .position = position});
+    zero_status status = begin(pass, unit, (struct begun){.backward = true, .position = position});
     if (!status) pass->recomputed = false;
     return status;
 }
@@ -418,8 +406,7 @@ static struct gradient_take_argument given_gradient(const void *user, uint32_t i
 
 /* Allowed in a backward of the parameter's unit; if that unit is held, in the backward of any unit. */
 static zero_status check_giving(const struct pass *pass, const struct zero_unit *unit, const char *what) {
-    zero_status status = pass_check(pass, what);
-    if (status) return status;
+    TRY(pass_check(pass, what));
     if (pass->phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);
     if (pass->phase == PHASE_USE && (pass->unit == unit || unit->held) && pass->backward) return ZERO_OK;
@@ -442,9 +429,8 @@ static zero_status check_span(const struct model_param *p, const void *gradient,
 
 zero_status pass_give_gradient(struct pass *pass, const struct model_param *p, const void *gradient,
                                const char *what) {
-    zero_status status = check_giving(pass, pass->model->unit[p->unit], what);
-    if (!status) status = check_span(p, gradient, what);
-    if (status) return status;
+    TRY(check_giving(pass, pass->model->unit[p->unit], what));
+    TRY(check_span(p, gradient, what));
     if (pass->blueprint->regions[p->region].frozen || !gradient)
         return refuse(ZERO_E_ARGUMENT, "%s: parameter \"%s\" is frozen, or grad is NULL", what, p->name);
     note_given(pass, p, gradient);
@@ -460,9 +446,8 @@ zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit,
                       "%s: grads is NULL: give one address for each of the %" PRIu32 " parameters of \"%s\"",
                       what, unit->params, unit->name);
     const struct model_param *first = &pass->model->param[unit->first_param];
-    zero_status status = check_giving(pass, unit, what);
-    for (uint32_t i = 0; i < unit->params && !status; i++) status = check_span(&first[i], gradients[i], what);
-    if (status) return status;
+    TRY(check_giving(pass, unit, what));
+    for (uint32_t i = 0; i < unit->params; i++) TRY(check_span(&first[i], gradients[i], what));
     for (uint32_t i = 0; i < unit->params; i++) note_given(pass, &first[i], gradients[i]);
     struct given given = {pass, first, gradients};
     host_stream_take_gradients(pass->run, given_gradient, &given, unit->params, pass->threads);

@@ -133,9 +133,8 @@ static zero_status prepare_update(struct step *step, const struct agreement *all
         step->training->skipped_in_a_row = 0;
     }
     info->loss_scale = step->training->loss_scale.value;
-    zero_status status = update_loss_scale(step, info->skipped);
-    if (!status && info->skipped) status = overflow_check_limit(step, &overflow);
-    if (status) return status;
+    TRY(update_loss_scale(step, info->skipped));
+    if (info->skipped) TRY(overflow_check_limit(step, &overflow));
     step->run->weights_version++;
     info->step = step->training->steps;
     info->skipped_total = step->training->skipped;

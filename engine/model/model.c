@@ -65,8 +65,7 @@ static const char *unit_name(const void *model, uint32_t i) {
 
 zero_status model_add_unit(struct model *model, zero_engine *engine, const char *name, struct zero_unit **out,
                            struct zero_error *error) {
-    zero_status status = check_name("a unit", name, error);
-    if (status) return status;
+    TRY(check_name("a unit", name, error));
     if (name_index_find(&model->unit_index, name, unit_name, model) != UINT32_MAX)
         return error_set(error, ZERO_E_ARGUMENT, "unit \"%s\" was added before; give each unit its own name",
                          name);
@@ -224,12 +223,11 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
                             struct zero_error *error) {
     uint64_t count = 0;
     uint32_t owner = 0;
-    zero_status status = check_name("a parameter", param->name, error);
-    if (!status && param->tensor) status = check_name("a tensor", param->tensor, error);
-    if (!status) status = count_elements(param, &count, error);
-    if (!status) status = find_owner(model, unit, param, count, &owner, error);
-    if (!status) status = grow_params(model, error);
-    if (status) return status;
+    TRY(check_name("a parameter", param->name, error));
+    if (param->tensor) TRY(check_name("a tensor", param->tensor, error));
+    TRY(count_elements(param, &count, error));
+    TRY(find_owner(model, unit, param, count, &owner, error));
+    TRY(grow_params(model, error));
     if (unit->index + 1 != model->units)
         return error_set(error, ZERO_E_ORDER,
                          "parameter \"%s\": unit \"%s\" is complete, because unit \"%s\" was added after it; "
@@ -254,7 +252,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     p->scalars = model_scalars(param->group, p->flags & ZERO_NO_DECAY);
     p->values = param->values;
     p->name_hash = hash_name(param->tensor ? param->tensor : param->name);
-    status = take_addresses(param, p, error);
+    zero_status status = take_addresses(param, p, error);
     if (!status) status = make_handle(model, unit, param, p, error);
     if (!status) status = copy_spans(param, p, error);
     if (!status) status = tensor_join(model, p, param->tensor_row, param->tensor_rows, error);
@@ -342,8 +340,7 @@ static zero_status add_tied(struct model *m, const struct zero_unit *unit, struc
         struct model_param *p = &m->param[i];
         p->region = m->param[p->owner].region;
         p->offset = m->param[p->owner].offset;
-        zero_status status = add_region(use, p->region, unit->name, error);
-        if (status) return status;
+        TRY(add_region(use, p->region, unit->name, error));
     }
     return ZERO_OK;
 }
@@ -391,8 +388,7 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
         return error_set(error, ZERO_E_MEMORY, "no memory for the layout of %" PRIu32 " units", m->units);
     uint32_t *storage = m->region_params;
     for (uint32_t i = 0; i < m->units; i++) {
-        zero_status status = lay_out_unit(m, m->unit[i], shards, persistent_elements, &storage, error);
-        if (status) return status;
+        TRY(lay_out_unit(m, m->unit[i], shards, persistent_elements, &storage, error));
     }
     if (m->regions > REGIONS_MAX)
         return error_set(error, ZERO_E_UNSUPPORTED,
@@ -404,8 +400,7 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
     if (m->padded_elements >> 56)
         return error_set(error, ZERO_E_ARGUMENT, "the model has more than 2^56 elements");
     for (uint32_t i = 0; i < m->units; i++) {
-        zero_status status = add_tied(m, m->unit[i], error);
-        if (status) return status;
+        TRY(add_tied(m, m->unit[i], error));
     }
     zero_status status = add_held(m, error);
     if (!status) status = lent_list(m, error);

@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "engine/base/hash.h"
@@ -244,13 +243,12 @@ static zero_status check_schedule(const struct param_groups *groups, const struc
                  {"max_lr", &p->max_lr, true},
                  {"base_momentum", &p->base_momentum, false},
                  {"max_momentum", &p->max_momentum, false}};
-    zero_status status = ZERO_OK;
-    for (size_t i = 0; i < sizeof lists / sizeof *lists && !status && config->schedule_row; i++) {
-        status = check_numbers(groups, lists[i].path, lists[i].numbers, error);
-        if (!status && lists[i].sets_lr && lists[i].numbers->count && !lists[i].numbers->each)
-            status = check_own_lr(groups, lists[i].path, error);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists && config->schedule_row; i++) {
+        TRY(check_numbers(groups, lists[i].path, lists[i].numbers, error));
+        if (lists[i].sets_lr && lists[i].numbers->count && !lists[i].numbers->each)
+            TRY(check_own_lr(groups, lists[i].path, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* A region of parameters has one optimizer, and a run has room for two. */

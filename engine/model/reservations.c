@@ -30,8 +30,7 @@ zero_status reservations_add_spare(struct reservations *reservations, uint64_t p
     if (spare_at(reservations, SPARES_MAX - 1))
         return error_set(error, ZERO_E_ARGUMENT, "more than %d spare memories; combine some of them",
                          SPARES_MAX);
-    zero_status status = reservations_add(reservations, ZERO_DEVICE, 0, name, error);
-    if (status) return status;
+    TRY(reservations_add(reservations, ZERO_DEVICE, 0, name, error));
     struct reservation *r = &reservations->item[reservations->count - 1];
     r->part_bytes = part_bytes, r->parts = parts, r->granted = granted;
     *granted = 0;

@@ -70,8 +70,7 @@ static zero_status join_after(const struct model_param *last, struct model_param
 zero_status tensor_join(struct model *model, struct model_param *p, uint64_t row, uint64_t rows,
                         struct zero_error *error) {
     p->tensor_head = p->tensor_tail = model->params;
-    zero_status status = check_rows(p, row, rows, error);
-    if (status) return status;
+    TRY(check_rows(p, row, rows, error));
     p->tensor_rows = rows;
     p->tensor_first = p->count / p->shape[0] * row;
     if (p->tensor == p->name && !find_cut(model, p->name)) return ZERO_OK;
@@ -86,11 +85,9 @@ zero_status tensor_join(struct model *model, struct model_param *p, uint64_t row
             p->name, p->tensor);
     struct model_param *first = find_cut(model, p->tensor);
     if (!first) return begin_cut(model, p, error);
-    status = check_alike(first, p, error);
-    if (status) return status;
+    TRY(check_alike(first, p, error));
     struct model_param *last = &model->param[first->tensor_tail];
-    status = join_after(last, p, error);
-    if (status) return status;
+    TRY(join_after(last, p, error));
     last->tensor_next = first->tensor_tail = model->params;
     p->tensor_head = first->tensor_head;
     p->tensor_part = last->tensor_part + 1;

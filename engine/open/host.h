@@ -1,8 +1,6 @@
 /* The surroundings of an engine: the options of the host program, and the machine that its rank runs on. */
 #pragma once
 
-#include <stdbool.h>
-
 #include "engine/open/device_memory.h"
 #include "engine/open/host_memory.h"
 #include "engine/zero.h"

@@ -4,8 +4,6 @@
  * Threads: any. */
 #pragma once
 
-#include <stdint.h>
-
 #include "engine/base/error.h"
 
 struct host_memory {

@@ -84,15 +84,13 @@ static uint32_t first_calls(const struct terms *t) {
 static zero_status open_data(struct joining *j, const struct membership *m, struct zero_error *error) {
     int asked = j->config->comm.transport;
     bool several = comm_of_processes(m->transport);
-    zero_status status = ZERO_OK;
     if (j->host->plans_only) return ZERO_OK;
     if (!j->run->discrete && asked == CONFIG_TRANSPORT_NCCL)
         return error_set(error, ZERO_E_CONFIG,
                          "comm.transport: \"nccl\" moves the memory of GPUs, and this rank computes on the "
                          "CPU: set device.type to \"cuda\", or comm.transport to \"auto\"");
     if (!j->run->discrete || j->ranks->size == 1) return ZERO_OK;
-    if (!several) status = find_gpus(j, &several, error);
-    if (status) return status;
+    if (!several) TRY(find_gpus(j, &several, error));
     if (several && asked == CONFIG_TRANSPORT_COPIES)
         return error_set(error, ZERO_E_CONFIG,
                          "comm.transport: \"copies\" are for ranks that are threads on one GPU, and these "
@@ -142,8 +140,7 @@ static zero_status open_comm(struct joining *j, struct membership *m, struct zer
     m->options.device = j->run->device;
     if (j->host->interrupted) m->options.interrupted = ask_host, m->options.interrupted_user = j->host;
     j->host->plans_only = m->options.mirrors != NULL;
-    zero_status status = comm_open(m->transport, &m->options, &j->ranks->comm, error);
-    if (status) return status;
+    TRY(comm_open(m->transport, &m->options, &j->ranks->comm, error));
     j->ranks->data = j->ranks->comm;
     j->ranks->rank = comm_rank(j->ranks->comm);
     j->ranks->size = comm_size(j->ranks->comm);
@@ -151,7 +148,7 @@ static zero_status open_comm(struct joining *j, struct membership *m, struct zer
     if (!all)
         return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", j->ranks->size);
     for (uint32_t r = 0; r < j->ranks->size; r++) all[r] = r;
-    status = comm_group_open(j->ranks->comm, all, j->ranks->size, &j->ranks->world);
+    zero_status status = comm_group_open(j->ranks->comm, all, j->ranks->size, &j->ranks->world);
     free(all);
     return status ? error_pass(error, comm_error(j->ranks->comm)) : ZERO_OK;
 }
@@ -230,15 +227,9 @@ static zero_status tell(struct joining *j, const struct comm_call *call, struct 
 static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status code, struct zero_error *mine,
                                 char *message, struct zero_error *error) {
     memcpy(message, mine->message, sizeof mine->message);
-    struct comm_call call = {.kind = COMM_BROADCAST,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof mine->message,
-                             .root = rank,
-                             .what = "why the configuration is wrong",
-                             .target = message};
-    zero_status status = tell(j, &call, error);
-    if (status) return status;
+    struct comm_call call =
+        comm_broadcast(message, DTYPE_U8, sizeof mine->message, rank, "why the configuration is wrong");
+    TRY(tell(j, &call, error));
     if (rank == j->ranks->rank) return error_pass(error, mine);
     message[sizeof mine->message - 1] = 0; /* it came from another rank */
     return error_set(error, code, "rank %" PRIu32 ": %s", rank, message);

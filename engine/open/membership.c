@@ -94,8 +94,7 @@ static zero_status take_launched(const zero_runtime *runtime, struct membership 
                          runtime->rank      ? "rank"
                          : runtime->address ? "address"
                                             : "port");
-    zero_status status = launch_read_environment(&launch, error);
-    if (status) return status;
+    TRY(launch_read_environment(&launch, error));
     out->transport = launch.transport;
     out->options.rank = launch.rank;
     out->options.size = launch.size;

@@ -1,9 +1,7 @@
 #include "engine/open/start.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/ranks/model_ranks.h"
 #include "engine/state/commit_page.h"
@@ -36,8 +34,7 @@ zero_status start_groups(struct ranks *ranks, const struct terms *terms,
     uint8_t most = terms->mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
     for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
         for (int s = 0; s < 2; s++) {
-            zero_status status = open_group(ranks, terms, axes, &group[axes][streams[s]], error);
-            if (status) return status;
+            TRY(open_group(ranks, terms, axes, &group[axes][streams[s]], error));
         }
     return ZERO_OK;
 }
@@ -174,10 +171,9 @@ static zero_status open_executor(struct running *run, const struct start_options
 static zero_status load_optimizer(struct device *device, const struct optimizer *row,
                                   struct zero_error *error) {
     const struct kernel *kernels[] = {kernel_optimizer_step(row), kernel_optimizer_measure(row)};
-    zero_status status = ZERO_OK;
-    for (int i = 0; i < 2 && !status; i++)
-        if (kernels[i]) status = device->ops->prepare(device, kernels[i], error);
-    return status;
+    for (int i = 0; i < 2; i++)
+        if (kernels[i]) TRY(device->ops->prepare(device, kernels[i], error));
+    return ZERO_OK;
 }
 
 /* All kernels that the steps may need. */

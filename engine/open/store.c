@@ -6,7 +6,6 @@
 #include "engine/base/integer.h"
 #include "engine/base/limits.h"
 #include "engine/open/start.h"
-#include "engine/run/run.h"
 #include "kernels/checksum.h"
 
 enum { WAIT_NS = 200 * 1000 };
@@ -44,8 +43,7 @@ static zero_status open_memory(struct store *s, const struct config *c, uint64_t
 
 static zero_status open_drive(struct store *s, const struct config *c, struct zero_error *error) {
     uint64_t staged = store_need(s, TIER_NVME).bytes[TIER_CPU];
-    zero_status status = open_memory(s, c, staged, &s->staging, error);
-    if (status) return status;
+    TRY(open_memory(s, c, staged, &s->staging, error));
     struct device_span buffer = {s->staging->ops->address(s->staging), staged};
     struct tier_options options = start_drive_options(s->run, c, config_park_paths(c));
     options.bytes = s->bytes;
@@ -102,10 +100,9 @@ static zero_status copy_piece(const struct move *m, uint64_t piece, uint8_t *mem
 
 static zero_status copy_all(const struct move *m) {
     uint8_t *memory = m->store->tier->ops->address(m->store->tier);
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0; i < pieces_of(m->store) && !status; i++)
-        status = copy_piece(m, i, memory + i * m->store->piece_bytes);
-    return status;
+    for (uint64_t i = 0; i < pieces_of(m->store); i++)
+        TRY(copy_piece(m, i, memory + i * m->store->piece_bytes));
+    return ZERO_OK;
 }
 
 /* ---- to and from a drive ---- */

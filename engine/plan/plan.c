@@ -93,12 +93,10 @@ static zero_status cut_parts(struct plan *plan, uint32_t first, struct zero_erro
 static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     uint32_t first = plan->buffers;
     uint64_t *bytes = &plan->row_bytes[MEMORY_GATHERED];
-    zero_status status = ZERO_OK;
     if (plan->policy->bound)
-        status = lay_out_apart(plan, intervals, bytes, error);
+        TRY(lay_out_apart(plan, intervals, bytes, error));
     else
         *bytes = intervals_lay_out(intervals, &plan->lasting_bytes);
-    if (status) return status;
     for (uint32_t i = 0; i < intervals->count; i++)
         plan->buffer[plan->buffers++] = (struct plan_buffer){
             .offset = intervals->item[i].offset, .bytes = intervals->item[i].bytes, .row = MEMORY_GATHERED};
@@ -185,15 +183,15 @@ static void place_tiers(struct plan *plan, const struct terms *t) {
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
     *plan = (struct plan){.terms = o->terms, .model = o->model, .policy = o->policy};
     struct intervals intervals = {0};
-    zero_status status = allocate_tables(plan, o, error);
-    if (!status) status = cut_chunks(plan, o, error);
-    if (status) return status;
+    TRY(allocate_tables(plan, o, error));
+    TRY(cut_chunks(plan, o, error));
     place_tiers(plan, o->terms);
     fixed_make(plan, o);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->terms->checkpoint_bytes;
-    status = intervals_open(&intervals, dry_run_slots(o->policy), o->policy->regions,
-                            plan->layout.reads_in_place ? plan->layout.align_bytes : ALIGN_BYTES, error);
+    zero_status status =
+        intervals_open(&intervals, dry_run_slots(o->policy), o->policy->regions,
+                       plan->layout.reads_in_place ? plan->layout.align_bytes : ALIGN_BYTES, error);
     if (!status) dry_run_begin_apart(plan, &intervals);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)

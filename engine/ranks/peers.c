@@ -22,13 +22,8 @@ static zero_status run(struct ranks *ranks, const struct comm_call *call, struct
 /* Sends the bytes from the first rank of a model rank to all ranks. */
 static zero_status tell(struct ranks *ranks, uint32_t model, uint64_t bytes, struct declared *declared,
                         struct zero_error *error) {
-    struct comm_call call = {.kind = COMM_BROADCAST,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = bytes,
-                             .root = model_ranks_at(ranks, model, 0),
-                             .what = "what a model rank declared",
-                             .target = declared};
+    struct comm_call call = comm_broadcast(declared, DTYPE_U8, bytes, model_ranks_at(ranks, model, 0),
+                                           "what a model rank declared");
     zero_status status = run(ranks, &call, error);
     if (status || declared_whole(declared, bytes)) return status;
     return error_set(error, ZERO_E_DIVERGED, "model rank %" PRIu32 " sent a model that is none", model);
@@ -152,14 +147,13 @@ static zero_status check_tensor(struct peer_piece *piece, uint32_t count, struct
 }
 
 static zero_status check_tensors(struct peers *peers, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0, end; i < peers->pieces && !status; i = end) {
+    for (uint32_t i = 0, end; i < peers->pieces; i = end) {
         for (end = i + 1;
              end < peers->pieces && strcmp(peers->piece[end].tensor, peers->piece[i].tensor) == 0;)
             end++;
-        status = check_tensor(&peers->piece[i], end - i, error);
+        TRY(check_tensor(&peers->piece[i], end - i, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- what follows for this rank ---- */
@@ -198,11 +192,10 @@ zero_status peers_meet(struct peers *peers, struct ranks *ranks, struct model *m
     peers->ranks = ranks->model_size;
     struct declared *own = peers->rank[ranks->model_rank] = declared_make(model, groups, alike);
     if (!own) return no_memory(ranks, error);
-    zero_status status = ranks->model_size > 1 ? exchange(peers, ranks, error) : ZERO_OK;
-    if (!status) status = list_pieces(peers, ranks, error);
-    if (!status) status = check_alike(peers, error);
-    if (!status) status = check_tensors(peers, error);
-    if (status) return status;
+    TRY(ranks->model_size > 1 ? exchange(peers, ranks, error) : ZERO_OK);
+    TRY(list_pieces(peers, ranks, error));
+    TRY(check_alike(peers, error));
+    TRY(check_tensors(peers, error));
     mark_params(peers, ranks, model);
     mark_groups(peers, groups);
     return ZERO_OK;

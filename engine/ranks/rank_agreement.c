@@ -62,15 +62,8 @@ static zero_status pass_on(struct ranks *ranks, uint32_t rank, zero_status code,
                            const struct zero_error *mine) {
     const char *text = (const char *)ranks->text;
     if (rank == ranks->rank) memcpy(ranks->text, mine->message, sizeof mine->message);
-    struct comm_call call = {.kind = COMM_BROADCAST,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof mine->message,
-                             .root = rank,
-                             .what = "a failure",
-                             .target = ranks->text};
-    zero_status status = ranks->size > 1 ? ranks_call(ranks, &call) : ZERO_OK;
-    if (status) return status;
+    struct comm_call call = comm_broadcast(ranks->text, DTYPE_U8, sizeof mine->message, rank, "a failure");
+    TRY(ranks->size > 1 ? ranks_call(ranks, &call) : ZERO_OK);
     if (ranks->size == 1) return refuse(code, "%s", text);
     ranks->text[sizeof mine->message - 1] = 0; /* it came from another rank */
     return refuse(code, "rank %" PRIu32 ": %s", rank, text);

@@ -104,19 +104,18 @@ static zero_status append(struct trace *t, const char *path, bool last, struct z
 
 zero_status trace_write(struct trace *t, const char *path) {
     struct ranks *ranks = t->ranks;
-    zero_status status = ZERO_OK;
     set_on(t, false);
     uint32_t writers = ranks->size < WRITERS_MAX ? ranks->size : WRITERS_MAX;
     struct zero_error error = ERROR_NONE;
-    for (uint32_t r = 0; r < writers && !status; r++) {
+    for (uint32_t r = 0; r < writers; r++) {
         const struct rank_report *all;
         if (r == ranks->rank) append(t, path, r == writers - 1, &error);
-        status = ranks_agree(ranks, &error, (uint64_t[2]){t->events.missed}, "a rank's trace", &all);
+        TRY(ranks_agree(ranks, &error, (uint64_t[2]){t->events.missed}, "a rank's trace", &all));
     }
-    if (!status && t->events.missed)
+    if (t->events.missed)
         log_line(&ranks->log, ZERO_LOG_WARN,
                  "%s shows the first %d operations of the traced steps; %" PRIu64
                  " more had no room: trace fewer steps (trace.steps)",
                  path, EVENTS_MAX, t->events.missed);
-    return status;
+    return ZERO_OK;
 }

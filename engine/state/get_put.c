@@ -65,7 +65,6 @@ static zero_status fill_param(struct state *state, const struct model_param *p, 
     float *piece = (float *)(void *)state->piece;
     for (uint64_t at = own.first, end = at + own.count; at < end;) {
         uint64_t count = min64(end - at, PIECE_BYTES / sizeof(float));
-        zero_status status = ZERO_OK;
         struct filling filling = {.fill = fill,
                                   .user = p->handle->user ? p->handle->user : user,
                                   .param = p->tensor,
@@ -77,10 +76,9 @@ static zero_status fill_param(struct state *state, const struct model_param *p, 
         else if (p->values)
             memcpy(piece, p->values + (at - p->offset), count * sizeof *piece);
         else
-            status = take_from_spans(state, p, at - p->offset, count, piece);
-        if (!status) status = state_write(state, p->region, ZERO_PARAM, at, count, piece);
-        if (!status) status = state_begin_average(state, p->region, at, count);
-        if (status) return status;
+            TRY(take_from_spans(state, p, at - p->offset, count, piece));
+        TRY(state_write(state, p->region, ZERO_PARAM, at, count, piece));
+        TRY(state_begin_average(state, p->region, at, count));
         at += count;
     }
     return ZERO_OK;
@@ -111,22 +109,15 @@ zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
 /* ---- broadcast ---- */
 
 zero_status state_broadcast(struct state *state, uint32_t root, void *data, uint64_t bytes) {
-    zero_status status = ZERO_OK;
     uint64_t piece;
-    for (uint8_t *at = data; bytes && !status; at += piece, bytes -= piece) {
+    for (uint8_t *at = data; bytes; at += piece, bytes -= piece) {
         piece = min64(bytes, PIECE_BYTES);
         memcpy(state->piece, at, piece);
-        struct comm_call call = {.kind = COMM_BROADCAST,
-                                 .dtype = DTYPE_U8,
-                                 .target_dtype = DTYPE_U8,
-                                 .count = piece,
-                                 .root = root,
-                                 .what = "bytes of the host's",
-                                 .target = state->piece};
-        if (state->ranks->size > 1) status = ranks_call(state->ranks, &call);
-        if (!status) memcpy(at, state->piece, piece);
+        struct comm_call call = comm_broadcast(state->piece, DTYPE_U8, piece, root, "bytes of the host's");
+        if (state->ranks->size > 1) TRY(ranks_call(state->ranks, &call));
+        memcpy(at, state->piece, piece);
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- get and put ---- */
@@ -164,13 +155,7 @@ zero_status range_get(struct state *state, const struct range *range, float *out
         if (owner == part.index)
             status = state_read(state, range->param->region, range->kind, at, piece,
                                 (float *)(void *)state->piece);
-        struct comm_call call = {.kind = COMM_BROADCAST,
-                                 .dtype = DTYPE_F32,
-                                 .target_dtype = DTYPE_F32,
-                                 .count = piece,
-                                 .root = owner,
-                                 .what = range->param->name,
-                                 .target = state->piece};
+        struct comm_call call = comm_broadcast(state->piece, DTYPE_F32, piece, owner, range->param->name);
         if (!status && part.parts > 1) status = ranks_call_on(state->ranks, state->ranks->data_world, &call);
         if (status) return status;
         memcpy(out, state->piece, piece * sizeof(float));

@@ -102,9 +102,8 @@ static zero_status check_model(struct load *l, struct zero_error *error) {
     l->model_param = calloc(m->params + 1, sizeof *l->model_param);
     if (!l->model_param)
         return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", m->params);
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < m->params && !status; i++) status = check_param(l, i, error);
-    return status ? status : check_whole(l, error);
+    for (uint32_t i = 0; i < m->params; i++) TRY(check_param(l, i, error));
+    return check_whole(l, error);
 }
 
 static zero_status check(struct load *l, struct storage *storage, const char *dir, struct zero_error *error) {
@@ -357,15 +356,13 @@ static zero_status fail_for_good(struct state *state, zero_status status) {
 static zero_status run(struct load *l, struct storage *storage, const char *dir) {
     const struct rank_report *all;
     struct zero_error error = ERROR_NONE;
-    zero_status status = ranks_meet(l->state->ranks, "a checkpoint");
-    if (status) return status;
+    TRY(ranks_meet(l->state->ranks, "a checkpoint"));
     check(l, storage, dir, &error);
     uint64_t word[2] = {l->checkpoint.manifest.checksum};
-    status = ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all);
-    if (!status) status = check_alike(l, all, dir);
-    if (status) return status;
+    TRY(ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all));
+    TRY(check_alike(l, all, dir));
     if (!read_all(l, &error)) take_notes(l, &error);
-    status = ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all);
+    zero_status status = ranks_agree_patiently(l->state->ranks, &error, word, "a checkpoint", &all);
     if (status) return fail_for_good(l->state, status);
     take_counters(l);
     return run_weights_written(l->state->run);

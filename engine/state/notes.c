@@ -66,7 +66,8 @@ static zero_status check(const struct manifest_entries *notes, const char *key, 
             NAME_BYTES_MAX - 1, NOTE_BYTES_MAX - 1);
     if (!utf8_is(key) || (value && !utf8_is(value)))
         return error_set(error, ZERO_E_ARGUMENT,
-                         "zero_engine_set_note: keys and texts must be UTF-8, and those of \"%s\" are not", key);
+                         "zero_engine_set_note: keys and texts must be UTF-8, and those of \"%s\" are not",
+                         key);
     const char *before = notes_find(notes, key);
     uint64_t packed = notes_bytes(notes) + bytes_of(key, value);
     if (before) packed -= bytes_of(key, before);
@@ -85,8 +86,7 @@ static zero_status check(const struct manifest_entries *notes, const char *key, 
 /* The new note is copied before the old one is freed: the host may hand out a text that it got from notes_find. */
 zero_status notes_set(struct manifest_entries *notes, const char *key, const char *value, bool packs,
                       struct zero_error *error) {
-    zero_status status = check(notes, key, value, packs, error);
-    if (status) return status;
+    TRY(check(notes, key, value, packs, error));
     uint32_t before = index_of(notes, key), count = notes->count;
     if (value && !manifest_add_entry(notes, key, value))
         return error_set(error, ZERO_E_MEMORY, "zero_engine_set_note: no memory for \"%s\"", key);

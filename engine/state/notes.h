@@ -1,8 +1,6 @@
 /* The host program's texts that checkpoints keep; a shadow keeps up to NOTES_PACKED_BYTES of them. */
 #pragma once
 
-#include <stdbool.h>
-
 #include "engine/base/error.h"
 #include "engine/checkpoint/manifest.h"
 

@@ -243,12 +243,10 @@ static zero_status find_item(struct state *state) {
         for (int kind = 0; kind < OBJECT_KINDS; kind++) {
             struct item item = {0};
             uint64_t word[2] = {HASH_START, HASH_START};
-            zero_status status = ZERO_OK;
             bool own = is_replicated(state, i, (enum object_kind)kind, &item);
             if (!own && state->ranks->model_size == 1) continue;
-            if (own) status = hash_item(state, &item, &word[word_of(state, &item)]);
-            if (!status) status = say(state, word, &all);
-            if (status) return status;
+            if (own) TRY(hash_item(state, &item, &word[word_of(state, &item)]));
+            TRY(say(state, word, &all));
             for (uint32_t w = WHOLE; w <= COLUMN; w++)
                 if (find_other(state, all, w, &rank, &right))
                     return diverged(state, &item, all, w, rank, right);
@@ -288,8 +286,7 @@ static zero_status check_copies(struct state *state) {
     if (status || equal) return status;
     for (uint32_t i = 0; i < peers->pieces; i++) {
         if (peers->piece[i].copies < 2) continue;
-        status = sum_copies(state, &peers->piece[i], &equal);
-        if (status) return status;
+        TRY(sum_copies(state, &peers->piece[i], &equal));
         if (equal) continue;
         struct zero_error error = ERROR_NONE;
         error_set(

@@ -206,8 +206,7 @@ static zero_status find_token(struct save *s, uint64_t nonce, struct zero_error 
     size_t bytes = 0;
     uint64_t found = 0;
     struct zero_error ignored = ERROR_NONE;
-    zero_status status = storage_join(s->written, TOKEN_NAME, path, error);
-    if (status) return status;
+    TRY(storage_join(s->written, TOKEN_NAME, path, error));
     bool same = !storage_read_text(s->storage, path, CHECKSUM_DIGITS, &text, &bytes, &ignored) &&
                 bytes == CHECKSUM_DIGITS && checksum_parse(text, &found) && found == nonce;
     free(text);
@@ -260,32 +259,30 @@ uint32_t save_region(const struct save *s, const struct piece *piece) { return p
 static zero_status write_window(struct save *s, struct shard_writer *w, uint32_t first, uint32_t end,
                                 uint64_t from, uint64_t to, struct zero_error *error) {
     struct shard_source source = {read_state, s, s->block};
-    zero_status status = ZERO_OK;
-    for (uint32_t i = first; i < end && !status; i++) {
+    for (uint32_t i = first; i < end; i++) {
         const struct piece *piece = &s->piece[i];
         const struct model_param *p = param_of(s, piece);
         uint64_t base = saved_part(s->state, p->region).first,
                  at = p->offset + piece->first - p->tensor_first;
         uint64_t begin = max64(base + from, at), stop = min64(base + to, at + piece->count);
         if (begin < stop)
-            status = shard_write_run(w, i, piece->first + (begin - at), stop - begin, &source, error);
+            TRY(shard_write_run(w, i, piece->first + (begin - at), stop - begin, &source, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* The pieces of each region, chunk by chunk: each chunk is read once. If all is in memory, there is one window. */
 static zero_status write_regions(struct save *s, struct shard_writer *w, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t first = 0, end; first < s->pieces && !status; first = end) {
+    for (uint32_t first = 0, end; first < s->pieces; first = end) {
         uint32_t region = save_region(s, &s->piece[first]);
         for (end = first; end < s->pieces && save_region(s, &s->piece[end]) == region;) end++;
         uint64_t count = saved_part(s->state, region).count;
-        for (uint64_t at = 0, to; at < count && !status; at = to) {
+        for (uint64_t at = 0, to; at < count; at = to) {
             to = min64(count, stored_chunk_end(s->state->blueprint, region, at));
-            status = write_window(s, w, first, end, at, to, error);
+            TRY(write_window(s, w, first, end, at, to, error));
         }
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* A save in the background reads chunks one by one: the slots of the ring are the training's. */
@@ -380,12 +377,11 @@ static zero_status write_in_turn(struct save *s) {
     const struct ranks *ranks = s->state->ranks;
     uint64_t writers = s->state->blueprint->o.config->checkpoint_writers;
     if (!writers) writers = ranks->node_most;
-    zero_status status = ZERO_OK;
-    for (uint64_t first = 0; first < ranks->node_most && !status; first += writers) {
+    for (uint64_t first = 0; first < ranks->node_most; first += writers) {
         bool mine = ranks->node_index >= first && ranks->node_index < first + writers;
-        status = together(s, mine ? save_write : NULL);
+        TRY(together(s, mine ? save_write : NULL));
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status state_save(struct state *state, struct storage *storage, const char *dir) {
@@ -400,8 +396,7 @@ zero_status state_save(struct state *state, struct storage *storage, const char 
 zero_status state_prune(struct state *state, struct storage *storage, const char *dir, uint64_t keep) {
     struct zero_error error = ERROR_NONE;
     const struct rank_report *all;
-    zero_status status = ranks_meet(state->ranks, "deleting checkpoints");
-    if (status) return status;
+    TRY(ranks_meet(state->ranks, "deleting checkpoints"));
     if (!state->ranks->rank) steps_prune(storage, dir, notes_find(&state->notes, "run"), keep, &error);
     return ranks_agree_patiently(state->ranks, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
 }

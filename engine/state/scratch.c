@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/limits.h"
 #include "kernels/checksum.h"
@@ -41,15 +40,13 @@ static zero_scratch *make(const zero_scratch_needs *n) {
 
 zero_status scratches_add(struct scratches *all, zero_engine *engine, const zero_scratch_needs *n,
                           struct reservations *reservations, zero_scratch **out, struct zero_error *error) {
-    zero_status status = check_needs(n, error);
-    if (status) return status;
+    TRY(check_needs(n, error));
     if (all->count == SCRATCHES_MAX)
         return error_set(error, ZERO_E_ARGUMENT,
                          "scratch \"%s\": an engine has at most %d; combine some of them", n->name,
                          SCRATCHES_MAX);
     uint64_t bytes = n->places * n->place_bytes;
-    status = reservations_add(reservations, ZERO_NVME, bytes, n->name, error);
-    if (status) return status;
+    TRY(reservations_add(reservations, ZERO_NVME, bytes, n->name, error));
     zero_scratch *s = make(n);
     if (!s) {
         reservations->count--;
@@ -122,8 +119,7 @@ static zero_status start(zero_scratch *s, uint64_t place, void *memory, bool fet
 }
 
 zero_status scratch_store(zero_scratch *s, uint64_t place, const void *memory, struct zero_error *error) {
-    zero_status status = scratch_wait(s, place, error);
-    if (status) return status;
+    TRY(scratch_wait(s, place, error));
     s->place[place].checksum = checksum(memory, s->bytes);
     s->place[place].stored = true;
     return start(s, place, (void *)(uintptr_t)memory, false, error);

@@ -46,12 +46,11 @@ void shadow_written(struct state *state) {
 
 zero_status shadow_sync(struct state *state) {
     if (!executor_commits(state->run->executor)) return ZERO_OK;
-    zero_status status = run_wait(state->run, executor_stored);
-    if (!status) status = RUN_EVENT(state->run, executor_complete_epoch(state->run->executor));
-    if (status) return status;
+    TRY(run_wait(state->run, executor_stored));
+    TRY(RUN_EVENT(state->run, executor_complete_epoch(state->run->executor)));
     struct zero_error error = ERROR_NONE;
     fair_lock_take(&state->ranks->lock);
-    status = state->run->tier[TIER_NVME]->ops->sync(state->run->tier[TIER_NVME], &error);
+    zero_status status = state->run->tier[TIER_NVME]->ops->sync(state->run->tier[TIER_NVME], &error);
     fair_lock_give(&state->ranks->lock);
     return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
 }
@@ -115,8 +114,7 @@ static zero_status look(struct state *state, struct finding *out) {
     out->there = state->run->tier[TIER_NVME]->found;
     for (uint32_t which = 0; which < 2 && out->there; which++) {
         struct commit c;
-        zero_status status = RUN_EVENT(state->run, executor_read_commit(state->run->executor, which, page));
-        if (status) return status;
+        TRY(RUN_EVENT(state->run, executor_read_commit(state->run->executor, which, page)));
         enum commit_state found = commit_read(page, &c);
         out->damaged |= found == COMMIT_DAMAGED;
         if (found != COMMIT_WHOLE) continue;
@@ -238,8 +236,7 @@ zero_status shadow_open(struct state *state) {
     struct judgement v;
     struct shadow *shadow = &state->shadow;
     if (!state->blueprint->o.config->nvme_shadow) return ZERO_OK;
-    zero_status status = find(state, &v);
-    if (status) return status;
+    TRY(find(state, &v));
     bool own = v.kind == ZERO_SHADOW_USABLE || v.missing >= 0;
     executor_begin_epoch(state->run->executor, own ? v.commit.epoch + 1 : 1);
     shadow->kind = v.kind;

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "engine/model/lent.h"
-#include "engine/run/run.h"
 #include "kernels/cast.h"
 #include "kernels/state_format.h"
 
@@ -159,8 +158,7 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
                           : array == STORED_GRADIENT ? CHUNK_GRADS
                                                      : CHUNK_STATE;
     bool split = array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split;
-    zero_status status = load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error);
-    if (status) return status;
+    TRY(load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error));
     if (part == CHUNK_STATE)
         slot += c.array[record_array(v, array, c.states)];
     else
@@ -198,31 +196,29 @@ static zero_status take_back(const struct stored_view *v, const struct piece *st
 
 static zero_status read_piece(const struct stored_view *v, const struct piece *p, float *out,
                               struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+    for (uint64_t i = 0, n; i < p->count; i += n) {
         n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
         struct piece step = part_of(p, i, n);
         void *place = host_place(v, &step, 0);
         if (!place) memset(out + i, 0, n * sizeof *out);
         if (!place) continue;
-        status = bring(v, &step, place, error);
-        if (!status) cast(out + i, DTYPE_F32, place, p->dtype, n);
+        TRY(bring(v, &step, place, error));
+        cast(out + i, DTYPE_F32, place, p->dtype, n);
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status write_piece(const struct stored_view *v, const struct piece *p, const float *in,
                                struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+    for (uint64_t i = 0, n; i < p->count; i += n) {
         n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
         struct piece step = part_of(p, i, n);
         void *place = host_place(v, &step, 0);
         if (!place) continue;
         cast(place, p->dtype, in + i, DTYPE_F32, n);
-        status = take_back(v, &step, place, error);
+        TRY(take_back(v, &step, place, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Masters and their parameters, a step of one chunk at a time, so that both pieces stay where they were found. A gap in the host
@@ -236,9 +232,8 @@ static zero_status find_pair(const struct stored_view *v, uint32_t region, uint6
                              struct pair *out, struct zero_error *error) {
     count = min64(count, stored_chunk_end(v->blueprint, region, at) - at);
     if (v->run->discrete) count = min64(count, STEP_ELEMENTS);
-    zero_status status = find(v, region, v->blueprint->o.state_count, at, count, &out->master, error);
-    if (!status) status = find(v, region, STORED_PARAMS, at, out->master.count, &out->param, error);
-    if (status) return status;
+    TRY(find(v, region, v->blueprint->o.state_count, at, count, &out->master, error));
+    TRY(find(v, region, STORED_PARAMS, at, out->master.count, &out->param, error));
     if (out->param.count < out->master.count) out->master.count = out->param.count;
     out->master_place = host_place(v, &out->master, 0);
     out->param_place = host_place(v, &out->param, 1);
@@ -248,10 +243,9 @@ static zero_status find_pair(const struct stored_view *v, uint32_t region, uint6
 static zero_status read_masters(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
                                 float *out, struct zero_error *error) {
     for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
-        zero_status status = find_pair(v, region, at, count, &pair, error);
-        if (!status) status = bring(v, &pair.master, pair.master_place, error);
-        if (!status) status = bring(v, &pair.param, pair.param_place, error);
-        if (status) return status;
+        TRY(find_pair(v, region, at, count, &pair, error));
+        TRY(bring(v, &pair.master, pair.master_place, error));
+        TRY(bring(v, &pair.param, pair.param_place, error));
         if (pair.param_place)
             master_join(out, pair.param_place, pair.master_place, pair.master.count);
         else
@@ -270,8 +264,7 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
                                  const float *in, bool exact, struct zero_error *error) {
     uint64_t n = 0;
     for (struct pair pair = {0}; count; at += n, in += n, count -= n) {
-        zero_status status = find_pair(v, region, at, count, &pair, error);
-        if (status) return status;
+        TRY(find_pair(v, region, at, count, &pair, error));
         n = pair.master.count;
         if (!pair.param_place) continue;
         if (blueprint_precision_of(v->blueprint, region).split) {
@@ -281,9 +274,8 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
             if (pair.param.dtype == DTYPE_BF16) master_keep(pair.master_place, n);
             cast(pair.param_place, pair.param.dtype, pair.master_place, DTYPE_F32, n);
         }
-        status = take_back(v, &pair.master, pair.master_place, error);
-        if (!status) status = take_back(v, &pair.param, pair.param_place, error);
-        if (status) return status;
+        TRY(take_back(v, &pair.master, pair.master_place, error));
+        TRY(take_back(v, &pair.param, pair.param_place, error));
         written(v, pair.master.part | pair.param.part);
     }
     return ZERO_OK;
@@ -292,9 +284,8 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
 static zero_status write_array(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                                uint64_t count, const float *in, struct zero_error *error) {
     for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
-        zero_status status = find(v, region, array, at, count, &piece, error);
-        if (!status) status = write_piece(v, &piece, in, error);
-        if (status) return status;
+        TRY(find(v, region, array, at, count, &piece, error));
+        TRY(write_piece(v, &piece, in, error));
         written(v, piece.part);
     }
     return ZERO_OK;
@@ -305,9 +296,8 @@ static zero_status read_array(const struct stored_view *v, uint32_t region, uint
     if (array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split)
         return read_masters(v, region, at, count, out, error);
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
-        zero_status status = find(v, region, array, at, count, &piece, error);
-        if (!status) status = read_piece(v, &piece, out, error);
-        if (status) return status;
+        TRY(find(v, region, array, at, count, &piece, error));
+        TRY(read_piece(v, &piece, out, error));
     }
     return ZERO_OK;
 }
@@ -337,12 +327,11 @@ zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind
     executor_refetch(v->run->executor);
     fair_lock_give(&v->run->ranks->lock);
     uint64_t at = first - own_part(v, region, kind).first, end = at + count;
-    zero_status status = ZERO_OK;
-    for (uint64_t some; at < end && !status; at += some, in += some) {
+    for (uint64_t some; at < end; at += some, in += some) {
         some = min64(end, stored_chunk_end(v->blueprint, region, at)) - at;
-        status = write_in_chunk(v, region, kind, at, some, in, error);
+        TRY(write_in_chunk(v, region, kind, at, some, in, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Parameters from the masters in a record. */
@@ -400,12 +389,11 @@ static zero_status exchange_some(const struct stored_view *v, uint32_t region, u
 static zero_status exchange_region(const struct stored_view *v, uint32_t region, bool averages,
                                    struct zero_error *error) {
     uint64_t end = own_part(v, region, ZERO_PARAM).count;
-    zero_status status = ZERO_OK;
-    for (uint64_t at = 0, some; at < end && !status; at += some) {
+    for (uint64_t at = 0, some; at < end; at += some) {
         some = min64(min64(end, stored_chunk_end(v->blueprint, region, at)) - at, STEP_ELEMENTS);
-        status = exchange_some(v, region, at, some, averages, error);
+        TRY(exchange_some(v, region, at, some, averages, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status stored_exchange_averages(const struct stored_view *v, bool averages, struct zero_error *error) {
@@ -456,14 +444,11 @@ static zero_status clear_state(const struct stored_view *v, uint32_t region, uin
 }
 
 zero_status stored_clear(const struct stored_view *v, struct zero_error *error) {
-    zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < v->blueprint->o.model->regions; i++)
-        for (uint32_t k = 0; k < v->blueprint->o.state_count && !v->blueprint->regions[i].frozen && !status;
-             k++)
-            status = clear_state(v, i, k, error);
-    if (status) return status;
+        for (uint32_t k = 0; k < v->blueprint->o.state_count && !v->blueprint->regions[i].frozen; k++)
+            TRY(clear_state(v, i, k, error));
     fair_lock_take(&v->run->ranks->lock);
-    status = executor_clear_chunks(v->run->executor);
+    zero_status status = executor_clear_chunks(v->run->executor);
     fair_lock_give(&v->run->ranks->lock);
     if (status) *error = *executor_error(v->run->executor);
     return status;

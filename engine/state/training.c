@@ -90,8 +90,7 @@ void training_restart(struct training *training) {
 zero_status training_set_optimizer(struct training *training, const zero_optimizer *optimizer,
                                    struct zero_error *error) {
     struct user_optimizer *user = &training->user_optimizer;
-    zero_status status = user_optimizer_check(optimizer, training->config->bf16_states, error);
-    if (status) return status;
+    TRY(user_optimizer_check(optimizer, training->config->bf16_states, error));
     user_optimizer_set(user, optimizer, &training->optimizer->defaults, training->fault);
     training->optimizer = &user->rows.row;
     training->state_count = optimizer->states;

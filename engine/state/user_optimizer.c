@@ -75,9 +75,7 @@ zero_status user_optimizer_check(const zero_optimizer *given, bool rounds_states
                          "zero_engine_set_optimizer: \"%s\" is the engine's own, and checkpoints could not "
                          "tell them apart: choose another name",
                          given->name);
-    zero_status status = ZERO_OK;
-    for (uint32_t k = 0; k < given->states && !status; k++) status = check_state(given, k, error);
-    if (status) return status;
+    for (uint32_t k = 0; k < given->states; k++) TRY(check_state(given, k, error));
     if (rounds_states && !given->rounds_states)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "bf16.bf16_optimizer_states: the host's optimizer \"%s\" does not say that its "

@@ -38,10 +38,9 @@ zero_status weights_hash_param(struct state *state, const struct model_param *p,
 /* A parameter that other model ranks also have counts on the first of them. */
 static zero_status hash_region(struct state *state, uint32_t region, uint64_t sum[2]) {
     const struct model_region *r = &state->model->region[region];
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < r->params && !status && !region_elsewhere(r); i++)
-        status = weights_hash_param(state, &state->model->param[r->param[i]], sum);
-    return status;
+    for (uint32_t i = 0; i < r->params && !region_elsewhere(r); i++)
+        TRY(weights_hash_param(state, &state->model->param[r->param[i]], sum));
+    return ZERO_OK;
 }
 
 zero_status weights_hash(struct state *state, char out[33]) {
@@ -55,8 +54,7 @@ zero_status weights_hash(struct state *state, char out[33]) {
     status = state_end_sweep(state, status);
     if (status) return status;
     struct comm_call call = comm_rows(sums, sizeof total, "the weights' hash");
-    status = ranks_call(ranks, &call);
-    if (status) return status;
+    TRY(ranks_call(ranks, &call));
     for (uint32_t r = 0; r < ranks->size; r++) total[0] += sums[2 + 2 * r], total[1] += sums[3 + 2 * r];
     snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, total[0], total[1]);
     return ZERO_OK;

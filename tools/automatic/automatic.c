@@ -104,8 +104,7 @@ bool automatic_known(const struct config *config, const struct shapes *shapes, c
 static zero_status describe(struct search *s, struct zero_error *error) {
     struct hardware_choice choice = {.device = s->a->gpu};
     struct machine *m = &s->machine;
-    zero_status status = hardware_machine(s->a->hardware, &choice, m, error);
-    if (status) return status;
+    TRY(hardware_machine(s->a->hardware, &choice, m, error));
     if (m->device.is_host == s->meeting.on_gpu)
         return error_set(
             error, ZERO_E_ARGUMENT,
@@ -138,8 +137,7 @@ static zero_status measure_here(struct search *s, const struct measured_link *li
                                 struct zero_error *error) {
     char note[THIS_MACHINE_PATH_BYTES];
     say(s, "machine", "measuring this machine once, for what is \"auto\": it takes some seconds");
-    zero_status status = this_machine_measure(&s->here, link, s->description, note, error);
-    if (status) return status;
+    TRY(this_machine_measure(&s->here, link, s->description, note, error));
     say(s, "", note);
     return this_machine_machine(&s->here, s->description, &s->machine, error);
 }

@@ -41,12 +41,7 @@ zero_status meeting_open(const struct config *c, bool alone, struct meeting *out
 }
 
 zero_status meeting_tell(const struct meeting *m, void *bytes, uint64_t count, struct zero_error *error) {
-    struct comm_call call = {.kind = COMM_BROADCAST,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = count,
-                             .what = "what rank 0 chose",
-                             .target = bytes};
+    struct comm_call call = comm_broadcast(bytes, DTYPE_U8, count, 0, "what rank 0 chose");
     return comm_run(m->all, &call) ? error_pass(error, comm_group_error(m->all)) : ZERO_OK;
 }
 

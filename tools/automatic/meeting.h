@@ -2,9 +2,6 @@
  * afterwards, and open it again to train. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/comm/comm.h"
 #include "engine/config/config.h"
 #include "engine/zero.h"

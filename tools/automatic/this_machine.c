@@ -176,8 +176,7 @@ zero_status this_machine_measure(const struct this_machine *h, const struct meas
     struct measure_options options = options_of(h, link);
     struct measured measured;
     struct zero_error why = ERROR_NONE;
-    zero_status status = measure(&options, &measured, error);
-    if (status) return status;
+    TRY(measure(&options, &measured, error));
     memset(out_text, 0, THIS_MACHINE_TEXT_BYTES);
     FILE *out = fmemopen(out_text, THIS_MACHINE_TEXT_BYTES - 1, "w");
     if (!out) return error_set(error, ZERO_E_MEMORY, "no memory for the description");

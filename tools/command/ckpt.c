@@ -22,12 +22,9 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--file-mib", "N", "export: files of at most N MiB, where tensors allow (4768)", OPTION_COUNT,
-     FIELD(file_mib)},
-    {"--dtype", "TYPE", "export: fp32, bf16 or fp16 (the type in which the run computed)", OPTION_TEXT,
-     FIELD(dtype)},
-    {"--ema", NULL, "export: the averaged weights (ema.decay of the configuration)", OPTION_FLAG,
-     FIELD(average)},
+    {"--file-mib", "N", "export: files of at most N MiB, where tensors allow (4768)", COUNT(file_mib)},
+    {"--dtype", "TYPE", "export: fp32, bf16 or fp16 (the type in which the run computed)", TEXT(dtype)},
+    {"--ema", NULL, "export: the averaged weights (ema.decay of the configuration)", FLAG(average)},
     {0},
 };
 

@@ -47,15 +47,14 @@ static zero_status read_piece(struct comparison *c, struct shard *s, uint32_t in
 
 static zero_status read_other(struct comparison *c, uint32_t param, uint32_t kind, uint64_t first,
                               uint64_t count, struct zero_error *error) {
-    zero_status status = ZERO_OK;
     c->first = first;
     for (uint32_t i = 0; i < c->shards; i++)
-        for (uint32_t k = 0; k < c->shard[i].count && !status; k++) {
+        for (uint32_t k = 0; k < c->shard[i].count; k++) {
             const struct piece *p = &c->shard[i].piece[k];
             bool wanted = p->kind == kind && p->param == &c->b.manifest.param[param];
-            if (wanted) status = read_piece(c, &c->shard[i], k, first, count, error);
+            if (wanted) TRY(read_piece(c, &c->shard[i], k, first, count, error));
         }
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- comparing ---- */

@@ -1,7 +1,6 @@
 /* The subcommands of `zero`, in git's manner: one table in main.c, one file per command. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdio.h>
 
 #include "engine/base/error.h"

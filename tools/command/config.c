@@ -1,6 +1,5 @@
 /* `zero config`: the resolved configuration, or the list of all keys. */
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,14 +17,12 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--help", NULL, "lists every key with its type, default and meaning", OPTION_FLAG, FIELD(help)},
-    {"--changed", NULL, "prints only the keys that the file or the command line gives", OPTION_FLAG,
-     FIELD(changed)},
-    {"--ranks", "N", "resolves for N ranks (1)", OPTION_COUNT, FIELD(ranks)},
+    {"--help", NULL, "lists every key with its type, default and meaning", FLAG(help)},
+    {"--changed", NULL, "prints only the keys that the file or the command line gives", FLAG(changed)},
+    {"--ranks", "N", "resolves for N ranks (1)", COUNT(ranks)},
     {"--model", "DIR", "a Hugging Face config.json, or its directory, in place of the model block",
-     OPTION_TEXT, FIELD(model)},
-    {"--set", "KEY=VALUE", "takes this value for a key, as `zero train --set` does; repeatable", OPTION_EACH,
-     FIELD(set)},
+     TEXT(model)},
+    {"--set", "KEY=VALUE", "takes this value for a key, as `zero train --set` does; repeatable", EACH(set)},
     {0},
 };
 

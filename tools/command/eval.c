@@ -22,15 +22,15 @@ static const struct option options[] = {
     {"--data", "PATH...",
      "token files (.bin) and directories of them; text, where the model's tokens are bytes (what the run "
      "held out: data.eval)",
-     OPTION_LIST, FIELD(data)},
+     LIST(data)},
     {"--context", "N",
      "tokens of a sample (those of the run's samples; of a directory the model's context, at most 1024; of a "
      "GPT-2 always the model's)",
-     OPTION_COUNT, FIELD(context)},
-    {"--samples", "N", "at most N samples, from the beginning (all)", OPTION_COUNT, FIELD(samples)},
-    {"--batch", "N", "samples at a time: more memory, fewer passes (4)", OPTION_COUNT, FIELD(batch)},
-    {"--ema", NULL, "takes the checkpoint's averaged weights (ema.decay of the configuration)", OPTION_FLAG,
-     FIELD(average)},
+     COUNT(context)},
+    {"--samples", "N", "at most N samples, from the beginning (all)", COUNT(samples)},
+    {"--batch", "N", "samples at a time: more memory, fewer passes (4)", COUNT(batch)},
+    {"--ema", NULL, "takes the checkpoint's averaged weights (ema.decay of the configuration)",
+     FLAG(average)},
     {0},
 };
 
@@ -101,8 +101,7 @@ static zero_status open_data(struct evaluation *e, const struct arguments *a, st
     if (status) return status;
     e->corpus = part ? e->dataset.held_out : e->dataset.train;
     e->order = part ? &e->dataset.held_out_order : &e->dataset.train_order;
-    status = reader_open(e->corpus, e->subject.model.vocab, error, &e->reader);
-    if (status) return status;
+    TRY(reader_open(e->corpus, e->subject.model.vocab, error, &e->reader));
     size_t tokens = (size_t)config->micro_batch * e->subject.model.context;
     e->tokens = malloc(tokens * sizeof *e->tokens);
     e->targets = malloc(tokens * sizeof *e->targets);
@@ -118,8 +117,7 @@ static zero_status sum_losses(struct evaluation *e, struct zero_error *error) {
     for (uint64_t at = 0; at < e->samples && !status; at += batch) {
         uint32_t count = (uint32_t)(e->samples - at < batch ? e->samples - at : batch);
         double loss = 0;
-        status = order_read(e->order, e->reader, at, count, e->tokens, e->targets, error);
-        if (status) return status;
+        TRY(order_read(e->order, e->reader, at, count, e->tokens, e->targets, error));
         double weight = (double)order_counted(e->targets, (uint64_t)count * e->subject.model.context);
         gpt_set_divisor(e->gpt, weight ? weight : 1);
         status = gpt_evaluate(e->gpt, e->tokens, e->targets, count, &loss);

@@ -1,7 +1,6 @@
 /* `zero io`: measures a drive as the nvme tier would use it. */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,10 +15,10 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--mib", "N", "measures in a file of N MiB (1024, or half of what is free)", OPTION_COUNT, FIELD(mib)},
-    {"--ms", "N", "gives each measurement N milliseconds (50)", OPTION_COUNT, FIELD(ms)},
+    {"--mib", "N", "measures in a file of N MiB (1024, or half of what is free)", COUNT(mib)},
+    {"--ms", "N", "gives each measurement N milliseconds (50)", COUNT(ms)},
     {"--no-uring", NULL, "measures the threads that replace io_uring where the system refuses it",
-     OPTION_FLAG, FIELD(no_uring)},
+     FLAG(no_uring)},
     {0},
 };
 

@@ -1,5 +1,4 @@
 /* `zero`: finds the subcommand and runs it. */
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 

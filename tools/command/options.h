@@ -3,7 +3,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "engine/base/error.h"
@@ -47,8 +46,17 @@ struct option {
     size_t offset; /* of the field in `values` */
 };
 
-/* A field of the command's `struct arguments`. */
-#define FIELD(name) offsetof(struct arguments, name)
+/* The kind of an option, and the field of the command's `struct arguments`, which has the type of that kind. */
+#define OPTION_FIELD(type, name)                                                                             \
+    offsetof(struct arguments, name) + 0 * sizeof((type *)0 == &((struct arguments *)0)->name)
+#define FLAG(name) OPTION_FLAG, OPTION_FIELD(bool, name)
+#define COUNT(name) OPTION_COUNT, OPTION_FIELD(uint64_t, name)
+#define REAL(name) OPTION_REAL, OPTION_FIELD(double, name)
+#define TEXT(name) OPTION_TEXT, OPTION_FIELD(const char *, name)
+#define MAYBE(name) OPTION_MAYBE, OPTION_FIELD(struct option_maybe, name)
+#define NAME(name) OPTION_NAME, OPTION_FIELD(struct option_name, name)
+#define EACH(name) OPTION_EACH, OPTION_FIELD(struct option_each, name)
+#define LIST(name) OPTION_LIST, OPTION_FIELD(struct option_list, name)
 
 /* Fills `values` from argv[1..]. The field of an option that is not given keeps its value. `out_operand` gets the one
  * argument that belongs to no option. Errors name the wrong argument. */

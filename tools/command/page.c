@@ -14,7 +14,7 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"--out", "FILE", "where the page goes (report.html in the run's directory)", OPTION_TEXT, FIELD(out)},
+    {"--out", "FILE", "where the page goes (report.html in the run's directory)", TEXT(out)},
     {0},
 };
 
@@ -26,10 +26,8 @@ struct runs {
 };
 
 static zero_status read_runs(struct runs *runs, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t r = 0; r < runs->count && !status; r++)
-        status = run_record_read(runs->name[r], &runs->record[r], error);
-    return status;
+    for (uint32_t r = 0; r < runs->count; r++) TRY(run_record_read(runs->name[r], &runs->record[r], error));
+    return ZERO_OK;
 }
 
 static int write_page(const struct runs *runs, const char *path) {

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,56 +36,50 @@ static const struct option options[] = {
     {"--model", "NAME",
      "a model by name (--models lists them), or a Hugging Face config.json or its directory; by default "
      "the model block's",
-     OPTION_TEXT, FIELD(model)},
-    {"--gpu", "NAME", "the device: h100-80g, a100-80g, cpu, or one of --hardware's", OPTION_TEXT, FIELD(gpu)},
+     TEXT(model)},
+    {"--gpu", "NAME", "the device: h100-80g, a100-80g, cpu, or one of --hardware's", TEXT(gpu)},
     {"--host", "NAME",
-     "the host of the device: 16-cores, desktop-128g, or one of --hardware's (the device's)", OPTION_TEXT,
-     FIELD(host)},
-    {"--ranks", "N", "ranks, one per device (those of one node)", OPTION_COUNT, FIELD(ranks)},
-    {"--nodes", "N", "nodes that the ranks fill evenly (as few as hold them)", OPTION_COUNT, FIELD(nodes)},
+     "the host of the device: 16-cores, desktop-128g, or one of --hardware's (the device's)", TEXT(host)},
+    {"--ranks", "N", "ranks, one per device (those of one node)", COUNT(ranks)},
+    {"--nodes", "N", "nodes that the ranks fill evenly (as few as hold them)", COUNT(nodes)},
     {"--net", "SPEED", "the network of one rank, as 400Gb, or of a node's ranks together, as 3200Gb/node",
-     OPTION_TEXT, FIELD(net)},
-    {"--link", "NAME", "the link between the ranks of a node: its name, or a speed", OPTION_TEXT,
-     FIELD(link)},
+     TEXT(net)},
+    {"--link", "NAME", "the link between the ranks of a node: its name, or a speed", TEXT(link)},
     {"--nvme", "SPEED", "a node's drives together, as 7GB/s, or 7GB/s,5GB/s to read and write, or none",
-     OPTION_TEXT, FIELD(nvme)},
+     TEXT(nvme)},
     {"--hardware", "FILE", "adds descriptions, or overrides values, in the form of configs/hardware.json",
-     OPTION_TEXT, FIELD(hardware)},
+     TEXT(hardware)},
     {"--micro-batch", "N", "sequences per rank in one forward and backward (the configuration's, or 1)",
-     OPTION_COUNT, FIELD(micro_batch)},
-    {"--accumulate", "N", "micro-steps per optimizer step (the configuration's, or 1)", OPTION_COUNT,
-     FIELD(accumulate)},
-    {"--seq", "N", "tokens of a sequence (the model's most)", OPTION_COUNT, FIELD(seq)},
-    {"--threads", "N", "CPU threads of a rank that computes on the host (1)", OPTION_COUNT, FIELD(threads)},
+     COUNT(micro_batch)},
+    {"--accumulate", "N", "micro-steps per optimizer step (the configuration's, or 1)", COUNT(accumulate)},
+    {"--seq", "N", "tokens of a sequence (the model's most)", COUNT(seq)},
+    {"--threads", "N", "CPU threads of a rank that computes on the host (1)", COUNT(threads)},
     {"--price", "N", "the price of one device for an hour: rows then say what a billion tokens cost",
-     OPTION_TEXT, FIELD(price)},
+     TEXT(price)},
     {"--measure", NULL,
-     "describes this machine for --hardware: --ranks of --threads each, with the model's blocks", OPTION_FLAG,
-     FIELD(measure)},
-    {"--out", "FILE", "where --measure writes it (stdout)", OPTION_TEXT, FIELD(out)},
-    {"--drive", "DIR", "measures the drive of this directory, too", OPTION_TEXT, FIELD(drive)},
-    {"--host-memory", "SIZE", "the memory of a node, as 512GiB (the description's)", OPTION_TEXT,
-     FIELD(host_memory)},
+     "describes this machine for --hardware: --ranks of --threads each, with the model's blocks",
+     FLAG(measure)},
+    {"--out", "FILE", "where --measure writes it (stdout)", TEXT(out)},
+    {"--drive", "DIR", "measures the drive of this directory, too", TEXT(drive)},
+    {"--host-memory", "SIZE", "the memory of a node, as 512GiB (the description's)", TEXT(host_memory)},
     {"--largest", NULL,
      "the largest model that fits, and what binds: of Llama's shape, or with --model the most layers of that "
      "model",
-     OPTION_FLAG, FIELD(largest)},
+     FLAG(largest)},
     {"--write-config", "FILE", "writes the row with the arrow as a configuration for `zero train FILE`",
-     OPTION_TEXT, FIELD(write_config)},
-    {"--all", NULL, "shows rows with and without recomputation, not the better of the two", OPTION_FLAG,
-     FIELD(all)},
-    {"--json", NULL, "prints one JSON object, with all rows", OPTION_FLAG, FIELD(json)},
-    {"--models", NULL, "lists the models that have names", OPTION_FLAG, FIELD(models)},
+     TEXT(write_config)},
+    {"--all", NULL, "shows rows with and without recomputation, not the better of the two", FLAG(all)},
+    {"--json", NULL, "prints one JSON object, with all rows", FLAG(json)},
+    {"--models", NULL, "lists the models that have names", FLAG(models)},
     {"--literature", NULL, "prints papers' bytes and published tokens/s beside what would be planned here",
-     OPTION_FLAG, FIELD(literature)},
+     FLAG(literature)},
     {"--machines", NULL, "prints which models one GPU trains, by its memory, its host's, and a drive",
-     OPTION_FLAG, FIELD(machines)},
+     FLAG(machines)},
     {0},
 };
 
 /* Options of the processes that --measure starts by mpirun; the help does not show them. */
-static const struct option link_options[] = {
-    {"--measure-link", "BYTES", NULL, OPTION_COUNT, FIELD(measure_link)}, {0}};
+static const struct option link_options[] = {{"--measure-link", "BYTES", NULL, COUNT(measure_link)}, {0}};
 
 /* Counts that a plan computes with: their products and sums fit in 64 bits, and each fits in 32. */
 static zero_status check_counts(const struct arguments *a, struct zero_error *error) {
@@ -127,10 +120,9 @@ static zero_status read_memory(const char *text, double *out, struct zero_error 
 
 static zero_status find_machine(const struct arguments *a, struct machine *out, struct zero_error *error) {
     struct hardware_choice choice = {a->gpu, a->link, a->net, a->nvme, a->host};
-    zero_status status = hardware_machine(a->hardware, &choice, out, error);
-    if (!status) status = read_price(a->price, &out->device.price_per_hour, error);
-    if (!status) status = read_memory(a->host_memory, &out->host.memory_bytes, error);
-    return status;
+    TRY(hardware_machine(a->hardware, &choice, out, error));
+    TRY(read_price(a->price, &out->device.price_per_hour, error));
+    return read_memory(a->host_memory, &out->host.memory_bytes, error);
 }
 
 static zero_status place_ranks(const struct arguments *a, struct scenario *s, struct zero_error *error) {
@@ -226,8 +218,7 @@ static zero_status find_largest(const struct arguments *a, const struct config *
                                 struct zero_error *error) {
     struct largest largest;
     bool own = a->model || config->model.given;
-    zero_status status = largest_find(s, own ? LARGEST_DEEPER : LARGEST_LLAMA, &largest, error);
-    if (status) return status;
+    TRY(largest_find(s, own ? LARGEST_DEEPER : LARGEST_LLAMA, &largest, error));
     s->shapes = largest.shapes;
     take_recompute(config, s);
     if (!a->json) print_largest(&largest, stdout);

@@ -8,7 +8,6 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/text/format.h"
-#include "tools/train/job.h"
 #include "tools/weights/weights.h"
 
 /* The optimizer has no state. */
@@ -124,9 +123,8 @@ static zero_status open_checkpoint(struct subject *s, const char *path, uint64_t
                                    struct zero_error *error) {
     char inner[4096];
     struct checkpoint checkpoint;
-    zero_status status = subject_checkpoints(path, inner, error);
-    if (status) return status;
-    status = checkpoint_open(storage_posix(), inner, &checkpoint, error);
+    TRY(subject_checkpoints(path, inner, error));
+    zero_status status = checkpoint_open(storage_posix(), inner, &checkpoint, error);
     if (!status) status = read_checkpoint(s, &checkpoint, batch, seed, error);
     checkpoint_close(&checkpoint);
     return status;
@@ -144,11 +142,10 @@ static bool is_foreign(const char *path) {
 static zero_status open_foreign(struct subject *s, const char *path, uint64_t batch, uint64_t seed,
                                 struct zero_error *error) {
     char json[256];
-    zero_status status = weights_open(path, &s->pretrained.weights, error);
-    if (status) return status;
+    TRY(weights_open(path, &s->pretrained.weights, error));
     snprintf(s->path, sizeof s->path, "%s", path);
     snprintf(json, sizeof json, BEGIN "}", batch, seed);
-    status = config_read(json, &s->config, error);
+    zero_status status = config_read(json, &s->config, error);
     if (!status) status = config_resolve(&s->config, 1, error);
     s->config.model = s->pretrained.weights->config.model;
     s->model = s->pretrained.weights->model;
@@ -170,9 +167,8 @@ static void find_tokenizer(struct subject *s) {
 zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct subject *out,
                          struct zero_error *error) {
     *out = (struct subject){.pretrained = {.directory = path}};
-    zero_status status = is_foreign(path) ? open_foreign(out, path, batch, seed, error)
-                                          : open_checkpoint(out, path, batch, seed, error);
-    if (status) return status;
+    TRY(is_foreign(path) ? open_foreign(out, path, batch, seed, error)
+                         : open_checkpoint(out, path, batch, seed, error));
     find_tokenizer(out);
     read_generation(out);
     out->has_begin &= (uint32_t)out->begin < out->model.vocab;

@@ -51,66 +51,63 @@ struct arguments {
 
 static const struct option options[] = {
     {"--ranks", "N", "trains on N ranks, threads of this process (1); under mpirun each process is one rank",
-     OPTION_COUNT, FIELD(ranks)},
-    {"--data", "PATH...", "trains on these files and directories instead of data.path", OPTION_LIST,
-     FIELD(data)},
+     COUNT(ranks)},
+    {"--data", "PATH...", "trains on these files and directories instead of data.path", LIST(data)},
     {"--model", "DIR",
      "the model of a Hugging Face directory in place of the model block; the run begins with the weights "
      "there (*.safetensors). A config.json: the model alone",
-     OPTION_TEXT, FIELD(model)},
-    {"--random", NULL, "begins with random weights, whatever lies in the directory of --model", OPTION_FLAG,
-     FIELD(random)},
+     TEXT(model)},
+    {"--random", NULL, "begins with random weights, whatever lies in the directory of --model", FLAG(random)},
     {"--set", "KEY=VALUE",
      "takes this value for a key of the configuration, in place of the file's value or its \"auto\"; "
      "repeatable",
-     OPTION_EACH, FIELD(set)},
+     EACH(set)},
     {"--gpu", "NAME",
      "what is \"auto\" is chosen for this device of configs/hardware.json, or of --hardware; by default for "
      "this machine, which is measured once. MFU is the share of its peak",
-     OPTION_TEXT, FIELD(job.gpu)},
+     TEXT(job.gpu)},
     {"--hardware", "FILE", "adds descriptions for --gpu, or overrides values; alone: its only device",
-     OPTION_TEXT, FIELD(job.hardware)},
-    {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(job.steps)},
+     TEXT(job.hardware)},
+    {"--steps", "N", "optimizer steps (one pass over the training samples)", COUNT(job.steps)},
     {"--run", "DIR",
      "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run "
      "is refused without --overwrite, --resume, --continue or --recover",
-     OPTION_TEXT, FIELD(job.run.path)},
+     TEXT(job.run.path)},
     {"--overwrite", NULL,
      "begins anew over an earlier run in --run DIR; each of its checkpoints stays until one of the same step "
      "replaces it",
-     OPTION_FLAG, FIELD(job.run.overwrite)},
+     FLAG(job.run.overwrite)},
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
-     OPTION_COUNT, FIELD(job.eval_every)},
+     COUNT(job.eval_every)},
     {"--ema", NULL,
-     "with --eval-every: also the loss of the averaged weights (ema.decay of the configuration)", OPTION_FLAG,
-     FIELD(job.eval_average)},
+     "with --eval-every: also the loss of the averaged weights (ema.decay of the configuration)",
+     FLAG(job.eval_average)},
     {"--save-every", "N",
-     "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM", OPTION_COUNT,
-     FIELD(job.save_every)},
-    {"--keep", "K", "deletes all but the K newest checkpoints of this run after each save", OPTION_COUNT,
-     FIELD(job.keep)},
+     "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM",
+     COUNT(job.save_every)},
+    {"--keep", "K", "deletes all but the K newest checkpoints of this run after each save", COUNT(job.keep)},
     {"--resume", "[STEP]",
      "goes on with --run DIR from its latest checkpoint, or from checkpoints/step_STEP: the number counts "
      "updates, without skipped steps",
-     OPTION_MAYBE, FIELD(resume)},
+     MAYBE(resume)},
     {"--continue", NULL,
      "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and "
      "batch; with nvme.shadow, on as many ranks as before, from the last whole step on the drive; begins it "
      "where there is neither yet. For launchers that start a run again",
-     OPTION_FLAG, FIELD(job.run.again)},
+     FLAG(job.run.again)},
     {"--recover", "[ID]",
      "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With "
      "the ID that an error message names, or with any, it also goes on with another run's step, or with "
      "other settings",
-     OPTION_NAME, FIELD(recover)},
+     NAME(recover)},
     {"--discard-shadow", NULL,
      "overwrites the step that this run or another one, which has not ended, keeps on the drive "
      "(nvme.shadow)",
-     OPTION_FLAG, FIELD(job.run.discard_shadow)},
-    {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(job.sample)},
-    {"--prompt", "TEXT", "the text that the sample continues; for text only", OPTION_TEXT, FIELD(job.prompt)},
-    {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(job.run.quiet)},
+     FLAG(job.run.discard_shadow)},
+    {"--sample", "N", "generates N tokens at the end", COUNT(job.sample)},
+    {"--prompt", "TEXT", "the text that the sample continues; for text only", TEXT(job.prompt)},
+    {"--quiet", NULL, "prints the sample and the weights' hash only", FLAG(job.run.quiet)},
     {0},
 };
 
@@ -289,9 +286,8 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
 
 static zero_status open_data(struct job *job) {
     struct dataset *data = &job->dataset;
-    zero_status status = dataset_open(&job->config, DATASET_TRAIN, &job->data_error, data);
-    if (status != ZERO_OK) return status;
-    status = corpus_contents(data->train, HASH_START, &job->run.data_contents, &job->data_error);
+    TRY(dataset_open(&job->config, DATASET_TRAIN, &job->data_error, data));
+    zero_status status = corpus_contents(data->train, HASH_START, &job->run.data_contents, &job->data_error);
     if (status == ZERO_OK && data->held_out)
         status = corpus_contents(data->held_out, job->run.data_contents, &job->run.data_contents,
                                  &job->data_error);

@@ -56,12 +56,11 @@ static zero_status take_block(struct sampler *s, uint64_t index, uint64_t offset
 
 static zero_status take_file(struct sampler *s, uint64_t index) {
     uint64_t size = s->corpus->files[index].bytes;
-    zero_status status = ZERO_OK;
-    for (uint64_t at = 0, bytes; at < size && !status; at += bytes) {
+    for (uint64_t at = 0, bytes; at < size; at += bytes) {
         bytes = size - at < CONTENTS_SPREAD_BYTES ? size - at : CONTENTS_SPREAD_BYTES;
-        status = take_block(s, index, at, bytes);
+        TRY(take_block(s, index, at, bytes));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status take_ends(struct sampler *s, uint64_t index) {
@@ -74,15 +73,13 @@ static zero_status take_ends(struct sampler *s, uint64_t index) {
 /* Hashes blocks at even distances over all files, in order. */
 static zero_status take_spread(struct sampler *s, uint64_t total) {
     uint64_t index = 0, first = 0; /* the first byte of the file in the stream of all bytes */
-    zero_status status = ZERO_OK;
-    for (uint64_t k = 0; k < CONTENTS_SPREAD && !status; k++) {
+    for (uint64_t k = 0; k < CONTENTS_SPREAD; k++) {
         uint64_t at = total / CONTENTS_SPREAD * k;
         while (at >= first + s->corpus->files[index].bytes) first += s->corpus->files[index++].bytes;
         uint64_t left = s->corpus->files[index].bytes - (at - first);
-        status =
-            take_block(s, index, at - first, left < CONTENTS_SPREAD_BYTES ? left : CONTENTS_SPREAD_BYTES);
+        TRY(take_block(s, index, at - first, left < CONTENTS_SPREAD_BYTES ? left : CONTENTS_SPREAD_BYTES));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status take_all(struct sampler *s) {

@@ -139,8 +139,7 @@ static zero_status count_token_file(struct corpus_file *file, uint32_t *out_byte
     if (got != (ssize_t)sizeof header || file->bytes < TOKEN_FILE_HEADER_BYTES)
         return error_set(error, ZERO_E_IO, "data: %s is shorter than the 1024 bytes of a token file's header",
                          file->path);
-    zero_status status = find_format(file->path, header, &format, error);
-    if (status) return status;
+    TRY(find_format(file->path, header, &format, error));
     *out_bytes = format->token_bytes;
     file->tokens = (uint32_t)header[2];
     uint64_t held = (file->bytes - TOKEN_FILE_HEADER_BYTES) / format->token_bytes,
@@ -174,9 +173,7 @@ static zero_status count_tokens(struct corpus *corpus, struct zero_error *error)
                 error, ZERO_E_ARGUMENT,
                 "data: %s and %s do not mix: one is text, the other a token file (.bin); give one kind",
                 corpus->files[0].path, file->path);
-        zero_status status =
-            tokens ? count_token_file(file, &token_bytes, error) : count_text_file(file, error);
-        if (status != ZERO_OK) return status;
+        TRY(tokens ? count_token_file(file, &token_bytes, error) : count_text_file(file, error));
         if (i == 0) corpus->token_bytes = token_bytes;
         if (token_bytes != corpus->token_bytes)
             return error_set(error, ZERO_E_ARGUMENT,

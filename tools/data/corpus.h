@@ -12,7 +12,6 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
 #include <time.h>
 
 #include "engine/base/error.h"

@@ -161,8 +161,7 @@ static zero_status make_room(struct reading *r, uint64_t token, struct zero_erro
 static zero_status add(struct reading *r, const char *text, uint64_t token, bool special,
                        struct zero_error *error) {
     if (!text || token >= TOKENS_MAX) return damaged(r, error);
-    zero_status status = make_room(r, token, error);
-    if (status) return status;
+    TRY(make_room(r, token, error));
     r->spell(r->text, text);
     size_t end = (size_t)ftell(r->text);
     r->decoder->token[token] = (struct token){r->at, end - r->at, special};
@@ -182,38 +181,35 @@ static zero_status read_vocabulary(struct reading *r, const struct json *documen
     const struct json *vocabulary = json_get(json_get(document, "model"), "vocab");
     if (json_is_object(vocabulary)) return json_each(vocabulary, add_member, r, error);
     if (!json_is_list(vocabulary)) return damaged(r, error);
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0; i < json_count(vocabulary) && !status; i++) {
+    for (uint64_t i = 0; i < json_count(vocabulary); i++) {
         const struct json *row = json_at(vocabulary, i);
-        status = add(r, json_is_list(row) && json_count(row) ? json_string(json_at(row, 0)) : NULL, i, false,
-                     error);
+        TRY(add(r, json_is_list(row) && json_count(row) ? json_string(json_at(row, 0)) : NULL, i, false,
+                error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status read_added(struct reading *r, const struct json *document, struct zero_error *error) {
     const struct json *list = json_get(document, "added_tokens");
-    zero_status status = ZERO_OK;
-    for (uint64_t i = 0; json_is_list(list) && i < json_count(list) && !status; i++) {
+    for (uint64_t i = 0; json_is_list(list) && i < json_count(list); i++) {
         const struct json *row = json_at(list, i);
         uint64_t token = TOKENS_MAX;
         bool special = false;
         json_integer(json_get(row, "id"), &token);
         json_flag(json_get(row, "special"), &special);
-        status = add(r, json_string(json_get(row, "content")), token, special, error);
+        TRY(add(r, json_string(json_get(row, "content")), token, special, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status read_tokens(struct decoder *d, const struct json *document, const char *path,
                                struct zero_error *error) {
     size_t bytes;
     struct reading r = {.decoder = d, .path = path};
-    zero_status status = read_kind(document, path, d, &r.spell, error);
-    if (status) return status;
+    TRY(read_kind(document, path, d, &r.spell, error));
     r.text = open_memstream(&d->text, &bytes);
     if (!r.text) return error_set(error, ZERO_E_MEMORY, "no memory for the tokens of %s", path);
-    status = read_vocabulary(&r, document, error);
+    zero_status status = read_vocabulary(&r, document, error);
     if (!status) status = read_added(&r, document, error);
     if (fclose(r.text) && !status)
         status = error_set(error, ZERO_E_MEMORY, "no memory for the tokens of %s", path);
@@ -229,9 +225,8 @@ zero_status decoder_open(const char *path, struct decoder **out, struct zero_err
     struct json *document = NULL;
     bool directory = stat(path, &found) == 0 && S_ISDIR(found.st_mode);
     snprintf(file, sizeof file, "%s%s", path, directory ? "/tokenizer.json" : "");
-    zero_status status = storage_read_text(storage_posix(), file, FILE_BYTES_MAX, &text, &bytes, error);
-    if (status) return status;
-    status = json_parse(text, bytes, file, &document, error);
+    TRY(storage_read_text(storage_posix(), file, FILE_BYTES_MAX, &text, &bytes, error));
+    zero_status status = json_parse(text, bytes, file, &document, error);
     free(text);
     if (status) return status;
     struct decoder *d = calloc(1, sizeof *d);

@@ -57,10 +57,9 @@ static zero_status read_sample(const struct order *order, struct reader *reader,
                                int32_t *tokens, int32_t *targets, struct zero_error *error) {
     uint32_t context = order->context;
     uint64_t first = order->first + sample * context;
-    zero_status status = reader_read(reader, first, context, tokens, error);
-    if (status != ZERO_OK) return status;
+    TRY(reader_read(reader, first, context, tokens, error));
     memcpy(targets, tokens + 1, (context - 1) * sizeof *targets);
-    status = reader_read(reader, first + context, 1, targets + context - 1, error);
+    zero_status status = reader_read(reader, first + context, 1, targets + context - 1, error);
     if (!status) status = reader_mask(reader, first + 1, context, targets, error);
     return status || !order->documents ? status
                                        : part_documents(order, reader, first, tokens, targets, error);
@@ -68,11 +67,9 @@ static zero_status read_sample(const struct order *order, struct reader *reader,
 
 zero_status order_read(const struct order *order, struct reader *reader, uint64_t position, uint32_t batch,
                        int32_t *tokens, int32_t *targets, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < batch && status == ZERO_OK; i++) {
+    for (uint32_t i = 0; i < batch; i++) {
         uint64_t to = (uint64_t)i * order->context;
-        status =
-            read_sample(order, reader, order_sample(order, position + i), tokens + to, targets + to, error);
+        TRY(read_sample(order, reader, order_sample(order, position + i), tokens + to, targets + to, error));
     }
-    return status;
+    return ZERO_OK;
 }

@@ -6,9 +6,6 @@
  * shuffling needs no memory. Pure functions. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "tools/data/reader.h"
 
 struct order {

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -153,9 +152,8 @@ static zero_status read_run(struct reader *reader, uint64_t position, uint64_t c
         for (uint64_t i = 0; i < run; i++) out[i] = 1;
         return ZERO_OK;
     }
-    zero_status status = read_bytes(reader, file, corpus_header_bytes(corpus) + index * corpus->token_bytes,
-                                    run * corpus->token_bytes, error);
-    if (status != ZERO_OK) return status;
+    TRY(read_bytes(reader, file, corpus_header_bytes(corpus) + index * corpus->token_bytes,
+                   run * corpus->token_bytes, error));
     const uint8_t *in = reader->bytes;
     uint64_t good = widen(in, corpus->token_bytes, run, reader->vocab, out);
     if (good < run)
@@ -171,8 +169,7 @@ zero_status reader_read(struct reader *reader, uint64_t first, uint64_t count, i
                          first, first + count, reader->corpus->tokens);
     while (count) {
         uint64_t run = 0;
-        zero_status status = read_run(reader, first, count, out, &run, error);
-        if (status != ZERO_OK) return status;
+        TRY(read_run(reader, first, count, out, &run, error));
         first += run, out += run, count -= run;
     }
     return ZERO_OK;

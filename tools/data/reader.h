@@ -3,9 +3,6 @@
  * the corpus. Threads: one per reader. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "tools/data/corpus.h"
 
 enum {

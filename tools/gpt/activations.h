@@ -2,8 +2,6 @@
  * In the sizes below: rows = batch * context; one task handles tile_rows rows, so that they stay in its cache. */
 #pragma once
 
-#include <stdint.h>
-
 #include "tools/gpt/architecture.h"
 #include "tools/gpt/gpt.h"
 

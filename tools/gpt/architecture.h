@@ -3,9 +3,6 @@
  * architecture lacks (a bias, a table of positions) has a declaration without a name. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "tools/gpt/gpt.h"
 #include "tools/gpt/math/kernels.h"
 

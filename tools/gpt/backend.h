@@ -6,9 +6,6 @@
  * returns it. Threads: the rank's own. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "engine/zero.h"
 #include "tools/gpt/gpt.h"

@@ -119,9 +119,8 @@ static zero_status fetch(struct gpt *gpt, uint64_t number) {
 static zero_status advance(struct gpt *gpt, uint64_t used) {
     struct checkpoints *k = &gpt->checkpoints;
     uint64_t end = backward_number(gpt, k->first, 0) + gpt->pass.micros;
-    zero_status status = ZERO_OK;
-    while (!status && k->fetched < end && k->fetched < used + k->slots) status = fetch(gpt, k->fetched++);
-    return status;
+    while (k->fetched < end && k->fetched < used + k->slots) TRY(fetch(gpt, k->fetched++));
+    return ZERO_OK;
 }
 
 /* Numbers below `end`, which are also their places. */

@@ -1,6 +1,5 @@
 /* Declares the units and parameters of an architecture. */
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/zero.h"
 #include "tools/gpt/model.h"
@@ -155,17 +154,16 @@ static bool ends_segment(const struct gpt_config *c, uint32_t last) {
 
 zero_status declare_units(struct gpt *gpt, struct zero_error *error) {
     const struct gpt_config *c = &gpt->config;
-    zero_status status = ZERO_OK;
-    for (uint32_t u = 0; u < gpt_units(c) && !status; u++) {
+    for (uint32_t u = 0; u < gpt_units(c); u++) {
         struct unit *unit = &gpt->units[u];
         lay_out_views(c, place_of(c, u), unit);
-        status = declare_unit(c, gpt->engine, place_of(c, u), unit->slot, 1, &unit->handle);
-        if (!status) status = note_kept(gpt, unit, error);
+        TRY(declare_unit(c, gpt->engine, place_of(c, u), unit->slot, 1, &unit->handle));
+        TRY(note_kept(gpt, unit, error));
     }
-    for (uint32_t i = 0; i < c->layers && !status; i++)
+    for (uint32_t i = 0; i < c->layers; i++)
         if (ends_segment(c, i))
-            status = zero_engine_add_segment(gpt->blocks[i + 1 - c->recompute].handle, gpt->blocks[i].handle);
-    return status;
+            TRY(zero_engine_add_segment(gpt->blocks[i + 1 - c->recompute].handle, gpt->blocks[i].handle));
+    return ZERO_OK;
 }
 
 uint32_t trained_blocks(const struct gpt_config *c, const struct unit *units) {
@@ -177,13 +175,12 @@ uint32_t trained_blocks(const struct gpt_config *c, const struct unit *units) {
 zero_status declare_plan(zero_engine *engine, const struct gpt_config *c, zero_slot *slot,
                          struct unit *units) {
     struct unit *block = units + gpt_vocab_blocks(c);
-    zero_status status = ZERO_OK;
-    for (uint32_t u = 0; u < gpt_units(c) && !status; u++)
-        status = declare_unit(c, engine, place_of(c, u), slot, 0, &units[u].handle);
-    for (uint32_t i = 0; i < c->layers && !status; i++)
+    for (uint32_t u = 0; u < gpt_units(c); u++)
+        TRY(declare_unit(c, engine, place_of(c, u), slot, 0, &units[u].handle));
+    for (uint32_t i = 0; i < c->layers; i++)
         if (ends_segment(c, i))
-            status = zero_engine_add_segment(block[i + 1 - c->recompute].handle, block[i].handle);
-    return status;
+            TRY(zero_engine_add_segment(block[i + 1 - c->recompute].handle, block[i].handle));
+    return ZERO_OK;
 }
 
 /* ---- without an engine ---- */

@@ -1,7 +1,6 @@
 /* Checks, creation and micro-steps of the GPT. */
 #include "tools/gpt/gpt.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "tools/gpt/model.h"
@@ -52,12 +51,10 @@ const char *gpt_engine_problem(const zero_engine *engine) {
 }
 
 static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
-    zero_status status = ZERO_OK;
-    for (int tier = 0; tier < ZERO_TIERS && !status; tier++)
+    for (int tier = 0; tier < ZERO_TIERS; tier++)
         if (bytes[tier])
-            status =
-                zero_engine_reserve(gpt->engine, (zero_tier)tier, bytes[tier], gpt->backend->reserved[tier]);
-    return status;
+            TRY(zero_engine_reserve(gpt->engine, (zero_tier)tier, bytes[tier], gpt->backend->reserved[tier]));
+    return ZERO_OK;
 }
 
 static zero_status reserve_outputs(struct gpt *gpt) {
@@ -69,23 +66,21 @@ static zero_status reserve_outputs(struct gpt *gpt) {
     uint32_t count = fitting ? gpt_cuda_spares(&gpt->config, gpt->batch, dtype,
                                                trained_blocks(&gpt->config, gpt->units), spare)
                              : 0;
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < count && !status; i++)
-        status = zero_engine_reserve_spare(gpt->engine, spare[i].part_bytes, spare[i].parts,
-                                           names[spare[i].kind], &gpt->granted[spare[i].kind]);
-    return status;
+    for (uint32_t i = 0; i < count; i++)
+        TRY(zero_engine_reserve_spare(gpt->engine, spare[i].part_bytes, spare[i].parts, names[spare[i].kind],
+                                      &gpt->granted[spare[i].kind]));
+    return ZERO_OK;
 }
 
 static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
-    zero_status status = gpt->backend->open(gpt, bytes, &last);
-    if (status) return status;
+    TRY(gpt->backend->open(gpt, bytes, &last));
     gpt->vocab_blocks = gpt_vocab_blocks(&gpt->config);
     gpt->units = gpt->embedding = calloc(gpt_units(&gpt->config), sizeof *gpt->units);
     if (!gpt->units) return ZERO_E_MEMORY;
     gpt->blocks = gpt->embedding + gpt->vocab_blocks;
     gpt->head = gpt->blocks + gpt->config.layers;
-    status = declare_units(gpt, &last);
+    zero_status status = declare_units(gpt, &last);
     if (!status) status = reserve(gpt, bytes);
     if (!status) status = reserve_outputs(gpt);
     return status ? status : checkpoints_open(gpt);

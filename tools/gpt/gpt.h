@@ -16,7 +16,6 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/zero.h"
 

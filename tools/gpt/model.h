@@ -2,8 +2,6 @@
 #pragma once
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "tools/gpt/activations.h"
 #include "tools/gpt/architecture.h"

@@ -101,10 +101,8 @@ static zero_status use_of_block(struct gpt *gpt, struct unit *units, uint32_t bl
 /* ---- forward ---- */
 
 static zero_status forward_of_blocks(struct gpt *gpt, struct unit *units, void (*compute)(struct gpt *gpt)) {
-    zero_status status = ZERO_OK;
-    for (uint32_t b = 0; b < gpt->vocab_blocks && !status; b++)
-        status = use_of_block(gpt, units, b, false, compute);
-    return status;
+    for (uint32_t b = 0; b < gpt->vocab_blocks; b++) TRY(use_of_block(gpt, units, b, false, compute));
+    return ZERO_OK;
 }
 
 static void through(struct gpt *gpt, uint32_t index) { gpt->backend->block_forward(gpt, index, true); }
@@ -170,10 +168,8 @@ static zero_status back_through_head(struct gpt *gpt) {
 static zero_status recompute(struct gpt *gpt, uint32_t last) {
     uint32_t segment = recomputes_in_use(&gpt->config) ? 0 : gpt->config.recompute;
     bool ends = segment && (last + 1) % segment == 0 && last + 1 < gpt->config.layers;
-    zero_status status = ZERO_OK;
-    for (uint32_t i = last + 1 - segment; ends && i <= last && !status; i++)
-        status = through_block(gpt, i, i < last, true);
-    return status;
+    for (uint32_t i = last + 1 - segment; ends && i <= last; i++) TRY(through_block(gpt, i, i < last, true));
+    return ZERO_OK;
 }
 
 static void back(struct gpt *gpt, uint32_t index) {

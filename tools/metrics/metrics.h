@@ -1,9 +1,6 @@
 /* What a run writes of each step. Only rank 0 writes. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "engine/base/error.h"

@@ -58,8 +58,7 @@ zero_status choice_model(const char *model, uint64_t sequence, struct config *co
             error, ZERO_E_CONFIG,
             "no model: give --model NAME, or a configuration with a model block; zero plan --models "
             "lists names");
-    zero_status status = named ? ZERO_OK : config_resolve_model(config, error);
-    if (status) return status;
+    TRY(named ? ZERO_OK : config_resolve_model(config, error));
     *out = named ? *named : shapes_of(&config->model);
     if (named) out->vocab_block = (uint32_t)config->model.vocab_block;
     if (sequence) out->context = sequence;

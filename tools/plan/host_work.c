@@ -1,6 +1,5 @@
 #include "tools/plan/host_work.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* How often a pass goes over a unit's weights, for any size of batch. A forward reads them. A backward reads them and

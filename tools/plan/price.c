@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- memory ---- */
 
@@ -67,14 +66,13 @@ static zero_status reserve_spares(const struct scenario *s, zero_engine *engine,
                                   struct shapes_recompute recompute, uint32_t trained, struct spares *out) {
     enum dtype dtype = (enum dtype)zero_engine_dtype(engine);
     bool fitting = recompute.gpu && recompute.outputs == GPT_OUTPUTS_FITTING;
-    zero_status status = ZERO_OK;
     if (fitting)
         out->count =
             shapes_spares(&s->shapes, dtype, zero_engine_micro_batch(engine), recompute, trained, out->spare);
-    for (uint32_t i = 0; i < out->count && !status; i++)
-        status = zero_engine_reserve_spare(engine, out->spare[i].part_bytes, out->spare[i].parts, "outputs",
-                                           &out->granted[i]);
-    return status;
+    for (uint32_t i = 0; i < out->count; i++)
+        TRY(zero_engine_reserve_spare(engine, out->spare[i].part_bytes, out->spare[i].parts, "outputs",
+                                      &out->granted[i]));
+    return ZERO_OK;
 }
 
 /* Reserves the activations, as a trainer does before the engine fills budgets with state. */
@@ -139,8 +137,7 @@ static zero_status price_step(const struct scenario *s, struct blueprint *b,
                                 .batch = b->o.config->micro_batch,
                                 .recompute = recompute,
                                 .style = s->style};
-    zero_status status = work_pass(&work, &pass, error);
-    if (status) return status;
+    TRY(work_pass(&work, &pass, error));
     struct timeline_options o = {.machine = &s->machine,
                                  .blueprint = b,
                                  .nodes = s->nodes,
@@ -150,7 +147,7 @@ static zero_status price_step(const struct scenario *s, struct blueprint *b,
                                                              b->o.config->micro_batch, recompute),
                                  .stream_bytes = b->o.config->micro_batch * s->shapes.context *
                                                  s->shapes.width * dtype_bytes(b->terms.precision.compute)};
-    status = timeline_step(&o, &p->step, error);
+    zero_status status = timeline_step(&o, &p->step, error);
     p->kept_s = (double)pass.kept_ns * 1e-9 * (double)b->o.config->accumulation_steps;
     pass_free(&pass);
     if (!status) conclude(s, b, p);
@@ -189,9 +186,8 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     struct shapes_recompute recompute = recompute_of(s, engine, p);
     const char *problem = shapes_problem(&s->shapes, s->machine.device.is_host, recompute);
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
-    zero_status status = check_rows(s, engine, error);
-    if (status) return status;
-    status = shapes_declare(&s->shapes, recompute, engine, &unused, &trained);
+    TRY(check_rows(s, engine, error));
+    zero_status status = shapes_declare(&s->shapes, recompute, engine, &unused, &trained);
     if (!status) status = reserve_activations(s, engine, trained, &spares, p);
     if (!status && s->traced)
         status = zero_engine_trace(engine, 1, 1); /* unless the configuration says otherwise */
@@ -200,8 +196,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     struct blueprint *b = engine_blueprint(engine);
     p->compute = b->terms.precision.compute;
     p->micro_batch = b->o.config->micro_batch;
-    status = check_type(s, b, error);
-    if (status) return status;
+    TRY(check_type(s, b, error));
     take_bytes(s, b, &plan, &spares, p);
     keep_outputs(s, b, &spares, &recompute, p);
     return (p->fits || s->times_always) && !s->bytes_alone ? price_step(s, b, recompute, p, error) : ZERO_OK;

@@ -2,9 +2,6 @@
  * a forward keeps for its backward, for the architectures of tools/gpt. One row of a table per model. Pure. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/numbers/dtype.h"
 #include "engine/config/config.h"
 #include "engine/zero.h"

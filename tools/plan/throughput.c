@@ -111,8 +111,7 @@ zero_status throughput_print(FILE *out, struct zero_error *error) {
             "recomputation; kernels", "source's", "ours", "ratio", "source");
     for (uint32_t i = 0; (row = throughput_at(i)); i++) {
         double ours;
-        zero_status status = throughput_plan(row, &ours, error);
-        if (status) return status;
+        TRY(throughput_plan(row, &ours, error));
         fprintf(out, "%-13s%-9s%6u%4u*%-2u%7" PRIu64 "  %-24s%10.0f%10.0f%8.3f  %s, %s\n", row->model,
                 row->device, row->ranks, row->micro_batch, row->micro_steps,
                 row->sequence ? row->sequence : shapes_find(row->model)->context, row->style->name,

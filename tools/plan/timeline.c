@@ -480,12 +480,11 @@ static zero_status compute(struct timeline *t, uint64_t ns) {
 }
 
 static zero_status wait_for(struct timeline *t, uint64_t ticket) {
-    zero_status status = ZERO_OK;
-    while (!status && !done(t, ticket)) {
+    while (!done(t, ticket)) {
         advance(t, UINT64_MAX);
-        status = poll_all(t);
+        TRY(poll_all(t));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* What a use needs comes from the drive, from the host, or from the drive by way of the host; and leaves as it came. */
@@ -547,10 +546,9 @@ static zero_status move(struct timeline *t) {
     static const struct agreement mine;
     loop_prepare(&t->loop);
     t->loop.event.outcome = t->outcome, t->loop.event.update = &update, t->loop.event.mine = &mine;
-    zero_status status = wait_move(t);
-    if (!status && loop_commits(&t->loop, t->executor)) commit(t);
-    if (!status && t->loop.next == MOVE_COMPUTE) status = use(t);
-    if (status) return status;
+    TRY(wait_move(t));
+    if (loop_commits(&t->loop, t->executor)) commit(t);
+    if (t->loop.next == MOVE_COMPUTE) TRY(use(t));
     return loop_emit(&t->loop, t->executor) ? fail(t) : ZERO_OK;
 }
 
@@ -600,12 +598,11 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     struct executor_mechanisms mechanisms = {.performer = &performer, .agreements = agreements};
     t.speeds = machine_speeds(o->machine, (double)b->ranks / o->nodes, b->terms.precision.compute);
     t.e = blueprint_executor_options(b);
-    zero_status status = executor_open(&t.e, &mechanisms, &t.executor, error);
-    if (status) return status;
+    TRY(executor_open(&t.e, &mechanisms, &t.executor, error));
     executor_set_commits(t.executor, b->plan.terms->shadow && !b->policy.update_in_backward);
     t.loop = loop_begin(o->pass, &b->policy);
     struct step_price price;
-    status = price_steps(&t, &price);
+    zero_status status = price_steps(&t, &price);
     if (!status) status = price_repeated(&t, &price);
     executor_close(t.executor);
     free(t.pending);

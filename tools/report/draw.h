@@ -2,8 +2,6 @@
 #pragma once
 
 #include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "tools/report/record.h"
@@ -15,7 +13,8 @@ void markup_text(FILE *file, const char *text);
 /* A number for people: "11,770", "0.01234", "1.2e-05". Returns `out`. */
 const char *markup_number(char out[32], double value);
 
-/* ---- plot.c: curves over the steps of one run or of several, as SVG. A point's values are shown while the pointer is above it. ---- */
+/* ---- plot.c: curves over the steps of one run or of several, or over numbers of ranks, as SVG. A point's values are shown while the
+ * pointer is above it. ---- */
 enum { PLOT_CURVES_MAX = 8 };
 
 struct curve {
@@ -28,8 +27,10 @@ struct plot {
     const char *title, *unit;
     struct curve curve[PLOT_CURVES_MAX];
     uint32_t curves;
-    bool from_zero; /* the axis begins at zero */
-    bool unnamed;   /* the page says which curve is which */
+    bool from_zero;     /* the axis begins at zero */
+    bool unnamed;       /* the page says which curve is which */
+    bool doubles;       /* the horizontal axis, from tick to tick */
+    const char *x_name; /* of the horizontal axis; NULL: "step" */
 };
 
 /* Writes nothing and returns false if no curve has a value. If there are more steps than points on the page, each point

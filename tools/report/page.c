@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/report/draw.h"
-
 /* Colors are variables: one set for light screens, one for dark ones. */
 static const char style[] =
     ":root{color-scheme:light dark;--text:#1f2328;--page:#fff;--soft:#59636e;--line:#d8dee4;--grid:#e6e9ed;"

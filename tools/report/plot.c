@@ -16,6 +16,7 @@ enum {
 
 struct axis {
     double least, most, tick;
+    bool doubles; /* from tick to tick */
 };
 
 static void extend(struct axis *a, double value) {
@@ -34,11 +35,15 @@ static void choose_ticks(struct axis *a) {
 }
 
 static double place(const struct axis *a, double value, double from, double to) {
-    return from + (to - from) * (value - a->least) / (a->most - a->least);
+    double part = a->doubles ? log2(value / a->least) / log2(a->most / a->least)
+                             : (value - a->least) / (a->most - a->least);
+    return from + (to - from) * part;
 }
 
 static double place_x(const struct axis *x, double value) { return place(x, value, LEFT, WIDTH - RIGHT); }
 static double place_y(const struct axis *y, double value) { return place(y, value, HEIGHT - BOTTOM, TOP); }
+
+static const char *x_name(const struct plot *p) { return p->x_name ? p->x_name : "step"; }
 
 static void write_frame(const struct plot *p, const struct axis *x, const struct axis *y, FILE *file) {
     char text[32];
@@ -54,12 +59,12 @@ static void write_frame(const struct plot *p, const struct axis *x, const struct
             "y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
             LEFT, place_y(y, v), WIDTH - RIGHT, place_y(y, v), LEFT - 8, place_y(y, v) + 4,
             markup_number(text, fabs(v) < y->tick / 1e6 ? 0 : v));
-    v = ceil(x->least / x->tick) * x->tick;
-    for (int i = 0; i < TICKS_MAX && v <= x->most; i++, v += x->tick)
+    v = x->doubles ? x->least : ceil(x->least / x->tick) * x->tick;
+    for (int i = 0; i < TICKS_MAX && v <= x->most; i++, v += x->doubles ? v : x->tick)
         fprintf(file, "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
                 place_x(x, v), HEIGHT - 14, markup_number(text, v));
-    fprintf(file, "<text class=\"unit\" x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n", LEFT - 8,
-            HEIGHT - 14);
+    fprintf(file, "<text class=\"unit\" x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", LEFT - 8,
+            HEIGHT - 14, x_name(p));
 }
 
 /* A point is the mean of `share` steps, from its first one on. */
@@ -108,12 +113,13 @@ static double value_near(const struct curve *c, double step, double width) {
 
 /* The values of all curves at a point, which the style hides until the pointer is above it. */
 static void write_values(const struct plot *p, const struct axis *x, double step, double width, FILE *file) {
-    double from = place_x(x, step - width / 2), to = place_x(x, step + width / 2);
+    double from = place_x(x, x->doubles ? step / M_SQRT2 : step - width / 2),
+           to = place_x(x, x->doubles ? step * M_SQRT2 : step + width / 2);
     char text[32];
     fprintf(file,
             "<g class=\"p\"><rect x=\"%.1f\" y=\"%d\" width=\"%.2f\" height=\"%d\"/><text x=\"%d\" "
-            "y=\"%d\">step %s",
-            from, TOP, fmax(to - from, 0.5), HEIGHT - TOP - BOTTOM, LEFT + 8, HEIGHT - BOTTOM - 8,
+            "y=\"%d\">%s %s",
+            from, TOP, fmax(to - from, 0.5), HEIGHT - TOP - BOTTOM, LEFT + 8, HEIGHT - BOTTOM - 8, x_name(p),
             markup_number(text, step));
     for (uint32_t k = 0; k < p->curves; k++) {
         double value = value_near(&p->curve[k], step, width);
@@ -135,8 +141,8 @@ static void write_pointer(const struct plot *p, const struct axis *x, FILE *file
 }
 
 bool plot_write(const struct plot *p, FILE *file) {
-    struct axis x = {INFINITY, -INFINITY, 0},
-                y = {p->from_zero ? 0 : INFINITY, p->from_zero ? 0 : -INFINITY, 0};
+    struct axis x = {INFINITY, -INFINITY, 0, p->doubles},
+                y = {p->from_zero ? 0 : INFINITY, p->from_zero ? 0 : -INFINITY, 0, false};
     bool any = false;
     for (uint32_t k = 0; k < p->curves; k++)
         for (uint32_t i = 0; i < p->curve[k].steps; i++) {

@@ -203,10 +203,9 @@ static zero_status read_trace(const char *directory, struct run_record *r, struc
 
 zero_status run_record_read(const char *directory, struct run_record *out, struct zero_error *error) {
     memset(out, 0, sizeof *out);
-    zero_status status = read_run(directory, out, error);
-    if (!status) status = read_metrics(directory, out, error);
-    if (!status) status = read_trace(directory, out, error);
-    return status;
+    TRY(read_run(directory, out, error));
+    TRY(read_metrics(directory, out, error));
+    return read_trace(directory, out, error);
 }
 
 void run_record_free(struct run_record *r) {

@@ -227,8 +227,7 @@ zero_status identity_check(const char *run, struct zero_error *error) {
 
 zero_status identity_write(const char *run, const struct identity *identity, struct zero_error *error) {
     char path[PATH_BYTES], text[FILE_BYTES];
-    zero_status status = identity_check(run, error);
-    if (status != ZERO_OK) return status;
+    TRY(identity_check(run, error));
     path_of(run, path);
     snprintf(text, sizeof text, "id %s\nbegun %s\nended %s\n", identity->id, identity->begun,
              identity->ended ? "yes" : "no");
@@ -253,17 +252,13 @@ enum { TEXTS = sizeof texts / sizeof *texts, SHARED = 3 };
 static char *text_at(struct identity *identity, int i) { return (char *)identity + texts[i].at; }
 
 zero_status identity_share(zero_engine *engine, struct identity *identity) {
-    zero_status status = ZERO_OK;
-    for (int i = 0; i < SHARED && !status; i++)
-        status = share_text(engine, text_at(identity, i), texts[i].size);
-    return status;
+    for (int i = 0; i < SHARED; i++) TRY(share_text(engine, text_at(identity, i), texts[i].size));
+    return ZERO_OK;
 }
 
 zero_status identity_note(zero_engine *engine, struct identity *identity) {
-    zero_status status = ZERO_OK;
-    for (int i = 0; i < TEXTS && !status; i++)
-        status = zero_engine_set_note(engine, texts[i].note, text_at(identity, i));
-    return status;
+    for (int i = 0; i < TEXTS; i++) TRY(zero_engine_set_note(engine, texts[i].note, text_at(identity, i)));
+    return ZERO_OK;
 }
 
 zero_status identity_note_end(zero_engine *engine, bool ended) {

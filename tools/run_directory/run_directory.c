@@ -121,15 +121,14 @@ static zero_status write_model(const struct run_directory *run, struct zero_erro
     if (!given || (!run_directory_model(run->path, path) && lstat(path, &found) == 0)) return ZERO_OK;
     bool inside = stat(given, &found) == 0 && S_ISDIR(found.st_mode);
     snprintf(from, sizeof from, "%s%s", given, inside ? "/config.json" : "");
-    zero_status status = config_text_read(from, &model, error);
-    if (status) return status;
+    TRY(config_text_read(from, &model, error));
     bool kept = strncmp(model.text, MODEL_BEGINNING, sizeof MODEL_BEGINNING - 1) == 0; /* by a run */
     const char *first =
         kept ? model.text : model.text + strcspn(model.text, "{") + 1; /* it was read before */
     const char *comma = kept || first[strspn(first, " \t\r\n")] == '}' ? "" : ",";
-    status = asprintf(&text, "%s%s%s", kept ? "" : MODEL_BEGINNING, comma, first) < 0
-                 ? no_memory(path, error)
-                 : new_file_write(path, text, error);
+    zero_status status = asprintf(&text, "%s%s%s", kept ? "" : MODEL_BEGINNING, comma, first) < 0
+                             ? no_memory(path, error)
+                             : new_file_write(path, text, error);
     free(model.text);
     free(text);
     return status;

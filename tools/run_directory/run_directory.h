@@ -10,8 +10,6 @@
  *   run_lock_release     the process */
 #pragma once
 
-#include <stdbool.h>
-
 #include "engine/config/config.h"
 #include "engine/zero.h"
 #include "tools/gpt/gpt.h"

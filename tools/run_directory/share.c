@@ -1,6 +1,5 @@
 #include "tools/run_directory/run_directory.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 /* A sum is the only exchange that the engine offers to programs. A double holds integers of 53 bits, so each value carries the
@@ -23,8 +22,7 @@ zero_status share_text(zero_engine *engine, char *text, size_t capacity) {
         double numbers[NUMBERS] = {0};
         size_t count = capacity - at < AT_ONCE ? capacity - at : AT_ONCE;
         if (first) pack(text + at, count, numbers);
-        zero_status status = zero_engine_sum(engine, numbers, NUMBERS);
-        if (status != ZERO_OK) return status;
+        TRY(zero_engine_sum(engine, numbers, NUMBERS));
         unpack(numbers, count, text + at);
         if (memchr(text + at, 0, count)) break;
     }

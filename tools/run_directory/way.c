@@ -120,8 +120,7 @@ static zero_status check_overwriting(const struct shadow *s, struct zero_error *
                       : s->own                     ? "this directory's own run begins anew"
                       : *s->of.id && has_ended(s)  ? "that run has ended"
                                                    : NULL;
-    zero_status status = goes_on ? run_directory_same(run, &s->of, error) : ZERO_OK;
-    if (status) return status;
+    TRY(goes_on ? run_directory_same(run, &s->of, error) : ZERO_OK);
     if (why && run->prints && !run->request->quiet)
         line_print("shadow    step %" PRIu64 " of %s is written over under %s: %s", s->step, s->title,
                    s->path, goes_on ? "this run goes on from a checkpoint" : why);
@@ -209,11 +208,9 @@ zero_status run_directory_find(struct run_directory *run, struct zero_error *err
     const struct run_request *r = run->request;
     identity_describe(&run->own, r->config, r->data_contents);
     if (run->prints && !r->is_new) identity_read(r->path, &run->previous);
-    zero_status status = engine_failed(identity_share(run->engine, &run->previous), error);
-    if (status) return status;
+    TRY(engine_failed(identity_share(run->engine, &run->previous), error));
     const struct shadow s = shadow_of(run);
-    status = choose_way(run, &s, error);
-    if (status) return status;
+    TRY(choose_way(run, &s, error));
     if (run->way == RUN_RECOVER)
         return s.kind == ZERO_SHADOW_NONE || s.kind == ZERO_SHADOW_DAMAGED ? ZERO_OK
                                                                            : check_recovery(&s, error);

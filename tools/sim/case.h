@@ -1,8 +1,7 @@
 /* Simulations drawn from a seed: a small model; any stage, mesh, tiers and accumulation; random times or speeds;
  * faults; with or without data. A case that fails is shortened: everything that the failure does not need is
  * removed. */
-#ifndef ZERO_TOOLS_SIM_CASE_H
-#define ZERO_TOOLS_SIM_CASE_H
+#pragma once
 
 #include "tools/sim/sim.h"
 
@@ -44,5 +43,3 @@ struct sim_tally {
  * and the shortest schedule found. Returns the number of failures; `tally`: may be NULL. */
 uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out,
                     struct sim_tally *tally);
-
-#endif

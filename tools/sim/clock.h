@@ -1,8 +1,7 @@
 /* Virtual time: a queue of events, in whole nanoseconds. Events at the same time come in an order drawn from the seed,
  * so that no code can rely on their order; after the first `chaos_events` events they come in the order of their
  * creation. Owns its queue; one thread. */
-#ifndef ZERO_TOOLS_SIM_CLOCK_H
-#define ZERO_TOOLS_SIM_CLOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ bool clock_take(struct clock *clock, struct clock_event *out);
 
 /* True while the order of events is still drawn from the seed. */
 static inline bool clock_chaotic(const struct clock *clock) { return clock->events < clock->chaos_events; }
-
-#endif

@@ -83,14 +83,12 @@ static bool must_fail(const struct drive *d, uint64_t which) {
 static zero_status drive_post(struct tier *tier, const struct tier_request *r, struct tier_work **out_work,
                               struct zero_error *error) {
     struct drive *d = drive_of(tier);
-    zero_status status = tier_check(tier, r, error);
-    if (status) return status;
+    TRY(tier_check(tier, r, error));
     struct tier_work *work = d->free_works;
     if (!work)
         return error_set(error, ZERO_E_ORDER, "more requests to a virtual drive than it was opened for");
     *work = (struct tier_work){.request = *r, .next_free = work->next_free};
-    status = hold(d, work, error);
-    if (status) return status;
+    TRY(hold(d, work, error));
     d->free_works = work->next_free;
     *out_work = work;
     if (d->immediate) return ZERO_OK;

@@ -1,9 +1,7 @@
 /* The faults of a run and the ranks that they hit, drawn from the seed. Plain data. */
-#ifndef ZERO_TOOLS_SIM_FAULTS_H
-#define ZERO_TOOLS_SIM_FAULTS_H
+#pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 
@@ -48,5 +46,3 @@ zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_
 /* `uses`: the uses of a pass. */
 struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
                                   uint32_t uses);
-
-#endif

@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,8 +88,7 @@ static zero_status find_model(const struct job_choice *c, struct config *config,
 /* Every rank has the configuration's micro-batch, or 1, so the work grows with the ranks. */
 static zero_status take_config(const struct job_choice *c, struct config *config, struct job *job,
                                struct zero_error *error) {
-    zero_status status = config_read(c->config, config, error);
-    if (status) return status;
+    TRY(config_read(c->config, config, error));
     job->micro_batch = c->micro_batch ? c->micro_batch : config->micro_batch ? config->micro_batch : 1;
     char *given = choice_text(c->config);
     if (given) job->config = edit_batch(given, job->micro_batch, 0);

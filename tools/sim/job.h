@@ -1,7 +1,6 @@
 /* The input of `zero sim`: a configuration, a model and a machine, for any number of ranks. The engine itself makes the
  * plan (engine/inside.h); the simulation runs it. */
-#ifndef ZERO_TOOLS_SIM_JOB_H
-#define ZERO_TOOLS_SIM_JOB_H
+#pragma once
 
 #include <stdio.h>
 
@@ -58,5 +57,3 @@ struct sim_setup sim_setup_of(const struct blueprint *blueprint);
 /* Prints the result of a simulation for people. */
 void report_print(const struct job *job, const struct job_ranks *ranks, const struct sim_result *result,
                   FILE *out);
-
-#endif

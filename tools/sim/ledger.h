@@ -5,8 +5,7 @@
  *   - a buffer that is read holds data that was written to it; no other buffer's write has overwritten that data
  *
  * Chunks in flight share no slot of the staging ring. Borrows the plan; owns its tables; one per rank. */
-#ifndef ZERO_TOOLS_SIM_LEDGER_H
-#define ZERO_TOOLS_SIM_LEDGER_H
+#pragma once
 
 #include "engine/executor/executor.h"
 
@@ -64,5 +63,3 @@ void ledger_close(struct ledger *ledger);
 /* False: the item must not start; *out says why. */
 bool ledger_start(struct ledger *ledger, const struct ledger_item *item, struct ledger_fault *out);
 void ledger_done(struct ledger *ledger, const struct operation *op, uint32_t index);
-
-#endif

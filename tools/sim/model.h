@@ -1,9 +1,5 @@
 /* The simulated part of a model: its units, their parameters, and the time of computing. Plain data, borrowed. */
-#ifndef ZERO_TOOLS_SIM_MODEL_H
-#define ZERO_TOOLS_SIM_MODEL_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
@@ -36,5 +32,3 @@ struct sim_model {
 zero_status sim_model_uniform(uint32_t units, uint64_t params, uint64_t tokens, struct sim_model *out,
                               struct zero_error *error);
 void sim_model_free(struct sim_model *model);
-
-#endif

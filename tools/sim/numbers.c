@@ -308,11 +308,10 @@ static zero_status open_numbers(const struct sim_setup *setup, struct numbers *n
 zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error) {
     struct numbers numbers;
     struct sim_setup with = *setup;
-    zero_status status = open_numbers(setup, &numbers, error);
-    if (status) return status;
+    TRY(open_numbers(setup, &numbers, error));
     with.host = &numbers.host;
     with.terms.discrete = false; /* a computing host queues nothing on a device */
-    status = sim_run(&with, out, error);
+    zero_status status = sim_run(&with, out, error);
     if (!status && !out->status && !out->faulted) {
         error_clear(&out->error);
         out->status = check_numbers(&numbers, &out->error);

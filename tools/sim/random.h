@@ -1,6 +1,5 @@
 /* Random numbers that depend only on a key: a draw does not depend on the number of other draws. Pure. */
-#ifndef ZERO_TOOLS_SIM_RANDOM_H
-#define ZERO_TOOLS_SIM_RANDOM_H
+#pragma once
 
 #include "engine/base/hash.h"
 
@@ -26,5 +25,3 @@ static inline uint64_t random_draw(uint64_t seed, enum random_use use, uint64_t 
 
 /* 0 .. end - 1; 0 for an end of 0. */
 static inline uint64_t random_below(uint64_t draw, uint64_t end) { return end ? (draw >> 16) % end : 0; }
-
-#endif

@@ -1,6 +1,5 @@
 /* Declarations that the simulator's files share; only for them. */
-#ifndef ZERO_TOOLS_SIM_RUN_H
-#define ZERO_TOOLS_SIM_RUN_H
+#pragma once
 
 #include "engine/comm/local/sim.h"
 #include "engine/executor/stream/inspect.h"
@@ -152,5 +151,3 @@ void data_collect(struct run *run);
 bool sim_trace_open(struct rank *rank);
 /* After the run: returns the number of operations that had no room. */
 uint64_t sim_trace_write(struct run *run);
-
-#endif

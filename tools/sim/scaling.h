@@ -1,7 +1,6 @@
 /* Weak scaling: every rank has the same work, on 8 ranks, 16, and so on. Two meshes: fully sharded, and hybrid (sharded
  * inside a node, replicated between nodes; HSDP: Zhao et al. 2023, "PyTorch FSDP", section 3.2.2). */
-#ifndef ZERO_TOOLS_SIM_SCALING_H
-#define ZERO_TOOLS_SIM_SCALING_H
+#pragma once
 
 #include <stdio.h>
 
@@ -28,5 +27,3 @@ zero_status scaling_run(const struct job *job, uint32_t most, uint32_t steps, ui
                         struct scaling *out, struct zero_error *error);
 void scaling_csv(const struct scaling *scaling, FILE *file);
 void scaling_svg(const struct scaling *scaling, const struct job *job, FILE *file);
-
-#endif

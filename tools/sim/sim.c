@@ -128,27 +128,24 @@ static zero_status open_ranks(struct run *run, struct zero_error *error) {
     run->world = sim_world_create(&options);
     if (!run->rank || !run->agreed || !run->agreed_ns || !run->emitted || !run->world)
         return error_set(error, ZERO_E_MEMORY, "no memory for %" PRIu32 " ranks", run->ranks);
-    zero_status status = ZERO_OK;
-    for (uint32_t k = 0; k < run->ranks && !status; k++) status = rank_join(&run->rank[k], run, k, error);
-    if (!status) status = make_blueprint(run, error);
-    if (!status) status = reserve(run, error);
-    for (uint32_t k = 0; k < run->ranks && !status; k++) status = rank_open(&run->rank[k], error);
-    return status;
+    for (uint32_t k = 0; k < run->ranks; k++) TRY(rank_join(&run->rank[k], run, k, error));
+    TRY(make_blueprint(run, error));
+    TRY(reserve(run, error));
+    for (uint32_t k = 0; k < run->ranks; k++) TRY(rank_open(&run->rank[k], error));
+    return ZERO_OK;
 }
 
 static zero_status open_run(struct run *run, const struct sim_setup *s, struct zero_error *error) {
-    zero_status status = check_setup(s, error);
-    if (status) return status;
+    TRY(check_setup(s, error));
     *run = (struct run){.setup = s,
                         .ranks = s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE],
                         .clock = {.seed = s->seed, .chaos_events = s->chaos_events}};
     run->live = run->ranks;
     error_clear(&run->violation);
     network_open(run);
-    status = make_pass(run, error);
-    if (status) return status;
+    TRY(make_pass(run, error));
     run->faults = sim_faults_draw(s->faults, s->seed, run->ranks, s->steps, run->pass.uses);
-    status = declare(run, error);
+    zero_status status = declare(run, error);
     return status ? status : open_ranks(run, error);
 }
 

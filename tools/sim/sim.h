@@ -12,8 +12,7 @@
  *   - after a fault that ends ranks, every live rank ends within the deadline, with an error that names the cause
  *
  * A run is a function of its setup: the same seed gives the same events. Local; one thread; no mutable globals. */
-#ifndef ZERO_TOOLS_SIM_SIM_H
-#define ZERO_TOOLS_SIM_SIM_H
+#pragma once
 
 #include <stdio.h>
 
@@ -124,5 +123,3 @@ zero_status sim_run(const struct sim_setup *setup, struct sim_result *out, struc
 
 /* The same with numbers.c as the host; out->error also holds a difference from serial training. */
 zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error);
-
-#endif

@@ -95,8 +95,7 @@ static zero_status hold_out(const struct config *config, struct dataset *dataset
     *held_out = *train;
     held_out->samples = 0, held_out->shuffled = false;
     if (eval->paths.count) {
-        zero_status status = open_checked(config, DATASET_TRAIN, &eval->paths, error, &dataset->held_out);
-        if (status != ZERO_OK) return status;
+        TRY(open_checked(config, DATASET_TRAIN, &eval->paths, error, &dataset->held_out));
         if ((dataset->held_out->token_bytes == 1) != (dataset->train->token_bytes == 1))
             return error_set(error, ZERO_E_ARGUMENT,
                              "data: the training data and data.eval are of two kinds: one is text, "
@@ -206,16 +205,15 @@ void feed_close(struct feed *feed) {
 }
 
 zero_status feed_read_step(struct feed *feed, uint64_t step, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t micro = 0; micro < feed->micro_count && status == ZERO_OK; micro++) {
+    for (uint32_t micro = 0; micro < feed->micro_count; micro++) {
         struct sample_place at = {
             step - feed->first_step, micro, feed->micro_count, feed->rank, feed->ranks, feed->batch};
         uint64_t position = feed->first_sample + order_position(at);
         size_t to = (size_t)micro * feed->batch * feed->context;
-        status = order_read(&feed->dataset->train_order, feed->train, position, feed->batch,
-                            feed->tokens + to, feed->targets + to, error);
+        TRY(order_read(&feed->dataset->train_order, feed->train, position, feed->batch, feed->tokens + to,
+                       feed->targets + to, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status feed_read_held_out(struct feed *feed, uint64_t micro, uint32_t *out_count,

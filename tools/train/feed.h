@@ -4,9 +4,6 @@
  * rank has its own struct feed. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/config/config.h"
 #include "tools/data/order.h"
 

@@ -98,8 +98,7 @@ static zero_status next_token(struct sampler *s, bool *out_ended) {
     double next = !s->prints ? 0
                              : choose_token(&job->sampling.choosing, s->logits, job->model.vocab, &s->state,
                                             s->candidates);
-    status = agree(s, &next);
-    if (status != ZERO_OK) return status;
+    TRY(agree(s, &next));
     *out_ended = ends_text(&job->sampling, (int32_t)next);
     s->known = s->length;
     if (s->length == context) { /* all tokens move to other positions */

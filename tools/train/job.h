@@ -1,9 +1,6 @@
 /* The options and inputs of one `zero train`, shared by all ranks of this process; constant once the ranks start. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/error.h"
 #include "engine/config/config.h"
 #include "engine/zero.h"

@@ -118,9 +118,8 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     uint64_t began_ns = clock_now_ns(), held_out_ns = 0;
     double sums[SUMS] = {0};
     zero_step_info info = {.struct_size = sizeof info};
-    zero_status status = train_step(t, record->step, &sums[LOSS], &info);
-    if (status != ZERO_OK) return status;
-    status = note_position(t, record->step);
+    TRY(train_step(t, record->step, &sums[LOSS], &info));
+    zero_status status = note_position(t, record->step);
     if (status != ZERO_OK) return status;
     bool last = record->step == t->steps;
     bool counts_process = !t->job->local || t->prints; /* threads share one process, so rank 0 counts it */

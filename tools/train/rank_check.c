@@ -100,8 +100,7 @@ zero_status rank_check(zero_engine *engine, const struct job *job, struct zero_e
     uint32_t rank = zero_engine_rank(engine), options = list_options(job, value);
     for (uint32_t i = 0; i < options; i++) mine[i] = value[i].number;
     list_data(job, mine + options);
-    zero_status status = share_first(engine, mine, options + DATA_VALUES, first);
-    if (status != ZERO_OK) return status;
+    TRY(share_first(engine, mine, options + DATA_VALUES, first));
     compare_options(value, options, first, error);
     compare_data(rank, mine + options, first + options, error);
     return ZERO_OK;

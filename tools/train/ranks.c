@@ -1,6 +1,5 @@
 /* The ranks of this process: one, or several as threads. */
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

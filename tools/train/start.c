@@ -2,10 +2,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/api/inside.h"
-#include "engine/config/key.h"
 #include "engine/config/resolve/resolve.h"
 #include "tools/text/output.h"
 #include "tools/train/trainer.h"
@@ -121,9 +119,8 @@ static zero_status check_start(struct trainer *t) {
     const struct job *job = t->job;
     const struct zero_error *wrong = found_wrong(job);
     if (wrong->code && (t->prints || wrong == &job->data_error)) error_pass(t->error, wrong);
-    zero_status status = trainer_agree(t);
-    if (status != ZERO_OK) return status;
-    status = rank_check(t->engine, job, t->error);
+    TRY(trainer_agree(t));
+    zero_status status = rank_check(t->engine, job, t->error);
     return status == ZERO_OK ? trainer_agree(t) : trainer_failed(t, status);
 }
 
@@ -177,12 +174,10 @@ static zero_status open_model(struct trainer *t) {
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
     if (status != ZERO_OK) return trainer_failed(t, status);
     keep_outputs(t);
-    status = check_start(t);
-    if (status == ZERO_OK) status = check_shadow(t);
-    if (status != ZERO_OK) return status;
+    TRY(check_start(t));
+    TRY(check_shadow(t));
     if (begins_anew(t) && t->prints) open_directory(t);
-    status = trainer_agree(t);
-    if (status != ZERO_OK) return status;
+    TRY(trainer_agree(t));
     return begin_weights(t, &init);
 }
 
@@ -222,16 +217,13 @@ static void tell_resumed(struct trainer *t) {
 }
 
 zero_status trainer_start(struct trainer *t) {
-    zero_status status = open_engine(t);
-    if (status == ZERO_OK) status = open_model(t);
-    if (status != ZERO_OK) return status;
+    TRY(open_engine(t));
+    TRY(open_model(t));
     open_files(t);
-    status = trainer_agree(t);
-    if (status == ZERO_OK) status = run_directory_share(&t->directory, t->error);
-    if (status != ZERO_OK) return status;
+    TRY(trainer_agree(t));
+    TRY(run_directory_share(&t->directory, t->error));
     saves_open(t->directory.path, &t->saves);
-    status = trainer_count(t);
-    if (status != ZERO_OK) return status;
+    TRY(trainer_count(t));
     progress_open(&t->progress, t->job->run.quiet, t->job->live, t->steps, t->job->config.steps_per_print);
     if (t->prints && !t->job->run.quiet)
         report_start(t->job, begins_anew(t), t->engine, t->gpt, &t->expected, t->directory.path, t->steps);

@@ -1,8 +1,6 @@
 /* Trains, from opening the engine to the hash of the weights. Every rank runs the same function; rank 0 also prints and writes files. */
 #pragma once
 
-#include <stdbool.h>
-
 #include "engine/zero.h"
 #include "tools/metrics/metrics.h"
 #include "tools/train/job.h"

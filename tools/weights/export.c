@@ -134,11 +134,11 @@ static zero_status write_header(struct export *x, uint32_t file, uint32_t first,
     char name[64], path[STORAGE_PATH_BYTES], *header;
     uint64_t bytes;
     file_name(x, file, name);
-    zero_status status = storage_join(x->partial, name, path, error);
-    if (!status) status = safetensors_print(x->tensor + first, end - first, "pt", &header, &bytes, error);
-    if (status) return status;
+    TRY(storage_join(x->partial, name, path, error));
+    TRY(safetensors_print(x->tensor + first, end - first, "pt", &header, &bytes, error));
     const struct tensor *last = &x->tensor[end - 1];
-    status = storage_create(x->storage, path, last->offset + last->bytes, NULL, &x->file[file], error);
+    zero_status status =
+        storage_create(x->storage, path, last->offset + last->bytes, NULL, &x->file[file], error);
     if (!status) status = storage_write(&x->file[file], header, bytes, 0, error);
     free(header);
     return status;
@@ -148,12 +148,11 @@ static zero_status write_headers(struct export *x, struct zero_error *error) {
     const struct manifest *m = &x->checkpoint.manifest;
     x->file = calloc(x->files, sizeof *x->file);
     if (!x->file) return error_set(error, ZERO_E_MEMORY, "no memory for %" PRIu32 " files", x->files);
-    zero_status status = ZERO_OK;
-    for (uint32_t file = 0, first = 0, end = 0; file < x->files && !status; file++, first = end) {
+    for (uint32_t file = 0, first = 0, end = 0; file < x->files; file++, first = end) {
         while (end < m->params && x->file_of[end] == file) end++;
-        status = write_header(x, file, first, end, error);
+        TRY(write_header(x, file, first, end, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static void narrow(enum dtype dtype, const float *in, uint64_t count, uint16_t *out) {
@@ -174,13 +173,12 @@ static zero_status write_some(void *user, const struct piece *piece, uint64_t fi
     uint64_t offset = x->tensor[i].offset + first * size;
     struct storage_file *file = &x->file[x->file_of[i]];
     if (x->dtype == DTYPE_F32) return storage_write(file, in, count * size, offset, error);
-    zero_status status = ZERO_OK;
-    for (uint64_t at = 0; at < count && !status; at += NARROWED) {
+    for (uint64_t at = 0; at < count; at += NARROWED) {
         uint64_t some = count - at < NARROWED ? count - at : NARROWED;
         narrow(x->dtype, in + at, some, x->narrow);
-        status = storage_write(file, x->narrow, some * size, offset + at * size, error);
+        TRY(storage_write(file, x->narrow, some * size, offset + at * size, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static zero_status write_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
@@ -259,13 +257,12 @@ static zero_status write_config(struct export *x, struct zero_error *left, struc
 }
 
 static zero_status write_all(struct export *x, struct zero_error *left, struct zero_error *error) {
-    zero_status status = write_headers(x, error);
-    if (!status) status = checkpoint_walk(&x->checkpoint, write_piece, x, error);
-    for (uint32_t i = 0; i < x->files && !status; i++) status = storage_sync(&x->file[i], error);
-    if (!status) status = write_index(x, error);
-    if (!status) status = write_config(x, left, error);
-    if (!status) status = source_copy(&x->checkpoint, x->partial, left, error);
-    return status;
+    TRY(write_headers(x, error));
+    TRY(checkpoint_walk(&x->checkpoint, write_piece, x, error));
+    for (uint32_t i = 0; i < x->files; i++) TRY(storage_sync(&x->file[i], error));
+    TRY(write_index(x, error));
+    TRY(write_config(x, left, error));
+    return source_copy(&x->checkpoint, x->partial, left, error);
 }
 
 /* ---- interface ---- */
@@ -300,11 +297,9 @@ static zero_status take_partial(struct export *x, struct zero_error *error) {
     char path[STORAGE_PATH_BYTES];
     struct entries found;
     int made = x->storage->ops->make_directory(x->storage, x->partial);
-    zero_status status =
-        made == -EEXIST ? ZERO_OK : storage_check(made, "make the directory", x->partial, error);
-    if (!status) status = look(x, &found, error);
-    if (!status) status = storage_join(x->partial, MARK, path, error);
-    if (status) return status;
+    TRY(made == -EEXIST ? ZERO_OK : storage_check(made, "make the directory", x->partial, error));
+    TRY(look(x, &found, error));
+    TRY(storage_join(x->partial, MARK, path, error));
     if (found.others && !found.marked)
         return error_set(error, ZERO_E_IO, "%s already exists, and is not what an export left: move it away",
                          x->partial);
@@ -317,7 +312,7 @@ static zero_status take_partial(struct export *x, struct zero_error *error) {
                          "no export is at work",
                          x->partial);
     x->storage->ops->list_owned(x->storage, x->partial, remove_entry, x);
-    status = look(x, &found, error);
+    zero_status status = look(x, &found, error);
     if (status || !found.others) return status;
     return error_set(error, ZERO_E_IO, "%s holds what no export writes: move it away", x->partial);
 }
@@ -367,12 +362,11 @@ static zero_status check_out(struct export *x, struct zero_error *error) {
 
 static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error *left,
                        struct zero_error *error) {
-    zero_status status = lay_out(x, file_bytes, error);
-    if (!status) status = check_out(x, error);
-    if (!status) status = storage_make_parents(x->storage, x->out, error);
-    if (!status) status = take_partial(x, error);
-    if (status) return status;
-    status = write_all(x, left, error);
+    TRY(lay_out(x, file_bytes, error));
+    TRY(check_out(x, error));
+    TRY(storage_make_parents(x->storage, x->out, error));
+    TRY(take_partial(x, error));
+    zero_status status = write_all(x, left, error);
     for (uint32_t i = 0; x->file && i < x->files; i++) storage_close(&x->file[i]);
     if (!status) status = publish(x, error);
     if (status) remove_partial(x);

@@ -51,10 +51,9 @@ static void close_weights(struct weights *weights) {
 static zero_status open_config(struct huggingface *h, struct zero_error *error) {
     static const char any_batch[] = "{\"train_micro_batch_size_per_gpu\": 1}";
     struct config *config = &h->head.config;
-    zero_status status = config_read_text(any_batch, sizeof any_batch - 1, h->path, config, error);
-    if (!status) status = config_read_model(config, h->path, error);
-    if (!status) status = config_resolve(config, 1, error);
-    if (status) return status;
+    TRY(config_read_text(any_batch, sizeof any_batch - 1, h->path, config, error));
+    TRY(config_read_model(config, h->path, error));
+    TRY(config_resolve(config, 1, error));
     h->head.model = weights_model(&config->model);
     const char *problem = gpt_config_problem(&h->head.model);
     return problem ? error_set(error, ZERO_E_CONFIG, "%s/config.json: %s", h->path, problem) : ZERO_OK;
@@ -75,9 +74,8 @@ static zero_status open_part(struct huggingface *h, const char *name, struct zer
     struct part *part = &list[h->parts];
     memset(part, 0, sizeof *part);
     strcpy(part->name, name);
-    zero_status status = storage_join(h->path, name, path, error);
-    if (!status) status = storage_open(storage_posix(), path, &part->file, error);
-    if (status) return status;
+    TRY(storage_join(h->path, name, path, error));
+    TRY(storage_open(storage_posix(), path, &part->file, error));
     h->parts++;
     return safetensors_read(&part->file, &part->table, error);
 }
@@ -92,9 +90,8 @@ static zero_status open_index(struct huggingface *h, const char *path, struct ze
     char *text;
     size_t bytes;
     struct json *index;
-    zero_status status = storage_read_text(storage_posix(), path, INDEX_BYTES_MAX, &text, &bytes, error);
-    if (status) return status;
-    status = json_parse(text, bytes, path, &index, error);
+    TRY(storage_read_text(storage_posix(), path, INDEX_BYTES_MAX, &text, &bytes, error));
+    zero_status status = json_parse(text, bytes, path, &index, error);
     free(text);
     if (status) return status;
     const struct json *map = json_get(index, "weight_map");
@@ -108,11 +105,9 @@ static zero_status open_index(struct huggingface *h, const char *path, struct ze
 static zero_status open_parts(struct huggingface *h, struct zero_error *error) {
     char path[STORAGE_PATH_BYTES];
     const char *name;
-    zero_status status = weights_in_directory(h->path, &name, error);
-    if (!status && !name)
-        status = error_set(error, ZERO_E_IO, "%s has no model.safetensors, and no other weights", h->path);
-    if (!status) status = storage_join(h->path, name, path, error);
-    if (status) return status;
+    TRY(weights_in_directory(h->path, &name, error));
+    if (!name) TRY(error_set(error, ZERO_E_IO, "%s has no model.safetensors, and no other weights", h->path));
+    TRY(storage_join(h->path, name, path, error));
     return strcmp(name, WEIGHTS_INDEX) == 0 ? open_index(h, path, error) : open_part(h, name, error);
 }
 
@@ -179,16 +174,14 @@ static zero_status check_unused(const struct huggingface *h, const struct part *
 
 static zero_status check_tensors(struct huggingface *h, struct zero_error *error) {
     struct gpt_param p;
-    zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < h->parts; i++) {
         h->part[i].used = calloc(h->part[i].table.count + 1, sizeof *h->part[i].used);
         if (!h->part[i].used)
             return error_set(error, ZERO_E_MEMORY, "no memory for the tensors of %s", h->path);
     }
-    for (uint32_t i = 0; !status && gpt_param_at(&h->head.model, i, &p); i++)
-        status = check_tensor(h, &p, error);
-    for (uint32_t i = 0; i < h->parts && !status; i++) status = check_unused(h, &h->part[i], error);
-    return status;
+    for (uint32_t i = 0; gpt_param_at(&h->head.model, i, &p); i++) TRY(check_tensor(h, &p, error));
+    for (uint32_t i = 0; i < h->parts; i++) TRY(check_unused(h, &h->part[i], error));
+    return ZERO_OK;
 }
 
 static zero_status read_weights(struct weights *weights, const struct gpt_param *p, uint64_t first,

@@ -129,9 +129,8 @@ static zero_status open_config(struct llmc *l, const char *path, const int32_t *
              "{\"train_micro_batch_size_per_gpu\": 1, \"model\": {\"n_positions\": %d, \"vocab_size\": %d, "
              "\"n_layer\": %d, \"n_head\": %d, \"n_embd\": %d, \"tie_word_embeddings\": true}}",
              h[AT_CONTEXT], h[AT_VOCAB], h[AT_LAYERS], h[AT_HEADS], h[AT_WIDTH]);
-    zero_status status = config_read_text(text, strlen(text), path, &l->head.config, error);
-    if (!status) status = config_resolve(&l->head.config, 1, error);
-    if (status) return status;
+    TRY(config_read_text(text, strlen(text), path, &l->head.config, error));
+    TRY(config_resolve(&l->head.config, 1, error));
     l->head.model = weights_model(&l->head.config.model);
     const char *problem = gpt_config_problem(&l->head.model);
     if (problem) return error_set(error, ZERO_E_CONFIG, "%s: %s", path, problem);

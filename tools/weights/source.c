@@ -1,7 +1,6 @@
 #include "tools/weights/weights.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,18 +51,15 @@ static zero_status copy_file(struct storage *storage, const char *from, const ch
     if (!status) status = storage_join(to, name, target, error);
     if (!status) unlink(target);
     if (status || stat(source, &found) != 0) return status;
-    status = storage_read_text(storage, source, FILE_BYTES_MAX, &text, &bytes, error);
-    if (status) return status;
+    TRY(storage_read_text(storage, source, FILE_BYTES_MAX, &text, &bytes, error));
     status = storage_write_text(storage, target, text, bytes, error);
     free(text);
     return status;
 }
 
 zero_status weights_copy_companions(const char *from, const char *to, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (size_t i = 0; files[i] && !status; i++)
-        status = copy_file(storage_posix(), from, to, files[i], error);
-    return status;
+    for (size_t i = 0; files[i]; i++) TRY(copy_file(storage_posix(), from, to, files[i], error));
+    return ZERO_OK;
 }
 
 static bool is_directory(const char *path) {

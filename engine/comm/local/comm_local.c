@@ -369,14 +369,13 @@ static zero_status gather_shares(struct comm_work *work) {
     const struct comm_call *call = &work->call;
     const struct entry *entries = entries_of(work);
     uint32_t members = work->group->count, bytes = dtype_bytes(call->target_dtype);
-    zero_status status = ZERO_OK;
-    for (uint32_t m = 0; m < members && !status; m++) {
+    for (uint32_t m = 0; m < members; m++) {
         uint64_t first = shape_first(call, members, m), count = shape_count(call, members, m);
         if (m == work->group->index) continue;
-        status = part_copy(work, (char *)call->target + first * bytes,
-                           (const char *)entries[m].target + first * bytes, count * bytes);
+        TRY(part_copy(work, (char *)call->target + first * bytes,
+                      (const char *)entries[m].target + first * bytes, count * bytes));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* An all-reduce with `add` needs the sum without the target's old content, and no target holds this sum. Therefore
@@ -388,8 +387,7 @@ static bool in_halves(const struct comm_call *call) { return call->kind == COMM_
 static zero_status take_part(struct comm_work *work) {
     struct local_group *local = (struct local_group *)work->group;
     struct entry *entries = entries_of(work);
-    zero_status status = compare_records(work);
-    if (status != ZERO_OK) return status;
+    TRY(compare_records(work));
     for (uint32_t m = 0; m < work->group->count; m++) local->sources[m] = entries[m].source;
     bool halves = in_halves(&work->call);
     local->phases[work_slot(work)] = halves ? SUMMING : FINISHING;

@@ -394,8 +394,7 @@ static zero_status complete_codes(struct comm_work *work, struct sim_call *call)
 }
 
 static zero_status complete(struct comm_work *work, struct sim_call *call) {
-    zero_status status = check_untouched(work, &call->entries[work->group->index]);
-    if (status != ZERO_OK) return status;
+    TRY(check_untouched(work, &call->entries[work->group->index]));
     for (uint32_t m = 0; m < call->count; m++) call->sources[m] = source_of(&call->entries[m], &work->call);
     if (work->call.code) return complete_codes(work, call);
     return part_complete(work, call->count, call->sources, call->pointers);
@@ -417,8 +416,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
         return ZERO_OK;
     }
     if (!ready(world, call, work->group->index)) return ZERO_OK;
-    zero_status status = world->without_data ? ZERO_OK : complete(work, call);
-    if (status != ZERO_OK) return status;
+    TRY(world->without_data ? ZERO_OK : complete(work, call));
     call->entries[work->group->index].done = true;
     if (++call->done == call->count) forget(world, call);
     *out_done = true;

@@ -4,7 +4,6 @@
 
 #include "engine/comm/ordered.h"
 #include "engine/comm/shape.h"
-#include "engine/device/device.h"
 #include "kernels/device_work.h"
 #include "kernels/ordered_sum.h"
 #include "kernels/stream_copy.h"

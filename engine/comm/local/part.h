@@ -1,8 +1,7 @@
 /* One member's part of a call, for transports that read the other members' sources as memory: self, local, sim. On a
  * device, these functions queue work; the work is done when part_done reports it. Without a device, the work is done on
  * return. */
-#ifndef ZERO_ENGINE_COMM_LOCAL_PART_H
-#define ZERO_ENGINE_COMM_LOCAL_PART_H
+#pragma once
 
 #include "engine/base/limits.h"
 #include "engine/comm/transport.h"
@@ -40,5 +39,3 @@ bool part_queued(const struct comm_work *work, uint64_t *out_ticket);
 
 /* *out_done: whether all work that the call has queued is done. */
 zero_status part_done(struct comm_work *work, bool *out_done);
-
-#endif

@@ -1,7 +1,6 @@
 #include "engine/comm/local/presence.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "engine/base/clock.h"

@@ -7,8 +7,7 @@
  *
  * Threads: presence_enter from one thread at a time per rank; presence_alone_ns from any thread. */
 /* clang-format on */
-#ifndef ZERO_ENGINE_COMM_LOCAL_PRESENCE_H
-#define ZERO_ENGINE_COMM_LOCAL_PRESENCE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void presence_enter(struct presence *presence);
 static inline uint64_t presence_alone_ns(const struct presence *presence) {
     return atomic_load(&presence->alone_ns);
 }
-
-#endif

@@ -5,11 +5,7 @@
  * outputs and the staging are filled with 0xff bytes (NaN), except targets of `add` and in-place sources. A rank that
  * reads an output too early therefore computes wrong results. A rank that writes to a buffer too early gets
  * ZERO_E_INTERNAL at completion, with a message that names it. A post allocates: it copies every posted buffer. */
-#ifndef ZERO_ENGINE_COMM_LOCAL_SIM_H
-#define ZERO_ENGINE_COMM_LOCAL_SIM_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "engine/comm/comm.h"
 
@@ -58,5 +54,3 @@ void sim_raise_silent(struct comm *finder, uint32_t rank, double silent_s);
 /* The same for a `rank` that sends heartbeats, but for `waited_s` seconds has not posted a call that `finder` waits
  * for. False: `finder` waits for no call of `rank`, and nothing is raised. */
 bool sim_raise_stuck(struct comm *finder, uint32_t rank, double waited_s);
-
-#endif

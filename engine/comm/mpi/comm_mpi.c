@@ -13,7 +13,6 @@
  * frees MPI objects nor finalizes MPI. */
 #include <limits.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
@@ -58,13 +57,12 @@ struct mpi_group {
 static zero_status open_comm(struct comm *comm, const struct comm_options *options,
                              struct zero_error *error) {
     struct mpi_comm *mpi = (struct mpi_comm *)comm;
-    zero_status status = mpi_link_open(&mpi->link, options, error);
-    if (status != ZERO_OK) return status;
+    TRY(mpi_link_open(&mpi->link, options, error));
     comm->rank = mpi->link.rank, comm->size = mpi->link.size;
     comm_failure_init(&mpi->failure);
     comm->failure = &mpi->failure;
     struct watch_link watched = mpi_link_watched(&mpi->link);
-    status = watch_start(&mpi->watch, comm, &watched);
+    zero_status status = watch_start(&mpi->watch, comm, &watched);
     if (status == ZERO_OK && mpi->link.interrupted) comm_raise_interrupted(comm);
     if (status == ZERO_OK) return ZERO_OK;
     error_set(error, status, "comm mpi: rank %u: no memory or no thread for the control channel", comm->rank);
@@ -109,16 +107,15 @@ static zero_status await_member(struct comm_group *group, MPI_Request requests[2
 static zero_status meet_members(struct comm_group *group) {
     enum { MEETING_TAG = 2 };
     MPI_Comm world = ((struct mpi_comm *)group->comm)->link.world;
-    zero_status status = ZERO_OK;
-    for (uint32_t step = 1; step < group->count && status == ZERO_OK; step *= 2) {
+    for (uint32_t step = 1; step < group->count; step *= 2) {
         MPI_Request requests[2] = {libmpi.request_null, libmpi.request_null};
         uint32_t to = (group->index + step) % group->count,
                  from = (group->index + group->count - step) % group->count;
         libmpi.MPI_Irecv(NULL, 0, libmpi.byte, (int)group->ranks[from], MEETING_TAG, world, &requests[0]);
         libmpi.MPI_Isend(NULL, 0, libmpi.byte, (int)group->ranks[to], MEETING_TAG, world, &requests[1]);
-        status = await_member(group, requests, from, step == 1);
+        TRY(await_member(group, requests, from, step == 1));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static int open_group_communicators(struct mpi_group *group) {

@@ -4,8 +4,7 @@
  * A host program that uses MPI shares its library with the engine: the loader knows it by the same name.
  *
  * Threads: any may load; a loaded table is constant. */
-#ifndef ZERO_ENGINE_COMM_MPI_MPI_LIBRARY_H
-#define ZERO_ENGINE_COMM_MPI_MPI_LIBRARY_H
+#pragma once
 
 #include <mpi.h>
 
@@ -72,5 +71,3 @@ extern struct mpi_library libmpi;
 
 /* Loads libmpi.so.40, which stays loaded until the process ends. ZERO_E_UNSUPPORTED: no library, or not Open MPI's. */
 zero_status mpi_library_load(struct zero_error *error);
-
-#endif

@@ -26,8 +26,7 @@ static void finalise_at_exit(void) {
 
 static zero_status init_mpi(struct zero_error *error) {
     int initialised = 0, finalised = 0, level = 0;
-    zero_status status = mpi_library_load(error);
-    if (status) return status;
+    TRY(mpi_library_load(error));
     libmpi.MPI_Initialized(&initialised);
     libmpi.MPI_Finalized(&finalised);
     if (finalised)
@@ -155,9 +154,8 @@ static zero_status open_communicators(struct mpi_link *link, const struct comm_o
                          options->size, rank, size);
     link->rank = (uint32_t)rank, link->size = (uint32_t)size;
     /* A rank that left the first meeting counts in it, but not in the second one: a rank that comes later finds out there. */
-    zero_status status = await_all(link, from, options, error);
-    if (!status) status = await_all(link, from, options, error);
-    if (status) return status;
+    TRY(await_all(link, from, options, error));
+    TRY(await_all(link, from, options, error));
     code = libmpi.MPI_Comm_dup(from, &link->world);
     if (code == MPI_SUCCESS) code = libmpi.MPI_Comm_dup(from, &link->channel);
     if (code != MPI_SUCCESS)
@@ -206,10 +204,9 @@ static bool complete_sends(struct mpi_link *link, double timeout_s) {
 
 zero_status mpi_link_open(struct mpi_link *link, const struct comm_options *options,
                           struct zero_error *error) {
-    zero_status status = init_mpi(error);
-    if (status == ZERO_OK) status = open_communicators(link, options, error);
-    if (status == ZERO_OK) status = agree_opening(link, error);
-    if (status != ZERO_OK) return status;
+    TRY(init_mpi(error));
+    TRY(open_communicators(link, options, error));
+    TRY(agree_opening(link, error));
     link->messages = calloc(PORT_MESSAGES, sizeof *link->messages);
     if (!link->messages)
         return error_set(error, ZERO_E_MEMORY, "comm mpi: rank %u: no memory for control messages",

@@ -7,8 +7,7 @@
  * that did not finalize.
  *
  * Threads: the comm's owner opens and closes. MPI must allow MPI_THREAD_MULTIPLE. */
-#ifndef ZERO_ENGINE_COMM_MPI_MPI_LINK_H
-#define ZERO_ENGINE_COMM_MPI_MPI_LINK_H
+#pragma once
 
 #include "engine/comm/mpi/mpi_library.h"
 #include "engine/comm/watch.h"
@@ -47,5 +46,3 @@ struct watch_link mpi_link_watched(struct mpi_link *link);
 void mpi_link_close(struct mpi_link *link, double timeout_s);
 
 const char *mpi_text(int code, char text[MPI_MAX_ERROR_STRING]);
-
-#endif

@@ -30,7 +30,6 @@
 /* clang-format on */
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/system/thread.h"
@@ -245,8 +244,7 @@ static zero_status connect_members(struct nccl_group *group) {
     struct nccl_comm *mine = comm_of(&group->base);
     struct nccl_group *twin = mine->library.ncclCommSplit ? twin_of(group) : NULL;
     if (twin) return split(twin, group, &config);
-    status = share_id(group);
-    if (status) return status;
+    TRY(share_id(group));
     ncclResult_t result = mine->library.ncclCommInitRankConfig(&group->data, (int)group->base.count, mine->id,
                                                                (int)group->base.index, &config);
     if (!nccl_good(result)) return raise_opening(group, result);
@@ -367,8 +365,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
         return error_set(error, ZERO_E_ARGUMENT,
                          "comm nccl: rank %u needs a GPU's memory and streams: its device is \"%s\"",
                          comm->rank, options->device ? options->device->ops->name : "none");
-    zero_status status = nccl_library_open(&mine->library, error);
-    if (status != ZERO_OK) return status;
+    TRY(nccl_library_open(&mine->library, error));
     comm->device = options->device;
     comm->one_order = true;
     comm->failure = options->beside->failure;

@@ -1,8 +1,7 @@
 /* The structs and functions that the files of transport nccl share: comm_nccl.c drives calls and groups, nccl_steps.c
  * lists the steps of each call, nccl_issue.c issues them, nccl_warm_up.c makes the first calls, nccl_failure.c reports failures
  * of NCCL. */
-#ifndef ZERO_ENGINE_COMM_NCCL_NCCL_H
-#define ZERO_ENGINE_COMM_NCCL_NCCL_H
+#pragma once
 
 #include "engine/comm/nccl/nccl_library.h"
 #include "engine/comm/shape.h"
@@ -100,5 +99,3 @@ enum { NCCL_REASON_BYTES = 512 };
 
 /* Writes NCCL's description of a result into `text`; returns `text`. */
 const char *nccl_reason(const struct nccl_group *group, ncclResult_t result, char text[NCCL_REASON_BYTES]);
-
-#endif

@@ -3,8 +3,7 @@
  * `size` bytes of ncclConfig_t, and has its own defaults for the fields that follow in later versions.
  * The stand-in for NCCL (tests/cuda/fake_nccl.c) is compiled with NCCL's own header where that is installed: then a
  * value or a layout that differs fails the tests. */
-#ifndef ZERO_ENGINE_COMM_NCCL_NCCL_INTERFACE_H
-#define ZERO_ENGINE_COMM_NCCL_NCCL_INTERFACE_H
+#pragma once
 
 #include <limits.h>
 #include <stddef.h>
@@ -73,5 +72,3 @@ ncclResult_t ncclRecv(void *target, size_t count, ncclDataType_t type, int peer,
                       cudaStream_t stream);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
-
-#endif

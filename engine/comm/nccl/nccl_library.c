@@ -1,7 +1,6 @@
 #include "engine/comm/nccl/nccl_library.h"
 
 #include <dlfcn.h>
-#include <stddef.h>
 #include <stdbool.h>
 #include <stdlib.h>
 

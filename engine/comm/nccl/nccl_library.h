@@ -1,7 +1,6 @@
 /* NCCL as a table of functions, loaded at run time like the CUDA driver (engine/device/cuda/driver.h). To use another
  * function, add it to the list and to nccl_interface.h. Threads: a loaded table is constant. */
-#ifndef ZERO_ENGINE_COMM_NCCL_NCCL_LIBRARY_H
-#define ZERO_ENGINE_COMM_NCCL_NCCL_LIBRARY_H
+#pragma once
 
 #include "engine/base/error.h"
 #include "engine/comm/nccl/nccl_interface.h"
@@ -36,5 +35,3 @@ struct nccl_library {
  * set. The library stays loaded until the process ends, because it has its own threads.
  * ZERO_E_UNSUPPORTED: no library, or too old for communicators that do not block. */
 zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error);
-
-#endif

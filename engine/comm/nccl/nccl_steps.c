@@ -249,8 +249,7 @@ static zero_status sum_codes(struct comm_work *work) {
     const struct comm_group *group = work->group;
     uint32_t members = comm_group_node_members(group);
     uint64_t codes = members * shape_share_bytes(call, group->count), bytes = call->count * sizeof(float);
-    zero_status status = ZERO_OK;
-    for (uint32_t n = 0; n < group->nodes && !status; n++) {
+    for (uint32_t n = 0; n < group->nodes; n++) {
         struct dequantize_sum_argument sum = {.target = staged_partial(work) + n * bytes,
                                               .codes = staged_received(work) + n * codes,
                                               .count = call->count,
@@ -262,9 +261,9 @@ static zero_status sum_codes(struct comm_work *work) {
                                           .writes = 1,
                                           .read = {{(void *)sum.codes, codes}},
                                           .write = {{sum.target, bytes}}};
-        status = submit(work, &device_work, &sum, sizeof sum);
+        TRY(submit(work, &device_work, &sum, sizeof sum));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* The node's sums: those of all shares that have come are made at once. */

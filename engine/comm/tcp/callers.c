@@ -4,10 +4,8 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/comm/tcp/socket.h"
 #include "engine/comm/tcp/verdict.h"
 
 enum {
@@ -73,8 +71,7 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
                          "rendezvous: rank %u says that there are %u ranks, where rank 0 says %u: start all "
                          "with the same %s",
                          hello->rank, hello->size, m->r->size, m->names->size);
-    zero_status status = hello->rank ? hear_taken(m, hello->rank, true) : ZERO_OK;
-    if (status) return status;
+    TRY(hello->rank ? hear_taken(m, hello->rank, true) : ZERO_OK);
     if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
         return error_set(m->error, ZERO_E_ARGUMENT,
                          "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "
@@ -135,14 +132,12 @@ static uint32_t missing(const struct meeting *m, enum await what) {
 
 /* From time to time, and when no rank is missing, rank 0 looks for ranks that have ended: these do not count. */
 static zero_status hear_all_taken(struct meeting *m, enum await what) {
-    zero_status status = ZERO_OK;
     uint64_t now_ns = clock_now_ns();
     bool soon = now_ns - m->heard_ns < SOCKET_LOOK_MS * 1000000ull;
     if (m->r->rank || (soon && missing(m, what))) return ZERO_OK;
     m->heard_ns = now_ns;
-    for (uint32_t q = 1; q < m->r->size && status == ZERO_OK; q++)
-        status = hear_taken(m, q, what == AWAIT_FIRST);
-    return status;
+    for (uint32_t q = 1; q < m->r->size; q++) TRY(hear_taken(m, q, what == AWAIT_FIRST));
+    return ZERO_OK;
 }
 
 /* "ranks 2, 4" */
@@ -257,8 +252,7 @@ zero_status callers_await(struct meeting *m, enum await what) {
     const bool first = what == AWAIT_FIRST;
     const uint64_t grace_ns = m->r->rank == 0 && !first ? VERDICT_GRACE_NS : 0,
                    deadline_ns = m->patience.deadline_ns + grace_ns;
-    zero_status status = ZERO_OK;
-    while (status == ZERO_OK && missing(m, what)) {
+    while (missing(m, what)) {
         uint64_t now_ns = clock_now_ns();
         if (now_ns >= deadline_ns) return report_missing(m, what);
         if (patience_ends(&m->patience)) {
@@ -267,10 +261,10 @@ zero_status callers_await(struct meeting *m, enum await what) {
             return callers_interrupted(m, names, m->r->rank);
         }
         uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
-        status = hear_callers(m, first, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms);
-        if (status == ZERO_OK) status = hear_all_taken(m, what);
+        TRY(hear_callers(m, first, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms));
+        TRY(hear_all_taken(m, what));
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status callers_serve(struct meeting *m) { return hear_callers(m, false, 0); }

@@ -1,7 +1,6 @@
 /* A rank's side of a rendezvous while it lasts: the connections to it, of ranks and of strangers, until all ranks that connect to
  * this rank have done so. rendezvous.c makes it, and connects to other ranks. */
-#ifndef ZERO_ENGINE_COMM_TCP_CALLERS_H
-#define ZERO_ENGINE_COMM_TCP_CALLERS_H
+#pragma once
 
 #include "engine/comm/tcp/rendezvous.h"
 #include "engine/comm/tcp/socket.h"
@@ -72,5 +71,3 @@ const char *callers_where(const struct meeting *meeting, uint32_t rank, char tex
 
 /* Closes the listener, and connections that are no rank's. */
 void callers_close(struct meeting *meeting);
-
-#endif

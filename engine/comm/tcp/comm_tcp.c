@@ -27,7 +27,6 @@
  * A broken data connection ends the run after a short time, in which the control channel may report the cause. */
 /* clang-format on */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/limits.h"
 #include "engine/comm/shape.h"
@@ -99,10 +98,9 @@ static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_opti
 
 /* Starts the watch and its link, over lane LANE_CONTROL of all peers. */
 static zero_status start_watch(struct tcp_comm *tcp, uint64_t key) {
-    zero_status status = tcp_link_open(&tcp->link, &tcp->base, key, tcp->peers, tcp->meeting);
-    if (status) return status;
+    TRY(tcp_link_open(&tcp->link, &tcp->base, key, tcp->peers, tcp->meeting));
     struct watch_link watched = tcp_link_watched(&tcp->link);
-    status = watch_start(&tcp->watch, &tcp->base, &watched);
+    zero_status status = watch_start(&tcp->watch, &tcp->base, &watched);
     if (status) tcp_link_close(&tcp->link, false);
     return status;
 }

@@ -10,8 +10,7 @@
  * direction of the connection has a key of its own.
  *
  * Threads: any. */
-#ifndef ZERO_ENGINE_COMM_TCP_TCP_HANDSHAKE_H
-#define ZERO_ENGINE_COMM_TCP_TCP_HANDSHAKE_H
+#pragma once
 
 #include "engine/comm/tcp/secret.h"
 #include "engine/comm/tcp/socket.h"
@@ -59,5 +58,3 @@ enum handshake_state { HEARD_PART, HEARD_ALL, HEARD_STRANGER, HEARD_WRONG_SECRET
 /* Reads the bytes that have come. ALL: the caller is a rank, and has been told so; `out` is set. */
 enum handshake_state handshake_hear(struct answer *answer, const struct secret *secret, struct seals *out);
 bool handshake_has_hello(const struct answer *answer);
-
-#endif

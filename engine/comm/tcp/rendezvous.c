@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/comm/tcp/callers.h"
@@ -98,8 +97,7 @@ static void allow_sockets(uint32_t size) {
 static zero_status lead(struct meeting *m) {
     struct place found[ADDRESSES_MAX];
     uint32_t count;
-    zero_status status = find_leader(m, found, &count);
-    if (status) return status;
+    TRY(find_leader(m, found, &count));
     m->listener = listen_as_leader(m, found, count, m->r->port);
     if (m->r->size > RENDEZVOUS_MESH && m->listener >= 0)
         m->later_listener = listen_as_leader(m, found, count, 0);
@@ -111,7 +109,7 @@ static zero_status lead(struct meeting *m) {
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
     if (m->later_listener >= 0) m->places[0].port = socket_port(m->later_listener);
-    status = callers_await(m, AWAIT_FIRST);
+    zero_status status = callers_await(m, AWAIT_FIRST);
     tell_all(m, status, true);
     if (status) return status;
     begin_step(m);
@@ -214,8 +212,7 @@ static zero_status call_leader(struct meeting *m, int *out_socket) {
     enum { TRY_NS = 200000000 };
     struct place found[ADDRESSES_MAX];
     uint32_t count;
-    zero_status status = find_leader(m, found, &count);
-    if (status) return status;
+    TRY(find_leader(m, found, &count));
     *out_socket = -1;
     for (uint32_t i = 0; *out_socket < 0; i = (i + 1) % count) {
         uint64_t now_ns = clock_now_ns();
@@ -295,13 +292,11 @@ static zero_status pass_places(struct meeting *m) {
     uint32_t parent = rendezvous_parent(m->r->rank);
     struct lanes *peer = &m->peers[parent];
     struct place leader = m->places[0];
-    zero_status status = ZERO_OK;
-    if (parent) status = say(m, parent, 0, call(m, &m->places[parent], m->patience));
-    if (status) return status;
+    if (parent) TRY(say(m, parent, 0, call(m, &m->places[parent], m->patience)));
     if (!sealed_receive(peer->socket[0], &peer->seals[0].in, m->places, m->r->size * sizeof *m->places,
                         m->patience))
         return parent ? report_unreached(m, parent) : report_leader_gone(m);
-    status = callers_await(m, AWAIT_CHILDREN);
+    zero_status status = callers_await(m, AWAIT_CHILDREN);
     for (uint32_t q = m->r->rank + 1; q < m->r->size && status == ZERO_OK; q++)
         if (rendezvous_parent(q) == m->r->rank) send_places(m, q);
     for (uint32_t q = 1; q < m->r->size; q++) correct_place(&m->places[q], &leader);

@@ -26,12 +26,9 @@
  * or not an address of this host, or a name with a loopback address on this host.
  *
  * Threads: any; the calls block, at most until the deadline. */
-#ifndef ZERO_ENGINE_COMM_TCP_RENDEZVOUS_H
-#define ZERO_ENGINE_COMM_TCP_RENDEZVOUS_H
+#pragma once
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -96,5 +93,3 @@ uint32_t rendezvous_made(const struct meeting *meeting);
 void rendezvous_end(struct meeting *meeting); /* NULL is allowed */
 
 void rendezvous_close(struct lanes *peers, uint32_t size);
-
-#endif

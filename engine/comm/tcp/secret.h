@@ -2,12 +2,10 @@
  * that its maker knows the key, and that no byte of the message has changed. It does not encrypt the message.
  *
  * Threads: any. */
-#ifndef ZERO_ENGINE_COMM_TCP_SECRET_H
-#define ZERO_ENGINE_COMM_TCP_SECRET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 
@@ -57,5 +55,3 @@ struct seal {
 
 struct tag seal_next(struct seal *seal, const struct text *parts, uint32_t count);
 bool seal_fits(struct seal *seal, const struct text *parts, uint32_t count, const struct tag *tag);
-
-#endif

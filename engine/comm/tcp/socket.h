@@ -1,8 +1,7 @@
 /* TCP sockets with deadlines. All sockets are non-blocking, closed on exec and in forked children, and without Nagle's delay. A function that
  * returns -1 or false sets errno: ETIMEDOUT if the deadline passed, ECANCELED if the wait was interrupted. Deadlines
  * are times of clock_now_ns. Threads: any. */
-#ifndef ZERO_ENGINE_COMM_TCP_SOCKET_H
-#define ZERO_ENGINE_COMM_TCP_SOCKET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ bool socket_is_address(const char *host); /* and not a name */
 bool socket_send(int socket, const void *data, uint64_t bytes, struct patience patience);
 bool socket_receive(int socket, void *data, uint64_t bytes,
                     struct patience patience); /* ECONNRESET: the peer closed the connection first */
-
-#endif

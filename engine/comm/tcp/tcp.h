@@ -1,8 +1,7 @@
 /* The structs and functions that the files of transport tcp share: comm_tcp.c opens and closes, tcp_open.c makes wires,
  * tcp_calls.c drives a
  * call through its phases, tcp_wires.c moves bytes. */
-#ifndef ZERO_ENGINE_COMM_TCP_TCP_H
-#define ZERO_ENGINE_COMM_TCP_TCP_H
+#pragma once
 
 #include "engine/comm/tcp/rendezvous.h"
 #include "engine/comm/tcp/tcp_link.h"
@@ -200,5 +199,3 @@ zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct
 /* Sends as much as possible, waits at most `at_most_ms` until a connection is ready, and receives. Does nothing while no call is
  * in flight, unless it shall wait. */
 zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms);
-
-#endif

@@ -74,10 +74,8 @@ zero_status tcp_answer(struct comm_work *work, uint32_t member) {
 }
 
 static zero_status answer_all(struct comm_work *work) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < tcp_peers(work) && status == ZERO_OK; i++)
-        status = tcp_answer(work, tcp_peer(work, i));
-    return status;
+    for (uint32_t i = 0; i < tcp_peers(work); i++) TRY(tcp_answer(work, tcp_peer(work, i)));
+    return ZERO_OK;
 }
 
 /* ---- phases ---- */
@@ -121,12 +119,11 @@ static zero_status end_phase(struct comm_work *work) {
 
 zero_status tcp_advance(struct comm_work *work) {
     struct tcp_work *mine = mine_of(work);
-    zero_status status = ZERO_OK;
     if (mine->spread && mine->phase < PHASES) {
-        status = answer_all(work); /* what has come since goes on to others */
-        if (status == ZERO_OK) send_ahead(work);
+        TRY(answer_all(work)); /* what has come since goes on to others */
+        send_ahead(work);
     }
-    while (status == ZERO_OK && mine->phase < PHASES && mine->arrived == tcp_peers(work) && mine->unsent == 0)
-        status = end_phase(work);
-    return status;
+    while (mine->phase < PHASES && mine->arrived == tcp_peers(work) && mine->unsent == 0)
+        TRY(end_phase(work));
+    return ZERO_OK;
 }

@@ -1,7 +1,6 @@
 #include "engine/comm/tcp/tcp_link.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -15,8 +15,7 @@
  *
  * Threads: the watch's thread sends and receives; the comm's owner opens and closes. */
 /* clang-format on */
-#ifndef ZERO_ENGINE_COMM_TCP_TCP_LINK_H
-#define ZERO_ENGINE_COMM_TCP_TCP_LINK_H
+#pragma once
 
 #include <sys/epoll.h>
 
@@ -91,5 +90,3 @@ bool tcp_link_left(const struct tcp_link *link, uint32_t rank);
  * have acknowledged GOODBYE, at most as long as an outage may last. Without this wait, bytes that arrive after the close would make
  * the kernel drop GOODBYE. */
 void tcp_link_close(struct tcp_link *link, bool in_order);
-
-#endif

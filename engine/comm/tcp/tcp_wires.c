@@ -110,21 +110,19 @@ static zero_status write_wire(struct tcp_comm *tcp, uint32_t peer) {
         wire->out_done = wire->out_checked = 0, wire->out_sealed = false;
         wire->first = (wire->first + 1) % tcp->queue_capacity, wire->count--;
         mine_of(work)->unsent--;
-        zero_status status = tcp_advance(work);
-        if (status) return status;
+        TRY(tcp_advance(work));
     }
     if (wire->blocked && tcp->set.socket[peer] >= 0) await_room(tcp, peer, false);
     return ZERO_OK;
 }
 
 static zero_status write_pending(struct tcp_comm *tcp) {
-    zero_status status = ZERO_OK;
-    while (tcp->pending_count && status == ZERO_OK) {
+    while (tcp->pending_count) {
         uint32_t peer = tcp->pending[--tcp->pending_count];
         tcp->wires[peer].listed = false;
-        if (!tcp->wires[peer].blocked) status = write_wire(tcp, peer);
+        if (!tcp->wires[peer].blocked) TRY(write_wire(tcp, peer));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static struct comm_group *find_group(const struct tcp_comm *tcp, uint64_t key) {
@@ -249,8 +247,7 @@ static zero_status take_frame(struct tcp_comm *tcp, uint32_t from) {
     const struct frame *in = &wire->in;
     struct comm_group *group = find_group(tcp, in->key);
     bool ready = in->kind == FRAME_READY;
-    zero_status status = check_frame(tcp, from);
-    if (status) return status;
+    TRY(check_frame(tcp, from));
     /* The group may have been opened since the frame came. */
     if (group && member_of(group, from) == group->count) return tcp_refuse(tcp, from, in);
     if (ready && wire->in.phase == EXCHANGING && !record_readable(&wire->in_record))

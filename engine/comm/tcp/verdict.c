@@ -1,8 +1,6 @@
 #include "engine/comm/tcp/verdict.h"
 
 #include <errno.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <sys/socket.h>
 
 #include "engine/base/clock.h"

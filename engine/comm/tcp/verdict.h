@@ -1,8 +1,7 @@
 /* How a rendezvous ends: rank 0 tells the other ranks that all have come, then that all have all connections, or a failure. A rank
  * that rank 0 has taken tells it its own failure. All this goes over the first connection of the rank to rank 0, under its seals.
  * Threads: any. */
-#ifndef ZERO_ENGINE_COMM_TCP_VERDICT_H
-#define ZERO_ENGINE_COMM_TCP_VERDICT_H
+#pragma once
 
 #include "engine/comm/tcp/handshake.h"
 
@@ -33,5 +32,3 @@ bool verdict_ends(int socket);
 /* For the data that follows a verdict. */
 bool sealed_send(int socket, struct seal *seal, const void *data, size_t bytes, struct patience patience);
 bool sealed_receive(int socket, struct seal *seal, void *data, size_t bytes, struct patience patience);
-
-#endif

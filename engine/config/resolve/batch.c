@@ -64,8 +64,7 @@ static zero_status derive_triple(uint64_t *train, uint64_t *micro, uint64_t *ste
         *micro = *train / (*steps * ranks);
     } else {
         if (!*steps) *steps = 1;
-        zero_status status = multiply_triple(*micro, *steps, ranks, train, error);
-        if (status) return status;
+        TRY(multiply_triple(*micro, *steps, ranks, train, error));
     }
     zero_status status = check_derived(MICRO, *micro, error);
     return status ? status : check_derived(STEPS, *steps, error);

@@ -3,8 +3,6 @@
  * FSDP's reshard_after_forward. */
 #include "engine/config/resolve/resolve.h"
 
-#include <string.h>
-
 #include "stages/stage.h"
 
 #define MICS "zero_optimization.mics_shard_size"

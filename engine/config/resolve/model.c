@@ -212,8 +212,7 @@ static void resolve_yarn(struct config *config) {
 
 static zero_status resolve_rope(struct config *config, struct zero_error *error) {
     struct config_rope *r = &config->model.rope;
-    zero_status status = check_rope_members(config, error);
-    if (status) return status;
+    TRY(check_rope_members(config, error));
     bool ranges = r->type == CONFIG_ROPE_LLAMA3 || r->type == CONFIG_ROPE_YARN,
          yarn = r->type == CONFIG_ROPE_YARN;
     if (ranges && !config_entry(config, MODEL("rope_scaling.original_max_position_embeddings"))->text)
@@ -261,8 +260,7 @@ static zero_status resolve_window(struct config *config, struct zero_error *erro
     const char *types = config_entry(config, MODEL("layer_types"))->text;
     uint64_t from = qwen ? m->max_window_layers : 0;
     m->window = qwen && !m->use_sliding_window ? 0 : m->sliding_window;
-    zero_status status = types ? read_layer_types(m, types, &from, error) : ZERO_OK;
-    if (status) return status;
+    TRY(types ? read_layer_types(m, types, &from, error) : ZERO_OK);
     if (types && from < m->layers && !m->window)
         return error_set(error, ZERO_E_CONFIG,
                          "%s: it names sliding_attention, and there is no sliding_window: %s",
@@ -300,9 +298,8 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
     struct config_model *m = &config->model;
     if (!m->kv_heads) m->kv_heads = m->heads;
     if (!m->head_width) m->head_width = m->width / m->heads;
-    zero_status status = config_derived_int(config, MODEL("num_key_value_heads"), m->kv_heads, error);
-    if (!status) status = config_derived_int(config, MODEL("head_dim"), m->head_width, error);
-    if (status) return status;
+    TRY(config_derived_int(config, MODEL("num_key_value_heads"), m->kv_heads, error));
+    TRY(config_derived_int(config, MODEL("head_dim"), m->head_width, error));
     if (m->heads % m->kv_heads)
         return error_set(
             error, ZERO_E_CONFIG,
@@ -312,7 +309,7 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
         return error_set(error, ZERO_E_CONFIG,
                          "model.head_dim: %llu is odd, and rotary positions turn pairs: choose an even one",
                          (unsigned long long)m->head_width);
-    status = resolve_rope(config, error);
+    zero_status status = resolve_rope(config, error);
     if (!status) status = resolve_window(config, error);
     return status ? status : shorten(config, error);
 }
@@ -334,9 +331,8 @@ static zero_status check_own_code(struct config *config, struct zero_error *erro
 
 zero_status config_resolve_model(struct config *config, struct zero_error *error) {
     struct config_model *m = &config->model;
-    zero_status status = check_own_code(config, error);
-    for (int i = 0; i < KEYS && !status; i++) status = resolve_key(config, &keys[i], error);
-    if (status) return status;
+    TRY(check_own_code(config, error));
+    for (int i = 0; i < KEYS; i++) TRY(resolve_key(config, &keys[i], error));
     if (!m->head_width && m->width % m->heads)
         return error_set(error, ZERO_E_CONFIG, "model.%s: %llu does not divide %s %llu: choose a divisor",
                          architectures[m->type].heads, (unsigned long long)m->heads,

@@ -6,7 +6,6 @@
 #include <strings.h>
 
 #include "engine/base/numbers/dtype.h"
-#include "engine/config/config.h"
 #include "engine/config/key.h"
 #include "engine/config/resolve/resolve.h"
 #include "engine/config/value.h"
@@ -115,17 +114,16 @@ static zero_status fill_types(struct config *config, struct zero_error *error) {
     const struct config_type_key *key = config_type_keys, *end = key + CONFIG_TYPE_KEYS;
     const char *type = config_entry(config, "model.dtype")->text;
     if (!type) type = config_entry(config, "model.torch_dtype")->text;
-    zero_status status = ZERO_OK;
     for (; key < end; key++)
         if (config_written(config, key->path) && *enabled(config, key)) return ZERO_OK; /* the user chose */
-    for (key = config_type_keys; key < end && type && !status; key++) {
+    for (key = config_type_keys; key < end && type; key++) {
         char own[16]; /* in quotes, as the model's */
         snprintf(own, sizeof own, "\"%s\"", dtype_rows[key->dtype].torch);
         if (!config_automatic(config, key->path) || strcmp(type, own) != 0) continue;
         *enabled(config, key) = true;
-        status = config_derived(config, key->path, "true", error);
+        TRY(config_derived(config, key->path, "true", error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* PyTorch's autocast computes in the narrow type and keeps fp32 weights, as bf16.enabled and fp16.enabled do. */
@@ -148,9 +146,8 @@ static zero_status check_params(const struct config *config, struct zero_error *
 }
 
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
-    zero_status status = fill_types(config, error);
-    if (!status) status = take_autocast(config, error);
-    if (status) return status;
+    TRY(fill_types(config, error));
+    TRY(take_autocast(config, error));
     if (config->bfloat16 && config_written(config, "bf16.enabled") && !config->bf16)
         return error_set(error, ZERO_E_CONFIG,
                          "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16");
@@ -505,8 +502,7 @@ static zero_status resolve_recompute(struct config *config, struct zero_error *e
     static const char path[] = CHECKPOINTING ".interval";
     struct config_recompute *r = &config->recompute;
     bool asked = config_asks_recompute(config);
-    zero_status status = resolve_checkpoints(config, error);
-    if (status) return status;
+    TRY(resolve_checkpoints(config, error));
     if (config_written(config, path)) {
         if (r->checkpoints || (asked && !r->blocks))
             return error_set(error, ZERO_E_CONFIG, "%s: %llu contradicts %s: remove one of them", path,
@@ -531,15 +527,14 @@ static zero_status resolve_skips(struct config *config, struct zero_error *error
 
 /* Of the keys that have an effect. Beside a static scale the keys of a dynamic one have none. */
 static zero_status check_ranges(struct config *config, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < config_key_count() && !status; i++) {
+    for (uint32_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
         bool still = config->fp16.loss_scale > 0 && !strncmp(key->path, "fp16.", 5) &&
                      strcmp(key->path, "fp16.loss_scale") != 0;
         bool checked = config_ranges_later(key) && config_written(config, key->path) && !still;
-        if (checked && !config_key_idle(config, key->path)) status = config_check_range(config, key, error);
+        if (checked && !config_key_idle(config, key->path)) TRY(config_check_range(config, key, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- what the planner chooses ---- */

@@ -1,8 +1,6 @@
 /* The parts of config_resolve. */
 #pragma once
 
-#include <stdbool.h>
-
 #include "engine/config/config.h"
 
 /* ---- given.c: whether a key was written, and how to record a resolved value ---- */

@@ -1,6 +1,5 @@
 #include "engine/config/text/scan.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "engine/config/text/scan.h"
 
 #include <ctype.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -267,8 +266,7 @@ static zero_status key(struct scan *s) {
 static zero_status member(struct scan *s, size_t first) {
     size_t at = s->keys_length;
     const char *start = s->at;
-    zero_status status = key(s);
-    if (status) return status;
+    TRY(key(s));
     if (duplicate(s, first, at)) {
         char what[160];
         snprintf(what, sizeof what, "key \"%.*s\" stands twice in one object: remove one",
@@ -299,8 +297,7 @@ static zero_status sequence(struct scan *s, char close, bool object) {
     if (peek(s, close)) return s->at++, ZERO_OK;
     for (;;) {
         if (object && ++count > SCAN_KEYS_MAX) return fail(s, s->at, "an object has more than 1024 keys");
-        zero_status status = object ? member(s, first) : value(s);
-        if (status) return status;
+        TRY(object ? member(s, first) : value(s));
         space(s);
         if (peek(s, close)) break;
         if (!peek(s, ','))
@@ -339,8 +336,7 @@ static zero_status value(struct scan *s) {
 
 static zero_status whole_value(struct scan *s) {
     space(s);
-    zero_status status = value(s);
-    if (status) return status;
+    TRY(value(s));
     space(s);
     return s->at < s->end ? fail(s, s->at, "text after the end of the value: remove it") : ZERO_OK;
 }
@@ -356,8 +352,7 @@ static zero_status document(struct scan *s) {
     space(s);
     if (s->at >= s->end) return fail(s, s->at, "the text is empty: a configuration is one JSON object");
     if (*s->at != '{') return fail(s, s->at, "a configuration is one JSON object: it starts with {");
-    zero_status status = value(s);
-    if (status) return status;
+    TRY(value(s));
     space(s);
     return s->at < s->end ? fail(s, s->at, "text after the end of the object: remove it") : ZERO_OK;
 }

@@ -167,10 +167,7 @@ bool config_tree_is_object(const json_object *json) { return json_object_is_type
 const char *config_tree_text(json_object *json) { return json_object_to_json_string(json); }
 
 zero_status config_tree_members(json_object *object, config_member_fn fn, void *user) {
-    json_object_object_foreach(object, name, member) {
-        zero_status status = fn(user, name, member);
-        if (status) return status;
-    }
+    json_object_object_foreach(object, name, member) { TRY(fn(user, name, member)); }
     return ZERO_OK;
 }
 

@@ -91,11 +91,9 @@ static zero_status ask(struct cuda *c, CUdevice_attribute attribute, int *out, s
  * when its first kernel is loaded. */
 static zero_status check_device(struct cuda *c, struct zero_error *error) {
     int reachable = 0, major = 0, minor = 0;
-    zero_status status =
-        ask(c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, &reachable, error);
-    if (!status) status = ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, error);
-    if (!status) status = ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor, error);
-    if (status) return status;
+    TRY(ask(c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, &reachable, error));
+    TRY(ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, error));
+    TRY(ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor, error));
     if (c->driver.cuDeviceGetAttribute(&c->base.node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, c->device) !=
         CUDA_SUCCESS)
         c->base.node = -1;
@@ -114,9 +112,7 @@ static zero_status check_device(struct cuda *c, struct zero_error *error) {
 
 static zero_status find_device(struct cuda *c, const struct device_options *o, struct zero_error *error) {
     int count = 0;
-    zero_status status =
-        cuda_check(&c->driver, c->driver.cuDeviceGetCount(&count), error, "device cuda: counting the GPUs");
-    if (status) return status;
+    TRY(cuda_check(&c->driver, c->driver.cuDeviceGetCount(&count), error, "device cuda: counting the GPUs"));
     if (count == 0)
         return error_set(
             error, ZERO_E_UNSUPPORTED,
@@ -126,8 +122,8 @@ static zero_status find_device(struct cuda *c, const struct device_options *o, s
                          "device.index: there is no GPU %" PRId64 "; there are %d, from 0 on", o->index,
                          count);
     c->base.index = o->index < 0 ? (int64_t)(o->local_rank % (uint32_t)count) : o->index;
-    status = cuda_check(&c->driver, c->driver.cuDeviceGet(&c->device, (int)c->base.index), error,
-                        "device cuda: opening GPU %" PRId64, c->base.index);
+    zero_status status = cuda_check(&c->driver, c->driver.cuDeviceGet(&c->device, (int)c->base.index), error,
+                                    "device cuda: opening GPU %" PRId64, c->base.index);
     return status ? status : check_device(c, error);
 }
 
@@ -407,8 +403,7 @@ static zero_status launch(struct cuda *c, const struct device_work *work) {
     struct kernel_grid grid = work->kernel->grid(work->argument);
     CUfunction function;
     if (!grid.blocks) return ZERO_OK;
-    zero_status status = find(c, work->kernel, &function);
-    if (status) return status;
+    TRY(find(c, work->kernel, &function));
     memcpy(argument, work->argument, sizeof argument);
     return cuda_check(
         &c->driver,

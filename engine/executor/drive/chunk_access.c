@@ -79,12 +79,11 @@ static void doze(void) { nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL)
 
 static zero_status wait_for(struct executor *e, struct item *item) {
     bool done = false;
-    zero_status status = ZERO_OK;
-    while (!status && !done) {
-        status = transfer_done(e, item, &done);
-        if (!status && !done) doze();
+    while (!done) {
+        TRY(transfer_done(e, item, &done));
+        if (!done) doze();
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- all slots ---- */

@@ -1,6 +1,5 @@
 /* The drive: chunks that operations move, and those that the host reads and writes. */
-#ifndef ZERO_ENGINE_EXECUTOR_DRIVE_DRIVE_H
-#define ZERO_ENGINE_EXECUTOR_DRIVE_DRIVE_H
+#pragma once
 
 #include "engine/executor/executor_internal.h"
 
@@ -29,5 +28,3 @@ zero_status transfer_check(struct executor *e, uint32_t region, const struct chu
 /* ---- chunk_access.c: the host's access to chunks on the drive. Its calls are in executor.h. ---- */
 /* Writes changed chunks to the drive, and waits. */
 zero_status access_flush(struct executor *e);
-
-#endif

@@ -144,10 +144,9 @@ static zero_status check_part(struct executor *e, uint32_t region, const struct 
 
 static zero_status check_record(struct executor *e, uint32_t region, const struct chunk *c,
                                 const uint8_t *slot, const uint64_t *sum) {
-    zero_status status = ZERO_OK;
-    for (int part = 0; part < RECORD_PARTS && !status; part++)
-        if (c->part[part].bytes) status = check_part(e, region, c, part, slot, sum[part]);
-    return status;
+    for (int part = 0; part < RECORD_PARTS; part++)
+        if (c->part[part].bytes) TRY(check_part(e, region, c, part, slot, sum[part]));
+    return ZERO_OK;
 }
 
 /* For bytes that are stored without a tag: `place` and `check` are those of their last store. */
@@ -245,12 +244,11 @@ static zero_status write_part(struct executor *e, struct item *item, const struc
 
 zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                           uint8_t *slot) {
-    zero_status status = ZERO_OK;
-    for (int part = 0; part < RECORD_PARTS && c->state && !status; part++)
-        if (c->part[part].bytes) status = read_part(e, item, c, part, slot);
-    if (!status && c->params) status = read_params(e, item, region, c, slot + c->slot_param);
-    if (!status && c->grads) status = read_grads(e, item, region, c, slot + c->slot_grad);
-    return status;
+    for (int part = 0; part < RECORD_PARTS && c->state; part++)
+        if (c->part[part].bytes) TRY(read_part(e, item, c, part, slot));
+    if (c->params) TRY(read_params(e, item, region, c, slot + c->slot_param));
+    if (c->grads) TRY(read_grads(e, item, region, c, slot + c->slot_grad));
+    return ZERO_OK;
 }
 
 void transfer_sum(const struct executor *e, struct item *item, const struct chunk *c, const uint8_t *slot) {
@@ -384,8 +382,7 @@ zero_status store_chunk(struct executor *e, struct item *item) {
 zero_status transfer_done(struct executor *e, struct item *item, bool *out_done) {
     for (uint8_t i = 0; i < item->transfers;) {
         bool done;
-        zero_status status = e->m.drive->ops->test(e->m.drive, item->transfer[i], &done, &e->error);
-        if (status) return status;
+        TRY(e->m.drive->ops->test(e->m.drive, item->transfer[i], &done, &e->error));
         if (done) item->transfer[i] = item->transfer[--item->transfers];
         i += !done;
     }

@@ -1,6 +1,5 @@
 /* What a host decides in a step, from the agreements of all ranks. Pure. */
-#ifndef ZERO_ENGINE_EXECUTOR_STREAM_DECISION_H
-#define ZERO_ENGINE_EXECUTOR_STREAM_DECISION_H
+#pragma once
 
 #include "engine/executor/executor.h"
 
@@ -18,5 +17,3 @@ double host_norm_squared(const struct policy *policy, uint32_t data_rank, const 
 
 /* `mean`: the factor from the summed gradient to the mean. Updates in the backward use it without clipping. `clip`: 0: no clipping. */
 struct host_decision host_decide(const struct policy *policy, double norm_squared, double mean, double clip);
-
-#endif

@@ -232,8 +232,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
     *task = (struct task){.op = *op, .scalars = (uint8_t)(e->set % SCALAR_SETS)};
     for (uint8_t i = 0; i < op->writes; i++)
         if (op->acquires & 1u << i) {
-            zero_status status = acquire(e, op, op->write[i]);
-            if (status) return status;
+            TRY(acquire(e, op, op->write[i]));
         }
     if (!bind(e, op->read, op->reads, task->read) || !bind(e, op->write, op->writes, task->write))
         return error_set(&e->error, ZERO_E_INTERNAL,
@@ -390,10 +389,9 @@ static const struct {
 };
 
 zero_status executor_emit(struct executor *e, const struct event *event) {
-    zero_status status = events[event->kind].before ? events[event->kind].before(e, event) : ZERO_OK;
-    if (status) return status;
+    TRY(events[event->kind].before ? events[event->kind].before(e, event) : ZERO_OK);
     events[event->kind].policy(e->o.shape.policy, event, &e->list);
-    status = emit_list(e);
+    zero_status status = emit_list(e);
     if (events[event->kind].after) events[event->kind].after(e);
     return status;
 }

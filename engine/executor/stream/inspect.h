@@ -1,6 +1,5 @@
 /* Looks at an executor's streams. The simulator uses it to report what waits for what. */
-#ifndef ZERO_ENGINE_EXECUTOR_STREAM_INSPECT_H
-#define ZERO_ENGINE_EXECUTOR_STREAM_INSPECT_H
+#pragma once
 
 #include "engine/executor/executor.h"
 
@@ -16,5 +15,3 @@ enum stream stream_waits_for(const struct executor *executor, enum stream stream
 
 /* The memory of a tier, as given in executor_mechanisms. */
 const void *executor_memory(const struct executor *executor, enum tier_kind tier);
-
-#endif

@@ -132,8 +132,7 @@ static zero_status clear_shard(struct executor *e, struct item *item) {
         return lent_clear(lent_region(e, op->write[0]), LENT_GRADS, dtype_bytes(reduced)), ZERO_OK;
     }
     item->awaits = AWAITS_DEVICE;
-    zero_status status = clear_norm(e, item, op->region);
-    if (status) return status;
+    TRY(clear_norm(e, item, op->region));
     return e->m.device->ops->clear(e->m.device, DEVICE_REDUCE, shard,
                                    item_part(&e->o.shape, op, item->index).count * dtype_bytes(reduced),
                                    &item->ticket, &e->error);
@@ -239,8 +238,7 @@ static zero_status advance(struct executor *e, struct item *item, bool *out_done
         item->awaits = AWAITS_NOTHING;
         if (!has_steps(item)) return end(e, item, out_done);
         e->steps++;
-        status = item->steps[item->step++](e, item);
-        if (status) return status;
+        TRY(item->steps[item->step++](e, item));
     }
 }
 

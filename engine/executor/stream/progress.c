@@ -102,8 +102,7 @@ static zero_status test_in_flight(struct executor *e, struct timeline *line, boo
     for (uint64_t i = line->retired; i < line->started; i++) {
         struct item *item = item_at(line, i);
         if (item->done) continue;
-        zero_status status = test_item(e, item, out_moved);
-        if (status) return status;
+        TRY(test_item(e, item, out_moved));
         if (item->done && e->m.watch) watch(e, e->m.watch->done, item);
         *out_moved |= item->done;
     }
@@ -124,8 +123,7 @@ static zero_status start_ready(struct executor *e, struct timeline *line, bool *
         if (!ready && !waits_in_flight(task)) break;
         struct item *item = item_at(line, line->started);
         *item = (struct item){.task = task, .index = line->next, .waits = !ready};
-        zero_status status = ready ? start_item(e, item) : ZERO_OK;
-        if (status) return status;
+        TRY(ready ? start_item(e, item) : ZERO_OK);
         line->started++;
         *out_moved = true;
         if (++line->next < task->op.items) continue;

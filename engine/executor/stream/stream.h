@@ -1,6 +1,5 @@
 /* The streams: items that start, move and end. */
-#ifndef ZERO_ENGINE_EXECUTOR_STREAM_STREAM_H
-#define ZERO_ENGINE_EXECUTOR_STREAM_STREAM_H
+#pragma once
 
 #include "engine/executor/executor_internal.h"
 
@@ -24,5 +23,3 @@ bool ahead_reached(const struct executor *e, const struct task *task, int stream
 /* Starts the item: its streams wait for operations that are queued and not done. item->before: the ticket of their work, where the
  * item waits for it. */
 zero_status ahead_start(struct executor *e, struct item *item);
-
-#endif

@@ -100,15 +100,14 @@ static zero_status queue_steps(struct executor *e, struct item *item, const stru
     const struct optimizer_scalars *scalars = &e->scalars[a->scalars].group[p->scalars];
     _Alignas(16) uint8_t argument[MATRIX_ARGUMENT_BYTES];
     struct matrix_step step;
-    zero_status status = ZERO_OK;
-    for (uint32_t at = 0; !status && optimizer->matrix_step(at, a->directions + p->offset, p->shape[0],
-                                                            p->shape[1], scalars, a->scratch, &step);
+    for (uint32_t at = 0; optimizer->matrix_step(at, a->directions + p->offset, p->shape[0], p->shape[1],
+                                                 scalars, a->scratch, &step);
          at++) {
         const struct kernel *kernel = matrix_step_kernel(&step, argument);
         struct device_work work = step_work(&step);
-        status = submit(e, item, kernel, DEVICE_UPDATE, argument, &work);
+        TRY(submit(e, item, kernel, DEVICE_UPDATE, argument, &work));
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Queues the work of one matrix at a time. item->moved: the parameters that are done, and those that another rank

@@ -113,8 +113,7 @@ void lent_sum(struct executor *e, uint32_t region) {
 /* Takes the norms that no reduction took: the gradient was reduced in an earlier micro-step, or over the replicate
  * axis. */
 zero_status complete_norms(struct executor *e, struct item *item) {
-    zero_status status = ZERO_OK;
-    for (uint32_t k = 0; k < e->o.shape.policy->refreshes && !status; k++) {
+    for (uint32_t k = 0; k < e->o.shape.policy->refreshes; k++) {
         uint32_t region = e->o.shape.policy->refresh[k];
         if (e->normed[region]) continue;
         const void *shard = executor_grad_shard(e, region);
@@ -123,11 +122,11 @@ zero_status complete_norms(struct executor *e, struct item *item) {
         if (!shard)
             lent_sum(e, region);
         else if (e->o.shape.terms->discrete && !crosses(e, shard))
-            status = norm_on_device(e, item, region, norm_part(e, region), shard);
+            TRY(norm_on_device(e, item, region, norm_part(e, region), shard));
         else
             norm_in_memory(e, region, norm_part(e, region), shard);
     }
-    return status;
+    return ZERO_OK;
 }
 
 /* Squares of parameters that count on another model rank are added here only if they are inf or NaN, so that all

@@ -4,7 +4,6 @@
 
 #include "engine/base/integer.h"
 #include "engine/model/lent.h"
-#include "engine/plan/chunk_layout.h"
 #include "kernels/device_work.h"
 #include "kernels/gradients.h"
 

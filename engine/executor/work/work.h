@@ -1,6 +1,5 @@
 /* What items do: gathers, reductions and updates. */
-#ifndef ZERO_ENGINE_EXECUTOR_WORK_WORK_H
-#define ZERO_ENGINE_EXECUTOR_WORK_WORK_H
+#pragma once
 
 #include "engine/executor/executor_internal.h"
 
@@ -136,5 +135,3 @@ zero_status tensor_measure_queue(struct executor *e, struct item *item, uint32_t
 /* Sets the trust ratio in the scalars from the norms of all parts. */
 void tensor_trust(const struct executor *e, uint32_t region, uint32_t param, const struct tensor_norms *norms,
                   struct optimizer_scalars *scalars);
-
-#endif

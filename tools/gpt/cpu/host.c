@@ -26,8 +26,7 @@ static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct 
     choose_arithmetic(gpt, dtype);
     gpt->micro = calloc(gpt->config.micros, sizeof *gpt->micro);
     if (!gpt->micro) return ZERO_E_MEMORY;
-    zero_status status = activations_create(gpt->micro, &gpt->config, gpt->batch, gpt->threads, dtype);
-    if (status) return status;
+    TRY(activations_create(gpt->micro, &gpt->config, gpt->batch, gpt->threads, dtype));
     gpt->activations = gpt->micro[0];
     rotary_fill(gpt->activations.cosine, gpt->activations.sine, &gpt->config);
     const struct activations *last = &gpt->micro[gpt->config.micros - 1];

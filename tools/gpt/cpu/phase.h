@@ -3,7 +3,6 @@
 #pragma once
 
 #include <stdatomic.h>
-#include <stdint.h>
 
 #include "tools/gpt/math/parallel.h"
 #include "tools/gpt/model.h"

@@ -262,16 +262,14 @@ static zero_status multiply_whole(struct cublaslt *lib, const struct product *p,
                                   struct zero_error *error) {
     struct plan *plan;
     const float alpha = 1, beta = p->add ? 1 : 0;
-    zero_status status = plan_of(lib, p, &plan, error);
-    if (status) return status;
+    TRY(plan_of(lib, p, &plan, error));
     if (!plan->possible)
         return error_set(
             error, ZERO_E_UNSUPPORTED,
             "cuBLASLt: no algorithm for a product of %u x %u x %u: make the model's sizes multiples of 8",
             p->m, p->n, p->k);
-    status = failed(lib, set_pointers(&lib->table, plan->operation, p->end, p->bias, p->aux), error,
-                    "a product's pointers");
-    if (status) return status;
+    TRY(failed(lib, set_pointers(&lib->table, plan->operation, p->end, p->bias, p->aux), error,
+               "a product's pointers"));
     return failed(lib,
                   lib->table.cublasLtMatmul(lib->handle, plan->operation, &alpha, p->b.data, plan->a,
                                             p->a.data, plan->b, &beta, p->add ? p->add : p->c, plan->c, p->c,
@@ -327,8 +325,7 @@ static zero_status multiply_parts(struct cublaslt *lib, struct product p, enum e
     if (e == EXTENTS) return multiply_whole(lib, &p, stream, error);
     uint32_t whole = whole_part(&p, e), all = *extent_of(&p, e);
     if (!whole) return multiply_parts(lib, p, e + 1, stream, error);
-    zero_status status = multiply_parts(lib, part_of(&p, e, 0, whole), e + 1, stream, error);
-    if (status) return status;
+    TRY(multiply_parts(lib, part_of(&p, e, 0, whole), e + 1, stream, error));
     return multiply_parts(lib, part_of(&p, e, whole, all - whole), e + 1, stream, error);
 }
 

@@ -5,7 +5,6 @@
 
 #include <cuda.h>
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/zero.h"

@@ -1,12 +1,9 @@
 /* The plan runs the same code twice: without memory to get the sizes, then with memory to get the pointers. */
 #include "tools/gpt/cuda/layout.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "engine/base/integer.h"
-#include "tools/gpt/activations.h"
-#include "tools/gpt/cuda/kernels/kernels.h"
 #include "tools/gpt/cuda/workspace.h"
 
 enum {

@@ -2,8 +2,6 @@
  * allocation, and computes the sizes. The file uses no CUDA, so machines without CUDA can plan with it. */
 #pragma once
 
-#include <stdint.h>
-
 #include "engine/zero.h"
 #include "tools/gpt/activations.h"
 #include "tools/gpt/cuda/kernels/kernels.h"

@@ -57,8 +57,7 @@ zero_status cuda_memory_open(struct gpt *gpt) {
     gpt->cuda->count = calloc(max64(gpt->config.vocab, gpt->config.context), sizeof *gpt->cuda->count);
     if (!gpt->cuda->count) return ZERO_E_MEMORY;
     cuda_layout(m, &gpt->config, gpt->batch, gpt->cuda->type);
-    zero_status status = allocate(gpt->cuda);
-    if (status) return status;
+    TRY(allocate(gpt->cuda));
     m->set = sets_create(&gpt->config);
     if (!m->set) return ZERO_E_MEMORY;
     cuda_layout(m, &gpt->config, gpt->batch, gpt->cuda->type);

@@ -79,8 +79,7 @@ static zero_status read_entry(struct reader *r, const struct entry_section *s, c
         if (!key->name) return unknown_key(r, path, leaf, names, count);
         char below[256];
         snprintf(below, sizeof below, "%s.%s", path, leaf);
-        zero_status status = read_value(r, key, below, value, entry);
-        if (status) return status;
+        TRY(read_value(r, key, below, value, entry));
     }
     return ZERO_OK;
 }
@@ -99,8 +98,7 @@ static zero_status read_section(struct reader *r, const struct entry_section *s,
             return error_set(r->error, ZERO_E_CONFIG, "%s: %s: more than %d entries of %s: leave some out",
                              r->file, path, HARDWARE_ENTRIES_MAX, s->name);
         if (!entry) entry = entry_add(r->hardware, s, name);
-        zero_status status = read_entry(r, s, path, value, entry);
-        if (status) return status;
+        TRY(read_entry(r, s, path, value, entry));
     }
     return ZERO_OK;
 }
@@ -113,8 +111,7 @@ static zero_status read_tree(struct reader *r, json_object *json) {
         if (i == SECTIONS) return unknown_key(r, "", name, names, SECTIONS);
         if (!json_object_is_type(value, json_type_object))
             return wrong_value(r, name, value, "an object with an entry per name");
-        zero_status status = read_section(r, &entry_sections[i], value);
-        if (status) return status;
+        TRY(read_section(r, &entry_sections[i], value));
     }
     return ZERO_OK;
 }
@@ -123,12 +120,10 @@ static zero_status read_tree(struct reader *r, json_object *json) {
 zero_status hardware_read_text(struct hardware *hardware, const char *text, size_t length, const char *name,
                                struct zero_error *error) {
     struct reader reader = {hardware, name, error};
-    zero_status status = config_scan(text, length, name, error);
-    if (status) return status;
+    TRY(config_scan(text, length, name, error));
     json_object *json;
-    status = config_tree_parse(text, length, ZERO_E_INTERNAL, &json, error);
-    if (status) return status;
-    status = read_tree(&reader, json);
+    TRY(config_tree_parse(text, length, ZERO_E_INTERNAL, &json, error));
+    zero_status status = read_tree(&reader, json);
     json_object_put(json);
     return status;
 }

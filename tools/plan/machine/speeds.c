@@ -1,7 +1,5 @@
 #include "tools/plan/machine/speeds.h"
 
-#include "engine/base/integer.h"
-
 enum { NS_PER_S = 1000000000 };
 
 uint64_t speeds_ns(uint64_t amount, uint64_t per_s) {

@@ -2,9 +2,6 @@
  * operations per second, so that times are whole nanoseconds and the same everywhere. Pure. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/integer.h"
 #include "engine/comm/comm.h"
 

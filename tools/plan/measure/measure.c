@@ -50,19 +50,18 @@ zero_status measure(const struct measure_options *o, struct measured *out, struc
     } types[] = {
         {ZERO_F32, "computing in fp32"}, {ZERO_BF16, "computing in bf16"}, {ZERO_F16, "computing in fp16"}};
     struct measured m = {.memory_bytes = host_bytes() / o->ranks};
-    zero_status status = ZERO_OK;
-    for (int i = 0; i < (int)(sizeof types / sizeof *types) && !status; i++) {
+    for (int i = 0; i < (int)(sizeof types / sizeof *types); i++) {
         if (!wanted(o, types[i].dtype)) continue;
         say(o, types[i].name);
-        status = measure_compute(o, types[i].dtype, &m.flops[types[i].dtype], error);
+        TRY(measure_compute(o, types[i].dtype, &m.flops[types[i].dtype], error));
     }
-    if (!status) say(o, "memory");
-    if (!status) status = measure_memory(o, &m.memory_per_s, error);
-    if (!status) status = measure_links(o, &m, error);
-    if (!status && o->drive) say(o, "the drive");
-    if (!status && o->drive) status = measure_drive(o, &m.drive, error);
-    if (!status) *out = m;
-    return status;
+    say(o, "memory");
+    TRY(measure_memory(o, &m.memory_per_s, error));
+    TRY(measure_links(o, &m, error));
+    if (o->drive) say(o, "the drive");
+    if (o->drive) TRY(measure_drive(o, &m.drive, error));
+    *out = m;
+    return ZERO_OK;
 }
 
 /* ---- the file ---- */

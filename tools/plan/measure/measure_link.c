@@ -120,9 +120,8 @@ zero_status measure_comm(struct comm *comm, uint64_t bytes, struct measured_link
 
 zero_status measure_mpi(uint64_t bytes, struct measured_link *out, struct zero_error *error) {
     struct comm *comm;
-    zero_status status = comm_open(&comm_mpi_ops, &(struct comm_options){0}, &comm, error);
-    if (status) return status;
-    status = measure_comm(comm, bytes, out, error);
+    TRY(comm_open(&comm_mpi_ops, &(struct comm_options){0}, &comm, error));
+    zero_status status = measure_comm(comm, bytes, out, error);
     comm_close(comm);
     return status;
 }

@@ -42,8 +42,7 @@ static zero_status try(struct search *s, uint32_t number, struct zero_error *err
     if (scenario.segments)
         scenario.recompute = (uint32_t)((scenario.shapes.layers + scenario.segments - 1) / scenario.segments);
     struct price best;
-    zero_status status = table_fit(&scenario, &s->first, &best, error);
-    if (status) return status;
+    TRY(table_fit(&scenario, &s->first, &best, error));
     if (best.fits)
         s->low = number, s->out->fits = best, s->out->shapes = scenario.shapes, s->out->found = true;
     else
@@ -52,10 +51,9 @@ static zero_status try(struct search *s, uint32_t number, struct zero_error *err
 }
 
 static zero_status double_up(struct search *s, struct zero_error *error) {
-    zero_status status = ZERO_OK;
-    for (uint32_t number = 1; number <= NUMBER_MAX && !s->out->bounded && !status; number *= 2)
-        status = try(s, number, error);
-    return status;
+    for (uint32_t number = 1; number <= NUMBER_MAX && !s->out->bounded; number *= 2)
+        TRY(try(s, number, error));
+    return ZERO_OK;
 }
 
 /* A row's bytes grow linearly with the layers, so the line from `low` to `above` predicts about where the memory
@@ -78,12 +76,11 @@ static bool same_row(const struct cell *a, const struct cell *b) {
 /* A plan of thousands of layers takes the engine seconds, so a few guesses come before the search halves. */
 static zero_status narrow(struct search *s, struct zero_error *error) {
     enum { GUESSES = 4 };
-    zero_status status = ZERO_OK;
-    for (int i = 0; !status && s->out->bounded && s->above - s->low > 1; i++) {
+    for (int i = 0; s->out->bounded && s->above - s->low > 1; i++) {
         bool line = s->low && i < GUESSES && same_row(&s->out->fits.cell, &s->out->nearest.cell);
-        status = try(s, line ? guess(s) : s->low + (s->above - s->low) / 2, error);
+        TRY(try(s, line ? guess(s) : s->low + (s->above - s->low) / 2, error));
     }
-    return status;
+    return ZERO_OK;
 }
 
 static void find_bound(struct largest *out) {

@@ -66,10 +66,9 @@ static zero_status plan(const struct literature_row *row, const struct shapes *s
                         double *out_bytes, double *out_parameters) {
     zero_plan planned = {.struct_size = sizeof planned};
     zero_slot unused; /* nothing is gathered */
-    zero_status status = shapes_declare(shapes, (struct shapes_recompute){.blocks = row->cell.recompute},
-                                        engine, &unused, NULL);
-    if (!status) status = zero_engine_plan(engine, &planned);
-    if (status) return status;
+    TRY(shapes_declare(shapes, (struct shapes_recompute){.blocks = row->cell.recompute}, engine, &unused,
+                       NULL));
+    TRY(zero_engine_plan(engine, &planned));
     *out_bytes = (double)counted(row, &planned, &engine_blueprint(engine)->plan);
     *out_parameters = (double)planned.params;
     return ZERO_OK;
@@ -100,8 +99,7 @@ zero_status literature_print(FILE *out, struct zero_error *error) {
             "bytes of", "source's", "ours", "ratio", "/param", "source; why they differ");
     for (uint32_t i = 0; (row = literature_at(i)); i++) {
         double bytes, parameters;
-        zero_status status = literature_bytes(row, &bytes, &parameters, error);
-        if (status) return status;
+        TRY(literature_bytes(row, &bytes, &parameters, error));
         double per_source = row->bytes / row->parameters, per_ours = bytes / parameters;
         fprintf(out, "%-6s%6u%7u %-12s%-10s%10s%10s%8.3f%8.3f  %s; %s\n", row->model, row->ranks,
                 row->cell.stage,

@@ -2,7 +2,6 @@
  * the numbers differ, the reason. */
 #pragma once
 
-#include <stdint.h>
 #include <stdio.h>
 
 #include "engine/base/error.h"

@@ -98,8 +98,7 @@ zero_status one_gpu_print(FILE *out, struct zero_error *error) {
     for (uint32_t i = 0; (row = one_gpu_at(i)); i++) {
         struct price p;
         char device[16], host[16];
-        zero_status status = one_gpu_plan(row, &p, error);
-        if (status) return status;
+        TRY(one_gpu_plan(row, &p, error));
         fprintf(out, "%-11s%-9s%-13s%9.0f  %10.0f%10.0f%8.3f  %8s%7.1f%8s%7.1f  %s; %s\n", row->model,
                 row->device, row->host, p.tokens, row->per_s, p.tokens_per_s, p.tokens_per_s / row->per_s,
                 gigabytes(row->device_gb, device), (double)(p.tier_bytes[ZERO_DEVICE] - p.spare_bytes) * 1e-9,
@@ -171,8 +170,7 @@ zero_status one_gpu_most(const struct one_gpu_machine *machine, struct one_gpu_m
 static zero_status print_machine(const struct one_gpu_machine *m, FILE *out, struct zero_error *error) {
     static const char *const bounds[SHORTAGES] = {"GPU", "host", "drive"};
     struct one_gpu_most most;
-    zero_status status = one_gpu_most(m, &most, error);
-    if (status) return status;
+    TRY(one_gpu_most(m, &most, error));
     fprintf(out, "| %s | %" PRIu64 " | %s | %.1f B | %.0f | %.0f | %.0f %% | %s; %s |\n", m->device,
             m->host_gib, m->drive ? "yes" : "", (double)shapes_parameters(&most.largest.shapes) * 1e-9,
             most.shorter.tokens_per_s, most.longer.tokens_per_s, 100 * most.longer.flops_share,
@@ -199,10 +197,8 @@ zero_status one_gpu_pair(const struct one_gpu_machine *m, const char *model, uin
 static zero_status print_pair(const struct one_gpu_machine *m, const char *model, uint64_t sequences,
                               FILE *out, struct zero_error *error) {
     struct one_gpu_pair pair[2];
-    zero_status status = ZERO_OK;
-    for (int clips = 0; clips < 2 && !status; clips++)
-        status = one_gpu_pair(m, model, sequences, clips, &pair[clips], error);
-    if (status) return status;
+    for (int clips = 0; clips < 2; clips++)
+        TRY(one_gpu_pair(m, model, sequences, clips, &pair[clips], error));
     const struct price *card = &pair[1].card, *clipped = &pair[1].host, *backward = &pair[0].host;
     fprintf(out, "| %s, %s | %s | %" PRIu64 " | %.0f | %.0f, %.2f | %.0f, %.2f | %.2f, %.2f | %.1f, %.1f |\n",
             m->device, m->host, model, sequences * SEQUENCE, card->tokens_per_s, clipped->tokens_per_s,

@@ -180,8 +180,7 @@ zero_status table_fit(const struct scenario *scenario, uint32_t *first, struct p
     s.bytes_alone = true;
     for (uint32_t i = *first; space_row(&space, i, &cell, &exists) && !(any && out->fits); i++) {
         if (!exists || !has_tiers(&s, &cell)) continue;
-        zero_status status = price_cell(&s, &cell, &row, error);
-        if (status) return status;
+        TRY(price_cell(&s, &cell, &row, error));
         if (!any || better(&row, out)) *out = row;
         if (row.fits) *first = i;
         any = true;
@@ -225,8 +224,7 @@ static zero_status try_ratio(const struct scenario *s, struct table *t, struct z
 }
 
 zero_status table_make(const struct scenario *s, struct table *out, struct zero_error *error) {
-    zero_status status = price_all(s, out, error);
-    if (status) return status;
+    TRY(price_all(s, out, error));
     advise(s, out);
     const struct price *nearest = &out->row[out->best];
     bool fills = nearest->fits && !s->bytes_alone && !s->machine.device.is_host &&

@@ -3,7 +3,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <stdint.h>
 
 #include "engine/device/cuda/entry.h"
 #include "tools/gpt/cuda/kernels/kernels.h"
