@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import zero
 
 PACKAGE = os.path.dirname(zero.__file__)
-POINTS = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+POINTS = int(sys.argv[1]) if len(sys.argv) > 1 else 1000 // int(os.environ.get("ZERO_TEST_DIVISOR", "1"))
 SEED = int(sys.argv[2]) if len(sys.argv) > 2 else 1
 MICROS = 2
 STEPS = 24  # of a training; then the next one begins
