@@ -5,6 +5,8 @@ import base64
 import importlib
 import json
 import os
+from functools import partial
+from types import SimpleNamespace
 
 import deepspeed
 import torch
@@ -557,6 +559,28 @@ def resumed():
     return found
 
 
+def several():
+    """Only here: two forwards before a backward, two backwards of one forward, and a loss through another engine's model, whose gradients its
+    own turn clears. DeepSpeed does so at stage 0: 1 and 2 lose the first backward, 3 raises. 0.3 s."""
+    found = []
+    for zero in ({"stage": 0}, {"stage": 2}, {"stage": 3, "stage3_prefetch_bucket_size": 0}):
+        engine, critic = (made(zero["stage"], zero_optimization=zero) for _ in range(2))
+        rows = [batch(number, dist.get_rank()) for number in range(2)]
+        engine.backward(engine(*rows[0]) + engine(*rows[1]))
+        engine.step()
+        found.append(engine.get_global_grad_norm())
+        loss, (x, y) = engine(*rows[0]), rows[1]
+        engine.backward(loss, retain_graph=True)
+        engine.backward(loss / 2)
+        engine.step()
+        found.append(engine.get_global_grad_norm())
+        engine.backward(critic(x * engine(x, y), y))
+        engine.step()
+        critic.zero_grad()
+        found += [engine.get_global_grad_norm(), train(critic, 1)[0][2]]
+    return found
+
+
 def closed():
     """Only here: on each rank state dictionaries have what is whole; a copy, and a model that is given back, are plain."""
     import copy
@@ -596,12 +620,14 @@ def unscaled():
 
 
 def partly():
-    """Only here: a model that evaluates, and then trains its head alone."""
+    """Only here: a model that evaluates, and then trains its head alone. An mpu without model parallel ranks is Megatron's; others are refused."""
     deepspeed.init_distributed()
     model = Net()
     deepspeed.initialize(model=model, config=configuration(0))[0](*batch(0, 0))
-    engine = deepspeed.initialize(model=model, model_parameters=model.head.parameters(), config=configuration(1, optimizer=ADAMW))[0]
-    return train(engine, 2)
+    options = {"model_parameters": model.head.parameters(), "config": configuration(1, optimizer=ADAMW)}
+    mpus = [SimpleNamespace(get_model_parallel_world_size=lambda size=size: size) for size in (1, 2)]
+    raises("model parallel", lambda: deepspeed.initialize(model=Net(), mpu=mpus[1], **options))
+    return train(deepspeed.initialize(model=model, mpu=mpus[0], **options)[0], 2)
 
 
 def recomputes():
@@ -675,19 +701,17 @@ def refused():
     from deepspeed.moe.layer import MoE
     from deepspeed.pipe import PipelineModule
 
-    for call in (PipelineModule, MoE, deepspeed.init_inference, deepspeed.utils.safe_set_full_grad):
+    from deepspeed.utils.groups import initialize
+
+    for call in (PipelineModule, MoE, initialize, deepspeed.init_inference, deepspeed.utils.safe_set_full_grad):
         try:
             call()
         except Exception as error:
             assert "is not there: " in str(error), error
         else:
             raise AssertionError(call)
-    try:
-        importlib.import_module("deepspeed.no_such_module")
-    except ModuleNotFoundError as error:
-        assert "From DeepSpeed" in str(error), error
-    else:
-        raise AssertionError("deepspeed.no_such_module")
+    for name in ("no_such_module", "utils.no_such_module"):
+        raises("From DeepSpeed", partial(importlib.import_module, f"deepspeed.{name}"))
     return []
 
 
@@ -739,7 +763,10 @@ def names():
     deepspeed.comm.all_reduce(t)
     deepspeed.comm.barrier()
     assert "WarmupLR" in deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES
+    assert deepspeed.comm.get_all_ranks_from_group(deepspeed.comm.get_world_group()) == list(range(dist.get_world_size()))
+    deepspeed.comm.configure(enabled=False)
     deepspeed.utils.logger.info("one line")
+    from deepspeed.utils.tensor_fragment import safe_get_full_grad  # noqa: F401
     from deepspeed.runtime.engine import DeepSpeedEngine
 
     assert DeepSpeedEngine is deepspeed.DeepSpeedEngine and deepspeed.__version__.startswith("0.19.8")
@@ -749,4 +776,4 @@ def names():
 CASES = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
 CASES += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
 ALONE = [same_as_without_init, changed_type, aliases, copies, held]
-CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads, *ALONE] if deepspeed.__version__.endswith("zero") else []
+CASES += [overflow, refused, own_optimizers, closed, several, partly, unscaled, offloads, *ALONE] if deepspeed.__version__.endswith("zero") else []

@@ -14,7 +14,7 @@ from zero._abi import ZeroError
 from zero.deepspeed import ops, schedules
 from zero.deepspeed.checkpoint import Checkpoints
 from zero.deepspeed.comm import get_local_rank, init_distributed
-from zero.deepspeed.config import cleaned, loaded
+from zero.deepspeed.config import cleaned, free_order, loaded
 from zero.deepspeed.heads import commit_head
 from zero.deepspeed.loader import DeepSpeedDataLoader
 from zero.deepspeed.optimizer import ZeROOptimizer
@@ -89,7 +89,9 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         elif optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(model_parameters)
         settings = cleaned(config, without=("optimizer",) if optimizer is not None else ())
-        self.zero = zero.fully_shard(model, settings, optimizer=optimizer, train=trains, rename=lambda name: name)
+        self.zero = zero.fully_shard(
+            model, settings, optimizer=optimizer, train=trains, rename=lambda name: name, free_order=free_order(settings)
+        )
         if not trains:
             _evaluators[model] = weakref.ref(self.zero)
         self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
@@ -286,8 +288,9 @@ def initialize(
 ) -> tuple[DeepSpeedEngine, Any, Any, Any]:
     """The engine, its optimizer, a loader of `training_data`, and the schedule of the learning rate."""
     assert model is not None, "deepspeed.initialize requires a model"
-    if mpu is not None or mesh_param is not None:
-        raise ValueError("zero: the ranks of an engine are data parallel: leave out mpu and mesh_param")
+    sizes = [getattr(mpu, f"get_{kind}_parallel_world_size", lambda: 1)() for kind in ("model", "tensor_model", "pipeline_model")]
+    if sizes != [1, 1, 1] or mesh_param is not None:
+        raise ValueError("zero: the ranks of an engine are data parallel: leave out mesh_param, and an mpu of model parallel ranks")
     given = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     assert given is None or config is None, "deepspeed.initialize: config and args.deepspeed_config both name a configuration: give one"
     config = next((value for value in (config, config_params, given) if value is not None), None)
