@@ -87,10 +87,12 @@ def module():
     assert [name.removeprefix("module.") for name, _ in engine.named_parameters()] == [name for name, _ in Net().named_parameters()]
     assert list(engine.state_dict())[0] == "module.blocks.0.norm.weight"
     assert list(engine.module_state_dict()) == list(Net().state_dict())
+    assert engine.optimizer_name() == "adamw"
     assert engine.config["train_micro_batch_size_per_gpu"] == 4 and not hasattr(engine, "no_such_name")
     engine.eval()
     assert not engine.module.training
     engine.train()
+    engine.tput_timer.update_epoch_count()
     return train(engine, 2)
 
 
@@ -158,6 +160,7 @@ def checkpoints():
         schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 8}}
         engine = made(stage, scheduler=schedule)
         assert engine.load_checkpoint(place) == (None, None)
+        raises("", lambda: engine.load_checkpoint(place, "no such tag"))
         train(engine, 2)
         assert engine.save_checkpoint(place, client_state={"epoch": 3})
         assert {"global_step2", "latest", "zero_to_fp32.py"} <= set(os.listdir(place))
@@ -224,7 +227,7 @@ def optimizers():
                 lr_scheduler=lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
                 config=configuration(stage, zero_allow_untested_optimizer=True),
             )
-            assert schedule is engine.lr_scheduler
+            assert schedule is engine.lr_scheduler and engine.optimizer_name() in ("AdamW", "SGD", "RMSprop")
             found += train(engine, 2)
             for group in optimizer.param_groups:
                 group["lr"] *= 2
@@ -710,6 +713,7 @@ def refused():
             assert "is not there: " in str(error), error
         else:
             raise AssertionError(call)
+    raises("deepspeed.utils.no_such_name", lambda: deepspeed.runtime.utils.no_such_name)
     for name in ("no_such_module", "utils.no_such_module"):
         raises("From DeepSpeed", partial(importlib.import_module, f"deepspeed.{name}"))
     return []

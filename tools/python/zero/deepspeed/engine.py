@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ _ANSWERS: dict[str, Callable[[Any], Any]] = {
     "bfloat16_enabled": lambda engine: engine.zero.dtype == torch.bfloat16,
     "dynamic_loss_scale": lambda engine: engine.fp16_enabled() and not engine.config["fp16"].get("loss_scale"),
     "steps_per_print": lambda engine: engine.config.get("steps_per_print"),
-    "optimizer_name": lambda engine: engine.config.get("optimizer", {}).get("type") or type(engine.basic_optimizer).__name__,
+    "optimizer_name": lambda engine: ops.name_of(engine.config.get("optimizer", {})) or type(engine.basic_optimizer).__name__,
     "optimizer_params": lambda engine: engine.config.get("optimizer", {}).get("params"),
     "scheduler_name": lambda engine: (engine.config.get("scheduler") or {}).get("type"),
     "scheduler_params": lambda engine: (engine.config.get("scheduler") or {}).get("params"),
@@ -103,6 +104,7 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         self._unsynced = 0
         self.local_rank, self.global_rank, self.world_size = get_local_rank(), self.zero.rank, self.zero.size
         self.dp_world_size, self.mp_world_size, self.device = self.world_size, 1, self.zero.device
+        self.tput_timer = SimpleNamespace(update_epoch_count=lambda: None)  # loops call it after each epoch; nothing is timed
         self._scaled = True
         self._gas, self.stage = self.zero.accumulation_steps, int(self.zero.setting("zero_optimization.stage") or 0)
         if self.stage == 3:

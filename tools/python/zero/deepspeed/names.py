@@ -129,7 +129,7 @@ def fill(package: str) -> None:
         found = modules[full] or ModuleType(full)
         found.__dict__.setdefault("__path__", [])  # the finder below says what is not in it
         if not hasattr(found, "__getattr__"):
-            found.__dict__["__getattr__"] = Missing(full)
+            found.__dict__["__getattr__"] = Missing(f"{package}.{MODULES[modules[full]].split()[0]}" if modules[full] else full)
         sys.modules[full] = found
         parent, _, last = full.rpartition(".")
         sys.modules[parent].__dict__.setdefault(last, found)
