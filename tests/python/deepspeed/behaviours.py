@@ -145,8 +145,15 @@ def no_optimizer():
 
 @behaviour
 def client_schedule():
-    """As an object and as a function of the optimizer."""
+    """As an object, a function of the optimizer, and an object of DeepSpeed's."""
+    from deepspeed.runtime.lr_schedules import WarmupLR
+
     found = []
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    schedule = WarmupLR(optimizer, 0.0, 0.1, 4, "linear")
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=configuration(1))[0]
+    assert engine.lr_scheduler is schedule
     for as_object in (True, False):
         model = Net()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)

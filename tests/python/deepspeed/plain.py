@@ -5,6 +5,8 @@ import base64
 import importlib
 import json
 import os
+from functools import partial
+from types import SimpleNamespace
 
 import deepspeed
 import torch
@@ -85,10 +87,12 @@ def module():
     assert [name.removeprefix("module.") for name, _ in engine.named_parameters()] == [name for name, _ in Net().named_parameters()]
     assert list(engine.state_dict())[0] == "module.blocks.0.norm.weight"
     assert list(engine.module_state_dict()) == list(Net().state_dict())
+    assert engine.optimizer_name() == "adamw"
     assert engine.config["train_micro_batch_size_per_gpu"] == 4 and not hasattr(engine, "no_such_name")
     engine.eval()
     assert not engine.module.training
     engine.train()
+    engine.tput_timer.update_epoch_count()
     return train(engine, 2)
 
 
@@ -156,6 +160,7 @@ def checkpoints():
         schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 8}}
         engine = made(stage, scheduler=schedule)
         assert engine.load_checkpoint(place) == (None, None)
+        raises("", lambda: engine.load_checkpoint(place, "no such tag"))
         train(engine, 2)
         assert engine.save_checkpoint(place, client_state={"epoch": 3})
         assert {"global_step2", "latest", "zero_to_fp32.py"} <= set(os.listdir(place))
@@ -222,7 +227,7 @@ def optimizers():
                 lr_scheduler=lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
                 config=configuration(stage, zero_allow_untested_optimizer=True),
             )
-            assert schedule is engine.lr_scheduler
+            assert schedule is engine.lr_scheduler and engine.optimizer_name() in ("AdamW", "SGD", "RMSprop")
             found += train(engine, 2)
             for group in optimizer.param_groups:
                 group["lr"] *= 2
@@ -604,6 +609,28 @@ def resumed():
     return found
 
 
+def several():
+    """Only here: two forwards before a backward, two backwards of one forward, and a loss through another engine's model, whose gradients its
+    own turn clears. DeepSpeed does so at stage 0: 1 and 2 lose the first backward, 3 raises. 2 s."""
+    found = []
+    for zero in ({"stage": 0}, {"stage": 2}, {"stage": 3, "stage3_prefetch_bucket_size": 0}):
+        engine, critic = (made(zero["stage"], zero_optimization=zero) for _ in range(2))
+        rows = [batch(number, dist.get_rank()) for number in range(2)]
+        engine.backward(engine(*rows[0]) + engine(*rows[1]))
+        engine.step()
+        found.append(engine.get_global_grad_norm())
+        loss, (x, y) = engine(*rows[0]), rows[1]
+        engine.backward(loss, retain_graph=True)
+        engine.backward(loss / 2)
+        engine.step()
+        found.append(engine.get_global_grad_norm())
+        engine.backward(critic(x * engine(x, y), y))
+        engine.step()
+        critic.zero_grad()
+        found += [engine.get_global_grad_norm(), train(critic, 1)[0][2]]
+    return found
+
+
 def closed():
     """Only here: on each rank state dictionaries have what is whole; a copy, and a model that is given back, are plain."""
     import copy
@@ -643,12 +670,14 @@ def unscaled():
 
 
 def partly():
-    """Only here: a model that evaluates, and then trains its head alone."""
+    """Only here: a model that evaluates, and then trains its head alone. An mpu without model parallel ranks is Megatron's; others are refused."""
     deepspeed.init_distributed()
     model = Net()
     deepspeed.initialize(model=model, config=configuration(0))[0](*batch(0, 0))
-    engine = deepspeed.initialize(model=model, model_parameters=model.head.parameters(), config=configuration(1, optimizer=ADAMW))[0]
-    return train(engine, 2)
+    options = {"model_parameters": model.head.parameters(), "config": configuration(1, optimizer=ADAMW)}
+    mpus = [SimpleNamespace(get_model_parallel_world_size=lambda size=size: size) for size in (1, 2)]
+    raises("model parallel", lambda: deepspeed.initialize(model=Net(), mpu=mpus[1], **options))
+    return train(deepspeed.initialize(model=model, mpu=mpus[0], **options)[0], 2)
 
 
 def recomputes():
@@ -743,19 +772,18 @@ def refused():
     from deepspeed.moe.layer import MoE
     from deepspeed.pipe import PipelineModule
 
-    for call in (PipelineModule, MoE, deepspeed.init_inference, deepspeed.utils.safe_set_full_grad):
+    from deepspeed.utils.groups import initialize
+
+    for call in (PipelineModule, MoE, initialize, deepspeed.init_inference, deepspeed.utils.safe_set_full_grad):
         try:
             call()
         except Exception as error:
             assert "is not there: " in str(error), error
         else:
             raise AssertionError(call)
-    try:
-        importlib.import_module("deepspeed.no_such_module")
-    except ModuleNotFoundError as error:
-        assert "From DeepSpeed" in str(error), error
-    else:
-        raise AssertionError("deepspeed.no_such_module")
+    raises("deepspeed.utils.no_such_name", lambda: deepspeed.runtime.utils.no_such_name)
+    for name in ("no_such_module", "utils.no_such_module"):
+        raises("From DeepSpeed", partial(importlib.import_module, f"deepspeed.{name}"))
     return []
 
 
@@ -809,6 +837,9 @@ def names():
     assert "WarmupLR" in deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES
     deepspeed.utils.logging.logger.info("one line")  # as Lightning finds it
     assert deepspeed.utils.logging.logger is deepspeed.utils.logger
+    assert deepspeed.comm.get_all_ranks_from_group(deepspeed.comm.get_world_group()) == list(range(dist.get_world_size()))
+    deepspeed.comm.configure(enabled=False)
+    from deepspeed.utils.tensor_fragment import safe_get_full_grad  # noqa: F401
     from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
     from deepspeed.runtime.engine import DeepSpeedEngine
 
@@ -820,4 +851,4 @@ def names():
 CASES = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
 CASES += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
 ALONE = [same_as_without_init, changed_type, aliases, copies, misused, held]
-CASES += [overflow, refused, own_optimizers, closed, partly, unscaled, offloads, lent, *ALONE] if deepspeed.__version__.endswith("zero") else []
+CASES += [overflow, refused, own_optimizers, closed, several, partly, unscaled, offloads, lent, *ALONE] if deepspeed.__version__.endswith("zero") else []

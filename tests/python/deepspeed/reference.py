@@ -119,6 +119,19 @@ def whole_values():
     return 3 * found
 
 
+def several():
+    loop, critic, found = Loop(), Loop(), []
+    for loss in (
+        lambda a, b: loop.model(*a) + loop.model(*b),
+        lambda a, b: 1.5 * loop.model(*a),
+        lambda a, b: critic.model(b[0] * loop.model(*b), b[1]),
+    ):
+        (sum(loss(batch(0, rank), batch(1, rank)) for rank in range(RANKS)) / RANKS).backward()
+        found.append(loop.step())
+    critic.model.zero_grad()
+    return 3 * [*found, critic.rows([0])[0][2]]
+
+
 def unsynced():
     loop = Loop(2)
     loop.backward(0)

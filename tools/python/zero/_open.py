@@ -33,6 +33,7 @@ UNTRAINED = (
     "zero: parameter {} is to be trained, and was not when it moved to the engine, which has no memory for its moments: let it be trained "
     "then (requires_grad, and a group of the optimizer), and freeze it afterwards"
 )
+FREE = 'fully_shard free_order=True (in a configuration of DeepSpeed "stage3_prefetch_bucket_size": 0)'
 FIRST = 1 << 32  # above the index of each use
 
 

@@ -25,7 +25,7 @@ from torch import nn
 from zero._abi import ZeroError, lib
 from zero._header import ZERO_EVAL as EVAL
 from zero._header import ZERO_TRAIN as TRAIN
-from zero._open import FIRST, Call, OpenPass, Pass
+from zero._open import FIRST, FREE, Call, OpenPass, Pass
 from zero._private import current_graph_task as _in_autograd
 from zero._private import (
     gets_gradient,
@@ -44,7 +44,7 @@ _disable = _torch.compiler.disable
 
 _LATE = (
     "zero: a backward comes after that of its pass, or after a later forward with gradients: evaluate under torch.no_grad(), or give "
-    "fully_shard free_order=True for two forwards and one backward, or for several backwards of one forward"
+    f"{FREE} for two forwards and one backward, or for several backwards of one forward"
 )
 _CHANGED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: it is at version {}, and a node of "
@@ -165,7 +165,7 @@ class Passes(OpenPass):
             if self.in_root and self.mode == TRAIN:
                 raise ZeroError(
                     f"zero: {self.uses[module][0].name} is called more often or later than in the forward that gave the order "
-                    "of units: give fully_shard free_order=True, or call engine.commit(…) with a batch before generate(), state_dict() or resume()"
+                    f"of units: give {FREE}, or call engine.commit(…) with a batch before generate(), state_dict() or resume()"
                 )
             now = self.begin(EVAL if self.in_root else mode)
             use = self.uses[module][0]
@@ -296,7 +296,7 @@ class Passes(OpenPass):
         calls = [c for c in self.calls if c.use.module is module]
         left = [c for c in calls if not c.begun]
         name = self.uses[module][0].name
-        several = f"zero: {name} is recomputed in a checkpoint around several units; give fully_shard free_order=True"
+        several = f"zero: {name} is recomputed in a checkpoint around several units; give {FREE}"
         if not left:
             raise ZeroError(several if calls and not self.free else f"zero: {name} is called in a backward, but not in its forward")
         try:

@@ -25,6 +25,7 @@ class Accelerator:
             "is_triton_supported": self._is_cuda,
             "supported_dtypes": [torch.float32, torch.float16, torch.bfloat16],
             "random": torch.random,
+            "amp": torch.amp,
             "range_push": None,
             "range_pop": None,
         }

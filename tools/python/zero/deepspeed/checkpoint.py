@@ -115,12 +115,13 @@ class Checkpoints:
         load_module_only: bool = False,
         custom_load_fn: Any = None,
     ) -> tuple[str | None, dict[str, Any] | None]:
-        """Collective. The path that was loaded and the program's own state; twice None: there is none."""
+        """Collective. The path that was loaded and the program's own state; twice None: no tag is given, and there is no file latest."""
         root = Path(load_dir)
         tag = tag_of(root, tag)
-        path = client_path(root / tag, self.global_rank) if tag is not None else None
-        if tag is None or path is None:
+        if tag is None:
             return None, None
+        path = client_path(root / tag, self.global_rank)
+        assert path is not None, f"zero: {root} has no checkpoint {tag}: give the tag of a save_checkpoint"
         kept = client_file(root / tag, self.global_rank)
         if custom_load_fn is not None:
             raise ZeroError("zero: load_checkpoint calls no custom_load_fn: load by engine.load_module_state_dict what is your own")

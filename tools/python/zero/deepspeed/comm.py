@@ -72,7 +72,18 @@ def init_distributed(
     )
 
 
-inference_all_reduce = dist.all_reduce
+inference_all_reduce, get_all_ranks_from_group = dist.all_reduce, dist.get_process_group_ranks
+
+
+def get_world_group() -> Any:
+    return dist.group.WORLD
+
+
+def log_summary(*_: Any, **__: Any) -> None:
+    """And `configure`: of DeepSpeed's log of its collectives. The engine has `trace` in the configuration."""
+
+
+configure = log_summary
 
 
 def get_local_rank() -> int:

@@ -40,3 +40,10 @@ def cleaned(config: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, 
     zero = kept["zero_optimization"] = _tidy(kept.get("zero_optimization", {"stage": 0}))
     knows = isinstance(zero, dict) and (zero.get("micro_order") == "vertical" or zero.get("update_in_backward"))  # the last micro-step
     return {"gradient_accumulation_by_program": not knows} | kept
+
+
+def free_order(settings: dict[str, Any]) -> int:
+    """The most units in use at once, where a program may call two forwards before a backward. 0: in one order, by which stage 3 gathers ahead."""
+    zero = settings["zero_optimization"]
+    ahead = zero.get("stage", 0) == 3 and zero.get("stage3_prefetch_bucket_size") != 0
+    return 0 if ahead or not settings["gradient_accumulation_by_program"] else 2

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from zero._declared import engines
 from zero.deepspeed import ops, schedules
 from zero.deepspeed.checkpoint import Checkpoints
 from zero.deepspeed.comm import get_local_rank, init_distributed
-from zero.deepspeed.config import cleaned, loaded
+from zero.deepspeed.config import cleaned, free_order, loaded
 from zero.deepspeed.heads import commit_head
 from zero.deepspeed.loader import DeepSpeedDataLoader
 from zero.deepspeed.optimizer import ZeROOptimizer
@@ -46,10 +47,11 @@ _ANSWERS: dict[str, Callable[[Any], Any]] = {
     "bfloat16_enabled": lambda engine: engine.zero.dtype == torch.bfloat16,
     "dynamic_loss_scale": lambda engine: engine.fp16_enabled() and not engine.config["fp16"].get("loss_scale"),
     "steps_per_print": lambda engine: engine.config.get("steps_per_print"),
-    "optimizer_name": lambda engine: engine.config.get("optimizer", {}).get("type") or type(engine.basic_optimizer).__name__,
+    "optimizer_name": lambda engine: ops.name_of(engine.config.get("optimizer", {})) or type(engine.basic_optimizer).__name__,
     "optimizer_params": lambda engine: engine.config.get("optimizer", {}).get("params"),
     "scheduler_name": lambda engine: (engine.config.get("scheduler") or {}).get("type"),
     "scheduler_params": lambda engine: (engine.config.get("scheduler") or {}).get("params"),
+    "wall_clock_breakdown": lambda engine: False,
     "get_data_parallel_rank": lambda engine: engine.global_rank,
     "get_data_parallel_world_size": lambda engine: engine.world_size,
     "get_global_grad_norm": lambda engine: engine._grad_norm,  # of the last step, before clipping; None: there was none
@@ -89,8 +91,11 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         elif optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(model_parameters)
         settings = cleaned(config, without=("optimizer",) if optimizer is not None else ())
-        make = partial(zero.fully_shard, model, settings, optimizer=optimizer, train=trains, rename=lambda name: name)
-        self.zero: zero.Engine = before if self._evaluates else make()
+        self.zero: zero.Engine = before
+        if not self._evaluates:
+            self.zero = zero.fully_shard(
+                model, settings, optimizer=optimizer, train=trains, rename=lambda name: name, free_order=free_order(settings)
+            )
         self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
         self.loaded_checkpoint_tag: str | None = None
         self._managed: bool = config.get("managed_gradient_accumulation", True)  # else each step() is a boundary
@@ -100,6 +105,7 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         self._unsynced = 0
         self.local_rank, self.global_rank, self.world_size = get_local_rank(), self.zero.rank, self.zero.size
         self.dp_world_size, self.mp_world_size, self.device = self.world_size, 1, self.zero.device
+        self.tput_timer = SimpleNamespace(update_epoch_count=lambda: None)  # loops call it after each epoch; nothing is timed
         self._scaled = True
         self._gas, self.stage = self.zero.accumulation_steps, int(self.zero.setting("zero_optimization.stage") or 0)
         if self.stage == 3:
@@ -286,8 +292,9 @@ def initialize(
 ) -> tuple[DeepSpeedEngine, Any, Any, Any]:
     """The engine, its optimizer, a loader of `training_data`, and the schedule of the learning rate."""
     assert model is not None, "deepspeed.initialize requires a model"
-    if mpu is not None or mesh_param is not None:
-        raise ValueError("zero: the ranks of an engine are data parallel: leave out mpu and mesh_param")
+    sizes = [getattr(mpu, f"get_{kind}_parallel_world_size", lambda: 1)() for kind in ("model", "tensor_model", "pipeline_model")]
+    if sizes != [1, 1, 1] or mesh_param is not None:
+        raise ValueError("zero: the ranks of an engine are data parallel: leave out mesh_param, and an mpu of model parallel ranks")
     given = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     assert given is None or config is None, "deepspeed.initialize: config and args.deepspeed_config both name a configuration: give one"
     config = next((value for value in (config, config_params, given) if value is not None), None)

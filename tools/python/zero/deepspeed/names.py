@@ -34,10 +34,10 @@ MODULES: dict[ModuleType | None, str] = {
     engine: "runtime.engine",
     loader: "runtime.dataloader",
     ops: "ops ops.adagrad ops.adam ops.adam.cpu_adam ops.adam.fused_adam ops.lamb ops.lion",
-    partition: "zero runtime.zero runtime.zero.offload_config runtime.zero.partition_parameters utils.z3_leaf_module",
+    partition: "zero runtime.zero runtime.zero.offload_config runtime.zero.partition_parameters utils.tensor_fragment utils.z3_leaf_module",
     optimizer: "runtime.base_optimizer runtime.zero.stage3 runtime.zero.stage_1_and_2",
     schedules: "runtime.lr_schedules",
-    utils: "utils utils.logging runtime.utils checkpoint.utils",
+    utils: "utils utils.init_on_device utils.logging utils.nvtx runtime.utils checkpoint.utils",
     zero_to_fp32: "utils.zero_to_fp32",
 }
 _ATTRIBUTES: dict[str, Any] = {
@@ -127,8 +127,9 @@ def fill(package: str) -> None:
     modules = {f"{package}.{name}": module for module, names in MODULES.items() for name in names.split()}
     for full in sorted(modules):  # a parent comes before what is in it
         found = modules[full] or ModuleType(full)
+        found.__dict__.setdefault("__path__", [])  # the finder below says what is not in it
         if not hasattr(found, "__getattr__"):
-            found.__dict__["__getattr__"] = Missing(full)
+            found.__dict__["__getattr__"] = Missing(f"{package}.{MODULES[modules[full]].split()[0]}" if modules[full] else full)
         sys.modules[full] = found
         parent, _, last = full.rpartition(".")
         attributes = sys.modules[parent].__dict__

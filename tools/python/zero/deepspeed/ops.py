@@ -69,6 +69,12 @@ _KINDS = {"adam": FusedAdam, "adamw": FusedAdam, "lion": FusedLion, "lamb": Fuse
 _ENGINES = ("sgd", "muon", *_KINDS)  # those of a configuration that have a row
 
 
+def name_of(block: dict[str, Any]) -> str:
+    """As engine.optimizer_name() has it, of a configuration's block."""
+    kind: str = block.get("type", "")
+    return kind.lower() if kind.lower() in _KINDS else kind
+
+
 def of_config(block: dict[str, Any], model: Any, given: Any) -> torch.optim.Optimizer | None:
     """The optimizer of a configuration for parameters, or groups, that a program has given. None: the engine makes it from the block."""
     kind, params = block["type"], {key: value for key, value in block.get("params", {}).items() if key != "torch_adam"}

@@ -22,21 +22,21 @@ class _Schedule:
         self.own = [lr.item() if isinstance(lr, torch.Tensor) else lr for lr in rates]  # _set fills a tensor
         self.last_batch_iteration = last_batch_iteration
         self.told = dict(zip(self.options, args, strict=False)) | options
-        wrong = [*(self.told.keys() - self.options.keys()), *(key for key in self.options if self(key) is ...)]
+        wrong = [*(self.told.keys() - self.options.keys()), *(key for key in self.options if self[key] is ...)]
         if wrong:
             raise TypeError(f"zero: {type(self).__name__} takes {', '.join(self.options)}: look at {', '.join(wrong)}")
         for key in self.options.keys() & _SIZES:
-            if not (self(key) or 0) > 0:
-                raise ValueError(f"zero: {type(self).__name__}: {key} is {self(key)}: give a number of steps above 0")
+            if not (self[key] or 0) > 0:
+                raise ValueError(f"zero: {type(self).__name__}: {key} is {self[key]}: give a number of steps above 0")
         if last_batch_iteration == -1:
             self._set()
 
-    def __call__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Any:
         return self.told.get(key, self.options[key])
 
     def _each(self, key: str) -> list[float]:
         """A value for each group."""
-        value, groups = self(key), len(self.own)
+        value, groups = self[key], len(self.own)
         if isinstance(value, list | tuple) and len(value) != groups:
             raise ValueError(f"expected {groups} values for {key}, got {len(value)}")
         return list(value) if isinstance(value, list | tuple) else [value] * groups
@@ -72,9 +72,9 @@ class LRRangeTest(_Schedule):
     options |= {"lr_range_test_staircase": False}
 
     def get_lr(self) -> list[float]:
-        part = (self.last_batch_iteration + 1) / self("lr_range_test_step_size")
-        part = math.floor(part) if self("lr_range_test_staircase") else part
-        return [lr * (1 + self("lr_range_test_step_rate") * part) for lr in self._each("lr_range_test_min_lr")]
+        part = (self.last_batch_iteration + 1) / self["lr_range_test_step_size"]
+        part = math.floor(part) if self["lr_range_test_staircase"] else part
+        return [lr * (1 + self["lr_range_test_step_rate"] * part) for lr in self._each("lr_range_test_min_lr")]
 
 
 class OneCycle(_Schedule):
@@ -85,32 +85,32 @@ class OneCycle(_Schedule):
     options |= {"cycle_momentum": True, "cycle_min_mom": 0.8, "cycle_max_mom": 0.9, "decay_mom_rate": 0.0}
 
     def _halves(self) -> tuple[float, float]:
-        first, second = self("cycle_first_step_size"), self("cycle_second_step_size")
+        first, second = self["cycle_first_step_size"], self["cycle_second_step_size"]
         return first, first if second is None else second
 
     def _part(self) -> float:
         """0 at the ends of a cycle, 1 at its middle."""
         first, second = self._halves()
         at = (self.last_batch_iteration + 1) % (first + second)
-        rising, falling = self("cycle_first_stair_count"), self("cycle_second_stair_count")
+        rising, falling = self["cycle_first_stair_count"], self["cycle_second_stair_count"]
         falling = rising if falling is None else falling
         done, size, stairs = (at, first, rising) if at <= first else (first + second - at, second, falling)
         return math.floor(done * stairs / size) / stairs if stairs else done / size
 
     def _factor(self, rate: float) -> float | None:
         """That of the decay after the cycle; None: within it."""
-        past, size = self.last_batch_iteration - sum(self._halves()) + 1, self("decay_step_size")
+        past, size = self.last_batch_iteration - sum(self._halves()) + 1, self["decay_step_size"]
         return None if past < 1 else 1 + rate * past / size if size else 1
 
     def get_lr(self) -> list[float]:
-        factor, pairs = self._factor(self("decay_lr_rate")), zip(self._each("cycle_min_lr"), self._each("cycle_max_lr"), strict=True)
+        factor, pairs = self._factor(self["decay_lr_rate"]), zip(self._each("cycle_min_lr"), self._each("cycle_max_lr"), strict=True)
         part = self._part() if self.last_batch_iteration >= 0 else 0
         return [low + (high - low) * part if factor is None else low / factor for low, high in pairs]
 
     def get_mom(self) -> list[tuple[float, float]] | None:
-        if not self("cycle_momentum") or "betas" not in self.optimizer.defaults:
+        if not self["cycle_momentum"] or "betas" not in self.optimizer.defaults:
             return None
-        factor, pairs = self._factor(self("decay_mom_rate")), zip(self._each("cycle_min_mom"), self._each("cycle_max_mom"), strict=True)
+        factor, pairs = self._factor(self["decay_mom_rate"]), zip(self._each("cycle_min_mom"), self._each("cycle_max_mom"), strict=True)
         part = self._part() if self.last_batch_iteration >= 0 else 1
         return [(high - (high - low) * part if factor is None else high * factor, 0.99) for low, high in pairs]
 
@@ -126,10 +126,10 @@ class WarmupLR(_Schedule):
     options: ClassVar[dict[str, Any]] = {"warmup_min_lr": 0.0, "warmup_max_lr": None, "warmup_num_steps": 1000, "warmup_type": "log"}
 
     def _part(self) -> float:
-        t, steps = self.last_batch_iteration, max(2, self("warmup_num_steps"))
+        t, steps = self.last_batch_iteration, max(2, self["warmup_num_steps"])
         if t >= steps:
             return self._after(t, steps)
-        return float(t / steps if self("warmup_type") == "linear" else math.log(t + 1) / math.log(steps))
+        return float(t / steps if self["warmup_type"] == "linear" else math.log(t + 1) / math.log(steps))
 
     def _after(self, t: int, warmup: int) -> float:
         return 1.0
@@ -138,7 +138,7 @@ class WarmupLR(_Schedule):
         lowest = self._each("warmup_min_lr")
         if self.last_batch_iteration < 0:
             return lowest
-        highest = self.own if self("warmup_max_lr") is None else self._each("warmup_max_lr")
+        highest = self.own if self["warmup_max_lr"] is None else self._each("warmup_max_lr")
         return [low + (high - low) * self._part() for low, high in zip(lowest, highest, strict=True)]
 
 
@@ -148,7 +148,7 @@ class WarmupDecayLR(WarmupLR):
     options: ClassVar[dict[str, Any]] = {"total_num_steps": ..., **WarmupLR.options, "warmup_max_lr": 0.001}
 
     def _after(self, t: int, warmup: int) -> float:
-        total = float(self("total_num_steps"))
+        total = float(self["total_num_steps"])
         return max(0.0, (total - t) / max(1.0, total - warmup))
 
 
@@ -160,13 +160,13 @@ class WarmupCosineLR(WarmupLR):
 
     def get_lr(self) -> list[float]:
         part = 0.0 if self.last_batch_iteration < 0 else self._part()
-        if 0 <= self.last_batch_iteration < max(2, self("warmup_num_steps")):
-            part = self("warmup_min_ratio") + part * (1 - self("warmup_min_ratio"))
+        if 0 <= self.last_batch_iteration < max(2, self["warmup_num_steps"]):
+            part = self["warmup_min_ratio"] + part * (1 - self["warmup_min_ratio"])
         return [lr * part for lr in self.own]
 
     def _after(self, t: int, warmup: int) -> float:
-        done = min(1.0, (t - warmup + 1) / max(1, self("total_num_steps") - warmup))
-        lowest = float(self("cos_min_ratio"))
+        done = min(1.0, (t - warmup + 1) / max(1, self["total_num_steps"] - warmup))
+        lowest = float(self["cos_min_ratio"])
         return max(0.0, lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2)
 
 
