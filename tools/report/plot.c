@@ -153,7 +153,7 @@ bool plot_write(const struct plot *p, FILE *file) {
     if (!any) return false;
     double first = x.least, final = x.most;
     choose_ticks(&x), choose_ticks(&y);
-    x.least = first, x.most = final > first ? final : first + 1;
+    x.least = first, x.most = final > first ? final : x.doubles ? 2 * first : first + 1;
     x.tick = fmax(1, x.tick); /* steps are whole numbers */
     write_frame(p, &x, &y, file);
     for (uint32_t k = 0; k < p->curves; k++) write_curve(&p->curve[k], k, &x, &y, file);

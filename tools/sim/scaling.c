@@ -62,8 +62,9 @@ void scaling_csv(const struct scaling *s, FILE *file) {
 
 /* What a page of `zero report` has for a plot (tools/report/page.c). */
 static const char style[] =
-    "text{font-size:11px;fill:#59636e}.title{font-size:14px;font-weight:600;fill:#1f2328}.grid{stroke:#"
-    "e6e9ed}"
+    "text,.unit{font-size:11px;font-weight:400;fill:#59636e}.title{font-size:14px;font-weight:600;fill:#"
+    "1f2328}"
+    ".grid{stroke:#e6e9ed}"
     "polyline{fill:none;stroke-width:1.8}circle{fill:#fff;stroke-width:1.8}"
     ".c0{stroke:#1f6fb2}.c1{stroke:#d1602b}.f0{fill:#1f6fb2}.f1{fill:#d1602b}"
     ".p rect{fill:transparent}.p text{visibility:hidden}.p:hover rect{fill:#59636e;opacity:.35}"
@@ -94,7 +95,7 @@ void scaling_svg(const struct scaling *s, const struct job *job, FILE *file) {
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"840\" height=\"426\" viewBox=\"0 0 560 284\" "
             "font-family=\"Helvetica, Arial, sans-serif\">\n<style>%s</style>\n"
-            "<rect width=\"560\" height=\"284\" fill=\"#fff\"/><text x=\"64\" y=\"276\">",
+            "<rect width=\"560\" height=\"284\" fill=\"#fff\"/><text x=\"16\" y=\"276\">",
             style);
     markup_text(file, note);
     fputs("</text>\n", file);

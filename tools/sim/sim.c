@@ -327,7 +327,6 @@ static int ascending(const void *a, const void *b) {
 static void measure_steps(struct run *run, struct sim_result *out) {
     uint64_t *at = run->agreed_ns;
     uint32_t steps = run->setup->steps;
-    out->first_step_ns = at[0];
     out->step_ns = steps == 1 ? run->clock.now_ns : 0;
     for (uint32_t i = steps - 1; i > 0; i--) at[i] -= at[i - 1];
     if (steps == 1) return;

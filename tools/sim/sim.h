@@ -102,7 +102,6 @@ struct sim_result {
     uint64_t schedule;   /* hash of all events and their times, on all ranks */
 
     uint64_t step_ns; /* from one agreement to the next: the median; with a single step: all of it */
-    uint64_t first_step_ns;
     uint64_t compute_ns, wait_ns[WAITS];                      /* per step, the mean over ranks */
     uint64_t most_wait_ns;                                    /* of the rank that waits longest, per step */
     uint64_t wire_bytes, drive_read_bytes, drive_write_bytes; /* per step and rank, the mean */
