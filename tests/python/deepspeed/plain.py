@@ -476,7 +476,12 @@ def misused():
             pass
 
     raises("the ranks differ", mixed)
+    model = pair()
+    if rank:  # transformers initialises again where rank 0 has done so: rank 0's values count
+        nn.init.normal_(model.a.weight)
+    made(3, model).zero.commit()
     writes = [lambda model: nn.init.zeros_(model.a.weight), lambda model: model.load_state_dict(pair().state_dict())]
+    writes += [lambda model: None if rank else nn.init.zeros_(model.a.weight)]
     for write in writes:
         model = pair()
         write(model)
@@ -746,7 +751,30 @@ def lent():
     other = made(3)
     assert found == train(other, 3)[1:]
     again = deepspeed.initialize(model=model, config=configuration(3, optimizer=ADAMW))[0]
-    return [*found, *train(again, 2)]
+    found += train(again, 2)
+    engine.destroy()  # of another engine now: nothing happens
+    raises("on an engine", lambda: deepspeed.initialize(model=model.blocks, config=configuration(3)))
+    assert train(again, 1, 2)
+    return found
+
+
+def destroyed():
+    """Only here: destroy() leaves the model to a next engine, in the middle of a step, too; at stage 3 in parts."""
+    found = []
+    for stage in (1, 3):
+        engine = made(stage)
+        train(engine, 1)
+        model = engine.module
+        engine.backward(engine(*batch(7, 0)))
+        engine.destroy()
+        assert all((stage == 1) == bool(p.numel()) for p in model.parameters())
+        again = deepspeed.initialize(model=model, config=configuration(stage, optimizer=ADAMW))[0]
+        found += train(again, 2, 1)
+        again.destroy()
+        again.destroy()
+        with deepspeed.zero.GatheredParameters(model.parameters()):
+            found.append(model(*batch(3, 0)).item())
+    return found
 
 
 def saved_weights():
@@ -851,4 +879,4 @@ def names():
 CASES = [names, schedules, stages, module, configurations, boundaries, loaders, checkpoints, optimizers, made_for_stage_3]
 CASES += [whole_values, evaluates, saved_weights, unsynced, cleared, resumed, recomputes]
 ALONE = [same_as_without_init, changed_type, aliases, copies, misused, held]
-CASES += [overflow, refused, own_optimizers, closed, several, partly, unscaled, offloads, lent, *ALONE] if deepspeed.__version__.endswith("zero") else []
+CASES += [overflow, refused, own_optimizers, closed, several, partly, unscaled, offloads, lent, destroyed, *ALONE] if deepspeed.__version__.endswith("zero") else []

@@ -81,14 +81,14 @@ class Declared:
         parameter = next(model.parameters(), None)
         if parameter is None:
             raise ValueError(f"zero: the model, a {type(model).__name__}, has no parameters")
-        if model in engines:
+        self._ignored = {p for found in ignored for p in (found.parameters() if isinstance(found, nn.Module) else (found,))}
+        if model in engines or _gathered.find(p for p in model.parameters() if p not in self._ignored):
             raise ValueError("zero: the model is on an engine already: use that one, or make the model again")
         _units.chosen_modules(model, units)
         self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._casts, self._unsynced = cast_inputs, 0
-        self._ignored = {p for found in ignored for p in (found.parameters() if isinstance(found, nn.Module) else (found,))}
         self.trains = train
         if activations != "auto" and not isinstance(activations, int):
             raise ValueError(f'zero: activations is {activations!r}: give "auto" or a number of bytes')
@@ -458,7 +458,8 @@ class Declared:
         finally:
             for module in self.model.modules():
                 module.__dict__.pop("_is_fsdp_managed_module", None)
-            engines.pop(self.model, None)
+            if engines.get(self.model, lambda: None)() is self:  # the next one has it already, perhaps
+                del engines[self.model]
             if "optimizer" in self.__dict__:
                 self.optimizer.let_go()
             self.__dict__.pop("_passes", None)

@@ -2,8 +2,11 @@
 
 import itertools
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+import torch
 
 from zero._abi import ZeroError, lib
 from zero._place import fails
@@ -65,15 +68,15 @@ class Engine(State):
         """Writes the steps that the configuration's `trace` chooses, for ui.perfetto.dev."""
         lib.zero_engine_write_trace(self._handle, path)
 
-    def close(self, give_back: bool = False) -> None:
+    def close(self, give_back: bool = False, keep: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
         """Ends the engine, once a save in the background is complete. With `give_back` the model is a plain one again, on every rank, with the
         parameters' own types, on the engine's device; that is collective. Else the parameters are no longer there. While an exception is
-        handled it ends at once."""
-        whole = self._all() if give_back and self._filled and not fails() else []
+        handled it ends at once. `keep` takes what stays of each parameter's values, which are flat, as `ds_tensor`."""
+        whole = self._all(keep) if give_back and self._filled and not fails() else []
         try:
             if self._saving and not fails() and os.getpid() == self._passes.process:
                 self.save_wait()
         finally:
             self._let_go()
             for leaf, value in whole:
-                leaf.give_back(value)
+                leaf.give_back(value, part=keep is not None)

@@ -11,7 +11,7 @@ from torch import nn
 
 from zero import _header
 from zero._abi import ZeroError, lib
-from zero._parts import shape
+from zero._parts import keep_part, shape
 from zero._private import guard, plain_class, storage_at, unguard
 
 _torch: Any = torch  # functions without types
@@ -130,11 +130,15 @@ class Leaf:
         self.parameter.data = whole
         self.away += 1
 
-    def give_back(self, whole: torch.Tensor) -> None:
-        """The parameter is the program's again, with these values."""
+    def give_back(self, values: torch.Tensor, part: bool) -> None:
+        """The parameter is the program's again, with these values, or cut, with this rank's part of them."""
         unguard(self.storage, self.parameter)
         self.parameter.grad = None
-        self.parameter.data = whole.to(self.parameter.device, self.first[0])
+        values = values.to(self.parameter.device)
+        if part:
+            keep_part(self.parameter, values)
+        else:
+            self.parameter.data = values
         self.parameter.requires_grad_(self.first[1])
 
     def come_back(self) -> None:

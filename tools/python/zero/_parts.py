@@ -75,17 +75,18 @@ def agree(what: str, parameters: list[Any], left: Iterable[bool] = ()) -> list[A
     with DisableTorchFunction():
         written = [p for p in parameters if is_cut(p) and p._version != p.ds_version]
         states = ((tuple(shape(p)), p.dtype, is_cut(p), getattr(p, "ds_number", None)) for p in parameters)
-        state = zlib.crc32(repr([what, len(written), *states]).encode())
-        if _most([state, -state]) != [state, -state]:
+        state = zlib.crc32(repr([what, *states]).encode())
+        most, least, lost = _most([state, -state, bool(written) and dist.get_rank() == 0])  # others' values do not count
+        if (most, least) != (state, -state):
             raise ZeroError(
                 f"zero: the ranks differ in a collective call ({what.split()[0]}) for {len(parameters)} parameters, the first of shape "
                 f"{list(shape(parameters[0]))} and {parameters[0].dtype} here: make, gather and change parameters in the same order on all "
                 "ranks, with the same shape and dtype"
             )
-        if written:
+        if lost:
             raise ZeroError(
-                f"zero: a parameter of shape {list(shape(written[0]))} was written while each rank had a part of it, so that what was written is "
-                "lost: write inside of GatheredParameters(..., modifier_rank=0), or before zero.Init ends"
+                "zero: a parameter was written while each rank had a part of it, so that what was written is lost: write inside of "
+                "GatheredParameters(…, modifier_rank=0), or before zero.Init ends"
             )
         flags = [*map(int, left)]
         return [p for p, out in zip(parameters, _most(flags) if flags else [0] * len(parameters), strict=True) if not out]
@@ -148,33 +149,53 @@ def cut(parameters: Iterable[Any]) -> None:
         stay = [type(p) is not nn.Parameter or p.is_meta or not p.numel() or not p.is_floating_point() or shared(p) for p in found]
     left = agree("cut", found, stay)
     for p in found:
-        if not hasattr(p, "ds_number"):
-            p.ds_number = next(_numbers)
+        _number(p)
     for p in left:
-        _store(p, 0)
-        _empty(p)
+        _store(p, of_rank(p, 0))
+        empty(p)
 
 
-def _store(p: Any, rank: int) -> None:
-    """Each rank keeps its part of that rank's values, filled up to the same size. All have the whole, too."""
+def _number(p: Any) -> None:
+    if not hasattr(p, "ds_number"):
+        p.ds_number = next(_numbers)
+
+
+def part(flat: torch.Tensor) -> torch.Tensor:
+    """This rank's, filled up to the same size."""
+    size = -(-len(flat) // dist.get_world_size())
+    own = flat[dist.get_rank() * size :][:size]
+    return nn.functional.pad(own, (0, size - len(own)))
+
+
+def _store(p: Any, flat: torch.Tensor) -> None:
+    """Each rank keeps its part of these values. All have the whole, too."""
     with DisableTorchFunction():
-        flat, ranks = of_rank(p, rank), dist.get_world_size()
-        size = -(-len(flat) // ranks)
-        own, old = flat[dist.get_rank() * size :][:size], getattr(p, "ds_tensor", None)
-        if old is None or (len(old), old.dtype, old.device) != (size, p.dtype, p.device):
-            p.ds_tensor = p.data.new_zeros(size)  # else its memory stays where it is: the next whole one fits between
-        p.ds_tensor[: len(own)] = own
+        own, old = part(flat), getattr(p, "ds_tensor", None)
+        if old is None or (len(old), old.dtype, old.device) != (len(own), p.dtype, p.device):
+            p.ds_tensor = p.data.new_empty(len(own))  # else its memory stays where it is: the next whole one fits between
+        p.ds_tensor.copy_(own)
         p.ds_shape, p.ds_numel = p.shape, p.numel()
         copied(p)
 
 
-def _empty(p: Any) -> None:
+def empty(p: Any) -> None:
+    """It is cut: it has its part, and no data."""
     with DisableTorchFunction():
         size = p.data.nbytes
         p.data, p.ds_status = p.data.new_empty(0), type(p.ds_status).NOT_AVAILABLE
         p.ds_version = p._version
     if size > 1 << 16:
         C.CDLL(None).malloc_trim(0)  # the next one does not fit in its place
+
+
+def keep_part(p: Any, own: torch.Tensor) -> None:
+    """It is cut, with this part of an engine's values."""
+    with DisableTorchFunction():
+        p.ds_shape, p.ds_numel = p.shape, p.numel()
+        p.ds_tensor, p.data = own, own.new_empty(0)
+        _number(p)
+        copied(p)
+    empty(p)
 
 
 def whole(p: Any) -> torch.Tensor:
@@ -214,8 +235,8 @@ def joined(parameters: Iterable[Any], modify: int | None = None) -> Iterator[Non
         if places != len(left):
             raise ValueError(SHARE)
         for p in left:
-            _store(p, modify or 0)
+            _store(p, of_rank(p, modify or 0))
     finally:
         for p in own:
             if hasattr(p, "ds_tensor"):
-                _empty(p)
+                empty(p)

@@ -36,9 +36,11 @@ def _loaded(data: bytes) -> Any:
 class State(Training):
     """What rests."""
 
-    def _all(self) -> list[tuple[Leaf, torch.Tensor]]:
+    def _all(self, keep: Callable[[torch.Tensor], torch.Tensor] | None = None) -> list[tuple[Leaf, torch.Tensor]]:
+        """Of each parameter, or what is kept of its values, in its own type."""
         self._prepare_between(micro_steps=False)
-        return [(leaf, self._get(leaf)) for leaf in self._passes.leaves]
+        values = ((leaf, self._get(leaf).to(leaf.first[0])) for leaf in self._passes.leaves)
+        return [(leaf, keep(value.flatten()).clone() if keep else value) for leaf, value in values]
 
     def full_parameters(
         self, writeback: bool = False, *, rank0_only: bool = False, averages: bool = False

@@ -53,6 +53,7 @@ class Checkpoints:
 
     if TYPE_CHECKING:
         zero: zero.Engine
+        _evaluates: bool
         module: nn.Module
         lr_scheduler: Any
         global_steps: int
@@ -125,7 +126,7 @@ class Checkpoints:
         kept = client_file(root / tag, self.global_rank)
         if custom_load_fn is not None:
             raise ZeroError("zero: load_checkpoint calls no custom_load_fn: load by engine.load_module_state_dict what is your own")
-        self.zero.load(root / tag, weights_only=load_module_only or not load_optimizer_states)
+        self.zero.load(root / tag, weights_only=load_module_only or not load_optimizer_states or self._evaluates)
         self.micro_steps = 0  # no checkpoint has a step that has begun
         scheduler = kept.pop("lr_scheduler")
         if not load_module_only:

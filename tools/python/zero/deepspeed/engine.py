@@ -12,6 +12,7 @@ from torch import nn
 import zero
 from zero._abi import ZeroError
 from zero._declared import engines
+from zero._parts import part
 from zero.deepspeed import ops, schedules
 from zero.deepspeed.checkpoint import Checkpoints
 from zero.deepspeed.comm import get_local_rank, init_distributed
@@ -85,7 +86,7 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         if self._evaluates:  # for which Lightning takes all hooks off
             before.hook_again()
         elif before is not None:  # the model's parameters train again, and an optimizer may ask which do
-            before.close(give_back=True)
+            _give_back(before)
         if optimizer is None and trains:
             optimizer = ops.of_config(config["optimizer"], model, model_parameters)
         elif optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -193,7 +194,8 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         self.micro_steps += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self.zero.optimizer.zero_grad()
+        if not self._evaluates:
+            self.zero.optimizer.zero_grad()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -237,9 +239,9 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
         return self._compiled
 
     def destroy(self) -> None:
-        """The parameters are no longer there: engine.zero.close(give_back=True), which is collective, gives them back."""
-        if not self._evaluates:
-            self.zero.close()
+        """The model is a plain one again; at stage 3 it is cut, as zero.Init cuts it. Collective."""
+        if not self._evaluates and engines.get(self.module, lambda: None)() is self.zero:
+            _give_back(self.zero)
 
     # ---- what it is told ----
 
@@ -273,6 +275,12 @@ class DeepSpeedEngine(Checkpoints, nn.Module):
 
     def reload_states(self, non_blocking: bool = False) -> None:
         self.zero.unpark()
+
+
+def _give_back(engine: zero.Engine) -> None:
+    """The model is the program's again, without micro-steps of a step that has begun."""
+    engine.optimizer.zero_grad()
+    engine.close(give_back=True, keep=part if int(engine.setting("zero_optimization.stage") or 0) == 3 else None)
 
 
 def initialize(

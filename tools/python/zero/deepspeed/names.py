@@ -127,6 +127,7 @@ def fill(package: str) -> None:
     modules = {f"{package}.{name}": module for module, names in MODULES.items() for name in names.split()}
     for full in sorted(modules):  # a parent comes before what is in it
         found = modules[full] or ModuleType(full)
+        found.__spec__ = found.__spec__ or ModuleSpec(full, None, is_package=True)
         found.__dict__.setdefault("__path__", [])  # the finder below says what is not in it
         if not hasattr(found, "__getattr__"):
             found.__dict__["__getattr__"] = Missing(f"{package}.{MODULES[modules[full]].split()[0]}" if modules[full] else full)
